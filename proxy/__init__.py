@@ -1,0 +1,1 @@
+"""The proxy: the asyncio process between agent and backend. Never imports torch."""

@@ -1,0 +1,173 @@
+"""What goes into the store and comes out of it, as plain frozen records.
+
+Owns the words of the schema in Python. Not here: SQL (schema, store), meaning (proxy).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Turn = Literal["main", "side"]
+Status = Literal["pending", "done", "partial", "error"]
+RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed"]
+
+BASE = 0  # the version number of the base model, no adapter
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as the tree knows it: `body` is canonical JSON, so equal messages are equal bytes."""
+
+    role: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewCompletion:
+    """What is known when a request is sent to the backend. One row a choice; choice 0 has the response's id."""
+
+    id: str
+    request_id: str
+    choice: int
+    created_at: float  # Unix seconds
+    dialect: str
+    backend: str
+    model: str  # as the client asked
+    served_model: str  # as the backend was asked
+    version: int | None  # adapter version; 0 base; None a model that is not ours to train
+    session: str | None
+    user: str | None
+    turn: Turn
+    turn_rule: str  # the rule that decided main or side
+    streamed: bool
+    prompt: tuple[Message, ...]
+    request: bytes  # the request body without its messages, JSON
+    sampling: dict[str, float] = field(default_factory=dict)  # temperature, top_p, top_k, … as in force
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCompletion:
+    """What is known when the answer ended. `exact` is false where ids or log-probs are not one for one."""
+
+    id: str
+    status: Status
+    finished_at: float
+    reply: Message | None = None
+    text: str = ""
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None  # nats, of the sampling distribution
+    exact: bool = False
+    inexact_reason: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A completion as stored: both halves above, and its live ratings."""
+
+    seq: int
+    new: NewCompletion
+    end: FinishedCompletion | None  # None while pending
+    status: Status
+    prompt_hash: bytes | None
+    reply_hash: bytes | None
+    ratings: tuple[Rating, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewRating:
+    """One judgement to be stored. `value` is in [-1, 1]; `weight` > 0 multiplies its advantage."""
+
+    completion_id: str
+    rater: str
+    value: float
+    comment: str | None = None
+    correction: str | None = None
+    weight: float = 1.0
+    source: str = "http"
+    source_event_id: str | None = None  # (source, source_event_id) is stored once
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    id: str
+    completion_id: str
+    rater: str
+    value: float
+    comment: str | None
+    correction: str | None
+    weight: float
+    source: str
+    source_event_id: str | None
+    created_at: float
+    live: bool
+    retracted_at: float | None
+    duplicate: bool = False  # True when this call found the event already stored
+    replaced: str | None = None  # the id of the rating that this one took the place of
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A rated completion as a run claims it."""
+
+    rating: Rating
+    completion: Completion
+    messages: tuple[Message, ...]  # the whole prompt, root first
+    held: bool  # kept back for the gate, not trained on
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Ratings that no run has used, of completions that may be trained."""
+
+    good: int  # value > 0
+    bad: int  # value < 0
+    neutral: int
+    stale: int  # too many versions old: will never train
+
+    @property
+    def total(self) -> int:
+        return self.good + self.bad + self.neutral
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    id: int
+    status: RunStatus
+    model: str
+    version: int  # the version number this run would make
+    parent: int
+    folder: str
+    attempts: int
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    reason: str | None
+    samples: int
+    held: int
+    result: dict[str, Any] | None  # the trainer's result.json
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    version: int
+    parent: int
+    run_id: int | None
+    model: str
+    path: str
+    created_at: float
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Which version new requests get. `previous` is what `rollback` returns to."""
+
+    live: int
+    previous: int
+    changed_at: float
+    reason: str
