@@ -1,0 +1,158 @@
+"""The one place where the parts meet: `make_app` builds the proxy from its dependencies.
+
+Owns wiring, routes, and the order of start and stop. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+import aiohttp
+import structlog
+from aiohttp import web
+from trainer.launch import Launcher
+
+from config.settings import Settings
+from proxy import security
+from proxy.backends.base import Backend
+from proxy.chat_command import ChatCommands
+from proxy.control import Control
+from proxy.dialects import DIALECTS, Dialect
+from proxy.errors import NotFound, ProxyError, StorageFailed
+from proxy.events import Events
+from proxy.feedback import Feedback
+from proxy.learner import Learner
+from proxy.lifecycle import Tasks
+from proxy.metrics import Metrics
+from proxy.models import Models
+from proxy.relay import Relay
+from proxy.status import StatusReport
+from proxy.swap import Swap
+from store.errors import StoreError
+from store.store import Store
+
+log = structlog.get_logger()
+
+EXPIRE_EVERY_S: Final = 600.0
+DRAIN_S: Final = 10.0  # for completions that still have to be stored when we stop
+POOL_KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
+HEADER_LIMIT: Final = 64 * 1024
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
+    events, metrics, tasks = Events(), Metrics(), Tasks()
+    swap = Swap(store, backend, tasks, events)
+    feedback = Feedback(store, events, metrics)
+    learner = Learner(settings, store, backend, swap, launcher, events, metrics, tasks, lambda: relay.last_request)
+    status = StatusReport(store, backend, swap, learner)
+    commands = ChatCommands(store, feedback, status.text)
+    relay = Relay(settings, store, backend, swap, commands, metrics, tasks)
+    models = Models(store, backend, swap)
+    control = Control(store, backend, swap, learner, status, events, metrics)
+
+    app = web.Application(
+        client_max_size=settings.server.max_body_bytes,
+        middlewares=[_errors, security.middleware(settings.server)],
+        handler_args={"max_line_size": HEADER_LIMIT, "max_field_size": HEADER_LIMIT},
+    )
+    app.add_routes(
+        [
+            *(web.post(p + path, _data(relay, d)) for d in DIALECTS for path in d.paths for p in ("", "/s/{session}")),
+            *(web.get(p + "/v1/models", models.list) for p in ("", "/s/{session}")),
+            web.post("/v1/feedback", feedback.post),
+            web.delete("/v1/feedback/{id}", feedback.delete),
+            *control.routes(),
+            web.get("/", _front),
+            *(
+                web.route("*", p + room + "{rest:.*}", relay.passthrough)
+                for p in ("", "/s/{session}")
+                for room in ("/v1/", "/api/")
+            ),
+        ]
+    )
+
+    async def running(app: web.Application) -> AsyncIterator[None]:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=POOL_KEEPALIVE_S)
+        timeout = aiohttp.ClientTimeout(
+            total=None,
+            sock_connect=settings.backend.connect_timeout_s,
+            sock_read=settings.backend.read_timeout_s,
+        )
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as http:
+            relay.http = http
+            await backend.start(http, swap.restore)
+            await _restored(swap)
+            learner.start()
+            tasks.spawn("wake-learner", _wake_on_ratings(events, learner))
+            tasks.spawn("expire", _expire(store, settings))
+            yield
+            await learner.stop()
+            await tasks.drain_named("finish-", DRAIN_S)
+            await tasks.cancel()
+            await backend.stop()
+
+    app.cleanup_ctx.append(running)
+    return app
+
+
+def _data(relay: Relay, dialect: Dialect) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await relay.data(request, dialect)
+
+    return handle
+
+
+async def _restored(swap: Swap) -> None:
+    """A backend that is not there yet does not keep the proxy from starting; versions load when first asked for."""
+    try:
+        await swap.restore()
+    except ProxyError as error:
+        log.warning("adapters are not loaded yet", error=str(error))
+
+
+async def _wake_on_ratings(events: Events, learner: Learner) -> None:
+    async for happened in events.listen():
+        if happened.kind == "rating":
+            learner.wake()
+
+
+async def _expire(store: Store, settings: Settings) -> None:
+    while True:
+        try:
+            gone = await store.expire(time.time() - settings.store.retention_days * 86400)
+        except StoreError as error:
+            log.error("unrated completions could not be expired", error=str(error))
+        else:
+            if gone:
+                log.info("unrated completions expired", completions=gone)
+        await asyncio.sleep(EXPIRE_EVERY_S)
+
+
+async def _front(request: web.Request) -> web.Response:
+    base = f"http://{request.host}/v1"
+    return web.Response(
+        text=f"rlproxy is running.\n\nPoint your agent's base URL here: {base}\n"
+        "Rate in the chat with /rl good or /rl bad; see /rl/status, or `rlproxy status`.\n"
+    )
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """One shape for everything that goes wrong before an answer has begun."""
+    try:
+        return await handler(request)
+    except ProxyError as error:
+        return error.response()
+    except StoreError as error:
+        return StorageFailed(f"The store did not take it: {error}").response()
+    except web.HTTPNotFound:
+        return NotFound(f"There is nothing at {request.method} {request.path}.").response()
+    except web.HTTPMethodNotAllowed as error:
+        response = NotFound(f"{request.path} takes {', '.join(sorted(error.allowed_methods))} only.").response()
+        response.set_status(405)
+        return response

@@ -1,0 +1,26 @@
+"""The servers that run the model. One module each; `make_backend` is the one place that knows them all."""
+
+from __future__ import annotations
+
+from trainer.launch import Launcher
+
+from config.settings import Settings
+from proxy.backends.base import Backend, Capabilities
+from proxy.backends.builtin import Builtin
+from proxy.backends.openai import OpenAICompatible
+from proxy.backends.vllm import VLLM
+from proxy.errors import BadRequest
+
+
+def make_backend(settings: Settings, launcher: Launcher) -> Backend:
+    """Raises BadRequest where the settings name a server but not where it is."""
+    chosen = settings.backend
+    if chosen.kind == "builtin":
+        return Builtin(settings, launcher)
+    if not chosen.url:
+        raise BadRequest(f"The backend `{chosen.kind}` needs an address: --backend-url http://127.0.0.1:8000")
+    kinds: dict[str, type[VLLM | OpenAICompatible]] = {"vllm": VLLM, "openai": OpenAICompatible}
+    return kinds[chosen.kind](chosen)
+
+
+__all__ = ["Backend", "Capabilities", "make_backend"]

@@ -1,0 +1,70 @@
+"""What the proxy needs of a server, whatever its name.
+
+Owns the Protocol. What a server cannot do is a capability it reports, never a silent fallback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import aiohttp
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    adapters: bool  # takes a new LoRA while it runs
+    token_ids: bool  # exact ids of prompt and reply
+    logprobs: bool  # one for each token, of the sampling distribution
+    why_not: str = ""  # one sentence for what is missing
+    asks: Mapping[str, bytes] = field(default_factory=dict)  # members added to a request, as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The model a server answers with when no adapter is asked for."""
+
+    model: str
+    sampling: Mapping[str, float]  # in force where the client sets nothing
+
+
+class Backend(Protocol):
+    kind: str
+    capabilities: Capabilities
+
+    @property
+    def url(self) -> str:
+        """Without `/v1`. Raises BackendDown while it is not known."""
+
+    @property
+    def served(self) -> Served: ...
+
+    @property
+    def weights(self) -> str | None:
+        """Where training finds the same weights, if the server told."""
+
+    @property
+    def state(self) -> str:
+        """One line for `status`."""
+
+    async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
+        """Find or start the server. `on_restart` is awaited when it came back without its adapters."""
+
+    async def stop(self) -> None: ...
+
+    async def ready(self) -> None:
+        """Return when it can be asked, wait a while for one that is starting; raises BackendDown."""
+
+    def headers(self) -> Mapping[str, str]:
+        """What authenticates rlproxy to the server; empty = the client's own pass through."""
+
+    async def models(self) -> list[dict[str, Any]]:
+        """The server's own list. Raises BackendDown, BackendBroke."""
+
+    async def load(self, name: str, path: Path) -> None:
+        """Make the adapter at `path` answer to the model name `name`. Loading what is loaded is no error."""
+
+    async def unload(self, name: str) -> None:
+        """Running replies finish on it. Unloading what is not there is no error."""

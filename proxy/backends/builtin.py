@@ -1,0 +1,122 @@
+"""The built-in backend: `trainer.serve` as a child process, kept alive, spoken to as vLLM.
+
+Owns the process: start, restart with a growing pause, stop. The routes are vLLM's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+import structlog
+from trainer.launch import Launcher, LaunchError, Server
+
+from config.settings import Settings
+from proxy.backends.base import Served
+from proxy.backends.vllm import VLLM
+from proxy.errors import BackendDown, Unsupported
+
+log = structlog.get_logger()
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+
+
+class Builtin(VLLM):
+    kind = "builtin"
+
+    def __init__(self, settings: Settings, launcher: Launcher) -> None:
+        super().__init__(settings.backend)
+        self._all = settings
+        self._launcher = launcher
+        self._server: Server | None = None
+        self._up = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._why_down = "it is starting"
+        self._on_restart: Callable[[], Awaitable[None]] | None = None
+
+    @property
+    def url(self) -> str:
+        if self._server is None:
+            raise BackendDown(f"The built-in backend is not up: {self._why_down}.", retry_after=5)
+        return self._server.url
+
+    @property
+    def served(self) -> Served:
+        model = self._server.model if self._server else self._model
+        return Served(model, {"temperature": 1.0, "top_p": 1.0})
+
+    @property
+    def weights(self) -> str | None:
+        return self._server.weights if self._server else None
+
+    @property
+    def state(self) -> str:
+        if self._up.is_set() and self._server:
+            return f"builtin at {self._server.url}, process {self._server.pid}"
+        return f"builtin, down: {self._why_down}"
+
+    async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
+        """Raises Unsupported where the `train` extra is missing, BackendDown where the first start fails."""
+        self._http, self._on_restart = http, on_restart
+        if (lacks := self._launcher.available()) is not None:
+            raise Unsupported(lacks)
+        try:
+            await self._launch()
+        except LaunchError as error:
+            raise BackendDown(f"The built-in backend did not start: {error}") from error
+        self._up.set()
+        self._keeper = asyncio.create_task(self._keep(), name="keep-backend")
+
+    async def _launch(self) -> None:
+        settings = self._all
+        logs = settings.home / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        self._server = await self._launcher.start_server(
+            settings.train.weights, self._model, threads=settings.backend.threads, log=logs / "backend.log"
+        )
+        self._model = self._server.model
+        log.info("backend up", url=self._server.url, model=self._server.model, weights=self._server.why)
+
+    async def _keep(self) -> None:
+        """Restart the process whenever it ends; give its adapters back before anyone is let in."""
+        pause = FIRST_PAUSE_S
+        while True:
+            assert self._server is not None
+            status = await self._server.wait()
+            self._up.clear()
+            self._server, self._why_down = (
+                None,
+                f"its process ended with status {status} and is being restarted",
+            )
+            log.error("backend died", status=status, restart_in_s=pause)
+            while self._server is None:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+                try:
+                    await self._launch()
+                    assert self._on_restart is not None
+                    await self._on_restart()
+                    self._up.set()
+                except Exception as error:
+                    self._why_down = f"it did not come back ({error})"
+                    log.error("backend restart failed", error=str(error), again_in_s=pause)
+                    if self._server is not None:
+                        await self._server.stop()
+                        self._server = None
+            pause = FIRST_PAUSE_S
+
+    async def stop(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        if self._server is not None:
+            await self._server.stop()
+            self._server = None
+        self._up.clear()
+
+    async def ready(self) -> None:
+        try:
+            await asyncio.wait_for(self._up.wait(), self._settings.ready_timeout_s)
+        except TimeoutError:
+            raise BackendDown(f"The built-in backend is not up: {self._why_down}.", retry_after=5) from None

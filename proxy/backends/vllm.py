@@ -1,0 +1,48 @@
+"""vLLM: runtime LoRA routes, exact token ids and log-probs.
+
+Needs `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True; wants `--logprobs-mode processed_logprobs`, so that
+log-probs are of the sampling distribution. Every version gets a fresh name: reloading under an old one may serve
+stale prefix-cache blocks, and `load_inplace` changes running streams half-way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from proxy.backends.base import Capabilities
+from proxy.backends.openai import OpenAICompatible
+from proxy.errors import BackendBroke, Unsupported
+from proxy.wire import loads
+
+
+class VLLM(OpenAICompatible):
+    kind = "vllm"
+    capabilities = Capabilities(
+        adapters=True, token_ids=True, logprobs=True, asks={"logprobs": b"true", "return_token_ids": b"true"}
+    )
+
+    async def load(self, name: str, path: Path) -> None:
+        if name in {m["id"] for m in await self.models()}:
+            return
+        body = {"lora_name": name, "lora_path": str(path)}
+        status, answer = await self._call("POST", "/v1/load_lora_adapter", json=body)
+        if status == 404 and b"Not Found" in answer:
+            raise Unsupported(
+                "The backend has no runtime LoRA routes; start vLLM with --enable-lora and "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True."
+            )
+        if status != 200:
+            raise BackendBroke(f"The backend refused the adapter {name} ({status}): {_message(answer)}")
+
+    async def unload(self, name: str) -> None:
+        status, answer = await self._call("POST", "/v1/unload_lora_adapter", json={"lora_name": name})
+        if status not in (200, 400, 404):  # 400 and 404: it is not there
+            raise BackendBroke(f"The backend did not unload {name} ({status}): {_message(answer)}")
+
+
+def _message(answer: bytes) -> str:
+    try:
+        body = loads(answer)
+        return str((body.get("error") or body)["message"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return answer[:200].decode("utf-8", "replace")

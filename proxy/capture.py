@@ -1,0 +1,129 @@
+"""One request's completions on their way into the store.
+
+Owns: the rows of a request (one a choice), what was folded from the stream, and the commit that the terminal
+event waits for. A parser that fails never breaks a stream: the completion is kept, marked inexact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from proxy.conversations import canonical
+from proxy.dialects import Dialect, Reply
+from proxy.metrics import Metrics
+from proxy.wire import loads
+from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
+from store.records import FinishedCompletion, NewCompletion, Status
+from store.store import Store
+
+log = structlog.get_logger()
+
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def new_id() -> str:
+    """`rl-` and 24 characters: milliseconds first, so that ids sort by time, then 80 random bits."""
+    number = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+    digits = []
+    while number:
+        number, digit = divmod(number, 36)
+        digits.append(_ALPHABET[digit])
+    return "rl-" + "".join(reversed(digits)).rjust(24, "0")
+
+
+def choice_id(request_id: str, choice: int) -> str:
+    """The id to rate choice `choice` by: the response's own id for the first, then `<id>.1`, `<id>.2`, …"""
+    return request_id if choice == 0 else f"{request_id}.{choice}"
+
+
+class Capture:
+    """The completions of one request, from sent to committed."""
+
+    def __init__(self, store: Store, metrics: Metrics, dialect: Dialect, first: NewCompletion, n: int) -> None:
+        self.id = first.request_id
+        self._store = store
+        self._metrics = metrics
+        self._fold = dialect.fold()
+        self._dialect = dialect
+        self._broken: str | None = None
+        self._rows = [replace(first, id=choice_id(first.request_id, i), choice=i) for i in range(n)]
+        self._begun: asyncio.Future[None] | None = None
+
+    async def begin(self, *, wait: bool) -> None:
+        """Queue the rows; with `wait` until they are stored. Raises DuplicateCompletion then."""
+        self._begun = self._store.begin(self._rows)
+        # The end of the request tells whether this failed; nobody else may be there to hear it.
+        self._begun.add_done_callback(lambda future: future.cancelled() or future.exception())
+        if wait:
+            try:
+                await self._begun
+            except DuplicateCompletion:
+                raise
+            except StoreError as error:
+                log.error("capture is failing", completion=self.id, error=str(error))
+
+    def add(self, data: bytes) -> None:
+        """One event of the stream, as the backend sent it."""
+        if self._broken is None:
+            try:
+                self._fold.add(loads(data))
+            except Exception as error:  # whatever a backend may send
+                self._broken = f"an event of the stream could not be understood: {error!r}"
+
+    def replies(self) -> list[Reply]:
+        """What the stream has brought so far."""
+        return self._fold.replies()
+
+    def whole(self, body: bytes) -> list[Reply]:
+        """The replies of a plain body; none, and marked, where it cannot be understood."""
+        try:
+            return self._dialect.whole(loads(body))
+        except Exception as error:
+            self._broken = f"the answer could not be understood: {error!r}"
+            return []
+
+    async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
+        """Commit what came; returns when it is on disk, or False where the disk did not take it."""
+        found = {r.index: r for r in (self._fold.replies() if replies is None else replies)}
+        if status == "done" and not found:
+            status, error = "error", error or self._broken or "the backend answered nothing"
+        rows = [self._ended(row, found.get(row.choice), status, error) for row in self._rows]
+        try:
+            try:
+                await self._store.finish(rows)
+            except UnknownCompletion:  # the disk was full when the request began
+                await self._store.record(self._rows, rows)
+        except StoreError as failed:
+            self._metrics.not_stored.inc(len(rows))
+            log.error("completion not stored", completion=self.id, error=str(failed))
+            return False
+        self._metrics.captured.labels(status).inc(len(rows))
+        return True
+
+    def _ended(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:
+        if reply is None:
+            missing = error or (None if status != "done" else "the backend sent no such choice")
+            ended: Status = "error" if status == "done" else status
+            return FinishedCompletion(row.id, ended, time.time(), error=missing, inexact_reason=self._broken)
+        reason = self._broken or reply.inexact_reason()
+        return FinishedCompletion(
+            id=row.id,
+            status=status,
+            finished_at=time.time(),
+            reply=canonical({**reply.message, "role": "assistant"}),
+            text=reply.text,
+            finish_reason=reply.finish_reason,
+            usage=reply.usage,
+            prompt_token_ids=reply.prompt_token_ids,
+            token_ids=reply.token_ids,
+            logprobs=reply.logprobs,
+            exact=reason is None,
+            inexact_reason=reason,
+            error=error,
+        )

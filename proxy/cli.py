@@ -1,0 +1,341 @@
+"""The `rlproxy` command.
+
+Owns words, options, tables and exit codes. Every command but `serve` and `config` asks the running proxy over HTTP.
+Heavy imports are inside the commands: `--help` must be quick.
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong use, 3 no proxy answers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from proxy.cli_client import Client
+
+app = typer.Typer(
+    name="rlproxy",
+    help="Capture what your model answers, rate it, and watch it learn: an OpenAI-compatible proxy that trains inline.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(config_app, name="config")
+
+Home = Annotated[
+    Path | None,
+    typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Rater = Annotated[str | None, typer.Option(help="Who rates.", show_default="owner")]
+Session = Annotated[str | None, typer.Option(help="The last main turn of this session.")]
+Comment = Annotated[list[str] | None, typer.Argument(help="Why; it trains too.")]
+Completion = Annotated[str, typer.Option("--id", help="The completion; without it the last main turn.")]
+
+
+def main() -> None:
+    app()
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    print(f"rlproxy: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def _client(home: Path | None) -> Client:
+    from proxy.cli_client import Client
+
+    return Client(_settings({"home": home}))
+
+
+def _settings(flags: dict[str, Any]) -> Any:
+    from config.errors import SettingsError
+    from config.settings import load
+
+    try:
+        return load(flags).settings
+    except SettingsError as error:
+        fail(str(error), 2)
+
+
+def _print(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@app.command()
+def serve(
+    home: Home = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.", show_default="8484")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="builtin, vllm, or openai (any other server).", show_default="builtin")
+    ] = None,
+    backend_url: Annotated[str | None, typer.Option(help="Where the backend answers.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name at the backend.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Its weights for training: a folder or a hub id.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of the built-in backend.", show_default="auto")
+    ] = None,
+    start_at: Annotated[int | None, typer.Option(help="Fresh ratings that start a run.", show_default="32")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None,
+) -> None:
+    """Run the proxy until Ctrl-C."""
+    settings = _settings({
+        "home": home, "server.host": host, "server.port": port, "backend.kind": backend, "backend.url": backend_url,
+        "backend.model": model, "backend.threads": threads, "train.weights": weights, "train.start_at": start_at,
+        "log.level": log_level,
+    })  # fmt: skip
+    import asyncio
+
+    from proxy import server
+    from proxy.errors import ProxyError
+    from store.errors import StoreError
+
+    server.configure_logs(settings.log.level, settings.log.format == "json")
+    try:
+        asyncio.run(server.serve(settings))
+    except (ProxyError, StoreError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(
+            f"{settings.server.host}:{settings.server.port} could not be listened on ({error}); choose another --port."
+        )
+
+
+# Ratings
+
+
+@app.command()
+def good(
+    comment: Comment = None, id: Completion = "", session: Session = None, rater: Rater = None, home: Home = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Rate an answer good."""
+    _rate("good", comment, id, session, rater, home, as_json)
+
+
+@app.command()
+def bad(
+    comment: Comment = None, id: Completion = "", session: Session = None, rater: Rater = None, home: Home = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Rate an answer bad."""
+    _rate("bad", comment, id, session, rater, home, as_json)
+
+
+def _rate(
+    word: str,
+    comment: list[str] | None,
+    id: str,
+    session: str | None,
+    rater: str | None,
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    body: dict[str, Any] = {
+        "rating": word,
+        "comment": " ".join(comment or ()) or None,
+        "rater": rater,
+        "source": "cli",
+    }
+    if session and not id:
+        body["session"] = session
+    else:
+        body["completion_id"] = id or "last"
+    found = _client(home).call("POST", "/v1/feedback", body)
+    if as_json:
+        _print(found)
+    else:
+        print(
+            f"rated {word}: {found['completion_id']}" + (" (replaces your earlier rating)" if found["replaced"] else "")
+        )
+
+
+@app.command()
+def undo(
+    rating: Annotated[str, typer.Argument(help="The rating; without it your newest.")] = "last",
+    session: Session = None,
+    rater: Rater = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a rating back."""
+    from urllib.parse import quote, urlencode
+
+    query = urlencode({k: v for k, v in (("rater", rater), ("session", session)) if v})
+    found = _client(home).call("DELETE", f"/v1/feedback/{quote(rating, safe='')}?{query}")
+    if as_json:
+        _print(found)
+    else:
+        print(f"taken back: the rating of {found['completion_id']}")
+
+
+# Learning
+
+
+@app.command()
+def status(
+    home: Home = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep it up to date until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What answers, what is collected, and what training waits for."""
+    client = _client(home)
+    from proxy.cli_tables import show_status
+
+    while True:
+        found = client.call("GET", "/rl/status")
+        if as_json:
+            _print(found)
+        else:
+            if watch:
+                print("\033[H\033[2J", end="")
+            show_status(found, client.url)
+        if not watch:
+            return
+        time.sleep(1.0)
+
+
+@app.command()
+def train(home: Home = None, as_json: AsJson = False) -> None:
+    """Start a run now, however few ratings there are."""
+    _act(home, as_json, "/rl/train", lambda found: f"a run starts: {found['why']}")
+
+
+@app.command()
+def pause(home: Home = None, as_json: AsJson = False) -> None:
+    """No training until `resume`; a run under way stops at its next step."""
+    _act(home, as_json, "/rl/pause", lambda _: "training is paused")
+
+
+@app.command()
+def resume(home: Home = None, as_json: AsJson = False) -> None:
+    """Train again; a run that was stopped goes on from its checkpoint."""
+    _act(home, as_json, "/rl/resume", lambda _: "training goes on")
+
+
+@app.command()
+def rollback(
+    home: Home = None,
+    base: Annotated[bool, typer.Option("--base", help="All the way to the base model.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Back to the version that was live before, at once."""
+    _act(home, as_json, "/rl/rollback" + ("?base" if base else ""), _live)
+
+
+@app.command()
+def promote(
+    version: Annotated[str, typer.Argument(help="v3, 3 or base.")], home: Home = None, as_json: AsJson = False
+) -> None:
+    """Make any version live."""
+    from urllib.parse import quote
+
+    _act(home, as_json, f"/rl/promote/{quote(version, safe='')}", _live)
+
+
+@app.command()
+def reset(home: Home = None, as_json: AsJson = False) -> None:
+    """Start over from the base model; nothing is deleted, `promote` brings a version back."""
+    _act(home, as_json, "/rl/reset", lambda _: "the base model answers, and the next run starts from it")
+
+
+def _act(home: Path | None, as_json: bool, path: str, say: Any) -> None:
+    found = _client(home).call("POST", path)
+    if as_json:
+        _print(found)
+    else:
+        print(say(found))
+
+
+def _live(found: dict[str, Any]) -> str:
+    return f"{f'v{found["live"]}' if found['live'] else 'the base model'} is live"
+
+
+@app.command()
+def adapters(home: Home = None, as_json: AsJson = False) -> None:
+    """The versions, with their gate numbers."""
+    found = _client(home).call("GET", "/rl/adapters")
+    if as_json:
+        _print(found["data"])
+        return
+    from proxy.cli_tables import show_adapters
+
+    show_adapters(found)
+
+
+@app.command()
+def runs(home: Home = None, as_json: AsJson = False) -> None:
+    """The training runs, with what the gate said."""
+    found = _client(home).call("GET", "/rl/runs")["data"]
+    if as_json:
+        _print(found)
+        return
+    from proxy.cli_tables import show_runs
+
+    show_runs(found)
+
+
+@app.command()
+def export(
+    home: Home = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; without it stdout.")] = None,
+    rated: Annotated[bool, typer.Option("--rated", help="Rated completions only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of JSON lines.")] = False,
+) -> None:
+    """Everything captured, one completion a line."""
+    lines = _client(home).lines("/rl/export" + ("?rated" if rated else ""))
+    out = output.open("w", encoding="utf-8") if output else sys.stdout
+    count = 0
+    try:
+        for line in lines:
+            if as_json:
+                out.write("[\n" if count == 0 else ",\n")
+            out.write(line if as_json else line + "\n")
+            count += 1
+        if as_json:
+            out.write("\n]\n" if count else "[]\n")
+    finally:
+        if output:
+            out.close()
+    if output:
+        print(f"{count} completions written to {output}", file=sys.stderr)
+
+
+# Settings
+
+
+@config_app.command("show")
+def config_show(
+    home: Home = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Settings file.", show_default="HOME/rlproxy.toml")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every setting, its value, and where that came from."""
+    from config.errors import SettingsError
+    from config.settings import load
+
+    try:
+        rows = load({"home": home}, file=file).describe()
+    except SettingsError as error:
+        fail(str(error), 2)
+    if as_json:
+        _print([row._asdict() for row in rows])
+        return
+    from proxy.cli_tables import show_settings
+
+    show_settings(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""What the CLI prints for people: tables with rich. For programs there is `--json`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from config.settings import Row
+
+
+def show_status(s: dict[str, Any], url: str) -> None:
+    ratings, training = s["ratings"], s["training"]
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+
+    def row(name: str, value: str, style: str = "") -> None:
+        grid.add_row(name, Text(value, style=style))
+
+    row("base URL", f"{url}/v1")
+    row(
+        "model",
+        f"{s['model'] or 'not known yet'}, {label(s['live'])} answers (before: {label(s['previous'])})",
+    )
+    row("backend", s["backend"]["state"])
+    if s["backend"]["lacks"]:
+        row("", s["backend"]["lacks"], "yellow")
+    stale = f", {ratings['stale']} too old to train" if ratings["stale"] else ""
+    row(
+        "ratings",
+        f"{ratings['fresh']} fresh of {ratings['needed']}: {ratings['good']} good, {ratings['bad']} bad{stale}",
+    )
+    if ratings["fresh"] >= 8 and min(ratings["good"], ratings["bad"]) == 0:
+        row("", "only one kind of rating: rate the other kind too", "yellow")
+    row("baseline", f"{s['baseline']:+.2f}")
+    row("training", _training(training))
+    if last := s["last_run"]:
+        row("last run", f"{last['id']}, {last['status']}: {last['reason'] or ''}")
+    counts = s["counts"]
+    row("captured", ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in counts.items()))
+    if s["problem"]:
+        row("problem", s["problem"], "red")
+    Console().print(grid)
+
+
+def _training(training: dict[str, Any]) -> str:
+    if not training["run"]:
+        return f"waits: {training['waits_for']}" if training["waits_for"] else "starts now"
+    progress = training["progress"]
+    if step := progress.get("step"):
+        return f"run {training['run']}, step {step['step']} of {step['steps']}, {step.get('eta_s', 0):.0f} s to go"
+    return f"run {training['run']}, {progress.get('phase', {}).get('phase', 'starting')}"
+
+
+def show_adapters(found: dict[str, Any]) -> None:
+    table = Table("version", "parent", "run", "made", "live", "gate")
+    for a in found["data"]:
+        mark = "live" if a["live"] else "previous" if a["previous"] else ""
+        table.add_row(
+            f"v{a['version']}",
+            label(a["parent"]),
+            str(a["run"] or ""),
+            when(a["created_at"]),
+            mark,
+            gate(a["gate"]),
+        )
+    Console().print(table)
+
+
+def show_runs(runs: list[dict[str, Any]]) -> None:
+    table = Table("run", "status", "version", "samples", "seconds", "gate", "reason")
+    for r in runs:
+        seconds = f"{r['ended_at'] - r['started_at']:.0f}" if r["ended_at"] and r["started_at"] else ""
+        version = f"v{r['version']}" if r["version"] else ""
+        samples = f"{r['samples']} + {r['held']} held"
+        table.add_row(str(r["id"]), r["status"], version, samples, seconds, gate(r["gate"]), r["reason"] or "")
+    Console().print(table)
+
+
+def show_settings(rows: Iterable[Row]) -> None:
+    table = Table("setting", "value", "from", "meaning")
+    for row in rows:
+        table.add_row(row.key, row.value, row.source, row.help)
+    Console().print(table)
+
+
+def gate(checks: dict[str, Any] | None) -> str:
+    """Each check as `name value (bound)`, the failed ones marked."""
+    return "\n".join(
+        f"{'' if c.get('ok') in (True, None) else '✗ '}{name} {number(c.get('value'))} ({number(c.get('bound'))})"
+        for name, c in (checks or {}).items()
+    )
+
+
+def number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else "–" if value is None else str(value)
+
+
+def label(version: int) -> str:
+    return f"v{version}" if version else "base"
+
+
+def when(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

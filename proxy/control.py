@@ -1,0 +1,237 @@
+"""The control routes under `/rl/`, health and metrics.
+
+Owns HTTP for what a person or the CLI asks of rlproxy itself. What is done is done elsewhere: learner, swap, store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from proxy import sse
+from proxy.backends.base import Backend
+from proxy.errors import BackendDown, BadRequest
+from proxy.events import Events
+from proxy.learner import Learner
+from proxy.metrics import Metrics
+from proxy.security import require_admin
+from proxy.status import StatusReport, reachable, run_json
+from proxy.swap import Swap
+from store.records import BASE, Adapter, Completion, Pointer
+from store.store import Store
+
+BEAT_S = 15.0  # a comment line, so that proxies in between keep the stream open
+PAGE = 50
+
+
+class Control:
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        swap: Swap,
+        learner: Learner,
+        status: StatusReport,
+        events: Events,
+        metrics: Metrics,
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._swap = swap
+        self._learner = learner
+        self._status = status
+        self._events = events
+        self._metrics = metrics
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/healthz", self.healthz),
+            web.get("/readyz", self.readyz),
+            web.get("/metrics", self.metrics),
+            web.get("/rl/status", self.status),
+            web.get("/rl/events", self.events),
+            web.get("/rl/completions", self.completions),
+            web.get("/rl/completions/{id}", self.completion),
+            web.get("/rl/adapters", self.adapters),
+            web.get("/rl/runs", self.runs),
+            web.get("/rl/export", self.export),
+            web.post("/rl/train", self.train),
+            web.post("/rl/pause", self.pause),
+            web.post("/rl/resume", self.resume),
+            web.post("/rl/rollback", self.rollback),
+            web.post("/rl/promote/{version}", self.promote),
+            web.post("/rl/reset", self.reset),
+        ]
+
+    # Reading
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        why = await reachable(self._backend)
+        if why is not None:
+            raise BackendDown(why)
+        return web.json_response({"ok": True})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        self._metrics.live.set(self._swap.live)
+        return web.Response(body=self._metrics.render(), headers={"content-type": "text/plain; version=0.0.4"})
+
+    async def status(self, request: web.Request) -> web.Response:
+        return _json(await self._status.full())
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """What happens, as it happens; `Last-Event-ID` goes on from there."""
+        last = request.headers.get("last-event-id") or request.query.get("after")
+        if last is not None and not last.isdecimal():
+            raise BadRequest("`Last-Event-ID` must be a number.", param="last-event-id")
+        response = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
+        await response.prepare(request)
+        listening = self._events.listen(int(last) if last is not None else None)
+        next_one = asyncio.ensure_future(anext(listening))
+        try:
+            while True:
+                done, _ = await asyncio.wait({next_one}, timeout=BEAT_S)
+                if not done:
+                    await response.write(b": \n\n")
+                    continue
+                happened = next_one.result()
+                head = f"id: {happened.id}\nevent: {happened.kind}\n".encode()
+                await response.write(head + sse.event(orjson.dumps(happened.data)))
+                next_one = asyncio.ensure_future(anext(listening))
+        finally:
+            next_one.cancel()
+            await asyncio.wait({next_one})
+            await listening.aclose()
+
+    async def completions(self, request: web.Request) -> web.Response:
+        """Newest first; `before` is the `seq` to go on from."""
+        rows = await self._store.completions(
+            limit=_number(request, "limit", PAGE, 1, 1000),
+            before_seq=_number(request, "before", None, 1, 2**62),
+            session=request.query.get("session"),
+            unrated="unrated" in request.query,
+            version=_number(request, "version", None, 0, 2**31),
+            turn=request.query.get("turn"),
+        )
+        return _json({"data": [completion_json(c) for c in rows]})
+
+    async def completion(self, request: web.Request) -> web.Response:
+        found = await self._store.completion(request.match_info["id"])
+        if found is None:
+            raise web.HTTPNotFound
+        messages = await self._store.messages(found.prompt_hash) if found.prompt_hash else ()
+        prompt = [{"role": m.role, **orjson.loads(m.body)} for m in messages]
+        return _json({**completion_json(found), "prompt": prompt})
+
+    async def adapters(self, request: web.Request) -> web.Response:
+        pointer = self._swap.pointer
+        return _json({"data": [_adapter(a, pointer) for a in await self._store.adapters()], "live": pointer.live})
+
+    async def runs(self, request: web.Request) -> web.Response:
+        runs = await self._store.runs(limit=_number(request, "limit", PAGE, 1, 1000))
+        return _json({"data": [run_json(r) for r in runs]})
+
+    async def export(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
+        await response.prepare(request)
+        async for row in self._store.export(rated_only="rated" in request.query):
+            await response.write(orjson.dumps(row) + b"\n")
+        await response.write_eof()
+        return response
+
+    # Acting
+
+    async def train(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        due = await self._learner.train()
+        return _json({"started": True, "why": due.why}, status=202)
+
+    async def pause(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        await self._learner.pause()
+        return _json({"paused": True})
+
+    async def resume(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        await self._learner.resume()
+        return _json({"paused": False})
+
+    async def rollback(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        if "base" in request.query:
+            return _json(_pointer(await self._swap.to(BASE, "rollback to the base", "admin")))
+        return _json(_pointer(await self._swap.rollback("admin")))
+
+    async def promote(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        version = request.match_info["version"].removeprefix("v")
+        if version != "base" and not version.isdecimal():
+            raise BadRequest("Promote a version: `v3`, `3` or `base`.", param="version")
+        target = BASE if version == "base" else int(version[:10])
+        return _json(_pointer(await self._swap.to(target, "promoted by hand", "admin")))
+
+    async def reset(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        await self._learner.reset("admin")
+        return _json({"live": self._swap.live, "baseline": 0.0})
+
+
+def completion_json(c: Completion) -> dict[str, Any]:
+    end = c.end
+    return {
+        "seq": c.seq,
+        "id": c.new.id,
+        "status": c.status,
+        "created_at": c.new.created_at,
+        "model": c.new.model,
+        "version": c.new.version,
+        "session": c.new.session,
+        "user": c.new.user,
+        "turn": c.new.turn,
+        "turn_rule": c.new.turn_rule,
+        "dialect": c.new.dialect,
+        "text": end.text if end else None,
+        "finish_reason": end.finish_reason if end else None,
+        "usage": end.usage if end else None,
+        "exact": end.exact if end else None,
+        "inexact_reason": end.inexact_reason if end else None,
+        "error": end.error if end else None,
+        "ratings": [{"id": r.id, "rater": r.rater, "value": r.value, "comment": r.comment} for r in c.ratings],
+    }
+
+
+def _adapter(a: Adapter, pointer: Pointer) -> dict[str, Any]:
+    return {
+        "version": a.version,
+        "parent": a.parent,
+        "run": a.run_id,
+        "model": a.model,
+        "path": a.path,
+        "created_at": a.created_at,
+        "live": a.version == pointer.live,
+        "previous": a.version == pointer.previous,
+        "metrics": a.manifest.get("metrics"),
+        "gate": a.manifest.get("gate"),
+    }
+
+
+def _pointer(p: Pointer) -> dict[str, Any]:
+    return {"live": p.live, "previous": p.previous, "reason": p.reason}
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json")
+
+
+def _number(request: web.Request, key: str, default: Any, low: int, high: int) -> Any:
+    given = request.query.get(key)
+    if given is None:
+        return default
+    if not given.isdecimal() or len(given) > 19 or not low <= int(given) <= high:
+        raise BadRequest(f"`{key}` must be a number from {low} to {high}.", param=key)
+    return int(given)

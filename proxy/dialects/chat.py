@@ -1,0 +1,196 @@
+"""OpenAI chat completions: `POST /v1/chat/completions`, streamed and whole.
+
+Owns this wire format, with vLLM's `token_ids` and `prompt_token_ids`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import orjson
+
+from proxy import sse
+from proxy.dialects.base import Asked, Dialect, Fold, Reply
+from proxy.errors import BadRequest, ProxyError
+from proxy.sse import Event
+from proxy.wire import EACH, Rules
+
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+MAX_CHOICES = 128  # OpenAI's own limit
+
+
+class ChatCompletions(Dialect):
+    name: ClassVar[str] = "chat"
+    paths: ClassVar[tuple[str, ...]] = ("/v1/chat/completions",)
+
+    def parse(self, body: Any) -> Asked:
+        if not isinstance(body, dict):
+            raise BadRequest("The body must be a JSON object.")
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise BadRequest("`messages` must be a list with at least one message.", param="messages")
+        for i, message in enumerate(messages):
+            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+                raise BadRequest(f"`messages[{i}]` must be an object with a `role`.", param=f"messages[{i}]")
+        options = body.get("stream_options")
+        return Asked(
+            model=_typed(body, "model", str, ""),
+            messages=messages,
+            stream=_typed(body, "stream", bool, False),
+            n=_count(body),
+            sampling={k: float(body[k]) for k in SAMPLING if _number(body, k)},
+            wants_logprobs=body.get("logprobs") is True,
+            wants_token_ids=body.get("return_token_ids") is True,
+            wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
+            session=None,
+            user=_typed(body, "user", str, "") or None,
+        )
+
+    def with_messages(self, messages: list[dict[str, Any]]) -> dict[str, bytes]:
+        return {"messages": orjson.dumps(messages)}
+
+    def whole(self, body: Any) -> list[Reply]:
+        return [
+            Reply(
+                index=choice.get("index", i),
+                message=choice["message"],
+                finish_reason=choice.get("finish_reason"),
+                usage=body.get("usage"),
+                prompt_token_ids=body.get("prompt_token_ids"),
+                token_ids=choice.get("token_ids"),
+                logprobs=_logprobs(choice),
+            )
+            for i, choice in enumerate(body["choices"])
+        ]
+
+    def fold(self) -> Fold:
+        return ChatFold()
+
+    def terminal(self, event: Event) -> bool:
+        return event.data == b"[DONE]"
+
+    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
+        choice: dict[str, bytes] = {}
+        top: dict[str, Any] = {"id": orjson.dumps(id), "choices": {EACH: choice}}
+        if model is not None:
+            top["model"] = orjson.dumps(model)
+        # null, not removed: that is what vLLM sends to those who did not ask.
+        if not asked.wants_logprobs:
+            choice["logprobs"] = b"null"
+        if not asked.wants_token_ids:
+            choice["token_ids"] = top["prompt_token_ids"] = b"null"
+        return top
+
+    def answer(self, text: str, *, id: str, asked: Asked, created: int) -> tuple[str, list[bytes]]:
+        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        head = {"id": id, "created": created, "model": asked.model}
+        if not asked.stream:
+            message = {"role": "assistant", "content": text}
+            choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+            body = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+            return "application/json", [orjson.dumps(body)]
+        head["object"] = "chat.completion.chunk"
+        deltas: list[tuple[dict[str, str], str | None]] = [
+            ({"role": "assistant", "content": ""}, None),
+            ({"content": text}, None),
+            ({}, "stop"),
+        ]
+        chunks: list[dict[str, Any]] = [
+            {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
+            for delta, reason in deltas
+        ]
+        if asked.wants_usage:
+            chunks.append({**head, "choices": [], "usage": usage})
+        return "text/event-stream", [*(sse.event(orjson.dumps(c)) for c in chunks), sse.event(b"[DONE]")]
+
+    def error_event(self, error: ProxyError) -> bytes:
+        return sse.event(orjson.dumps(self.error(error)))
+
+
+class ChatFold(Fold):
+    def __init__(self) -> None:
+        self._replies: dict[int, Reply] = {}
+        self._usage: dict[str, Any] | None = None
+        self._prompt_token_ids: list[int] | None = None
+
+    def add(self, chunk: Any) -> None:
+        if isinstance(chunk.get("usage"), dict):
+            self._usage = chunk["usage"]
+        if isinstance(chunk.get("prompt_token_ids"), list):
+            self._prompt_token_ids = chunk["prompt_token_ids"]
+        for choice in chunk.get("choices") or ():
+            index = choice.get("index", 0)
+            reply = self._replies.setdefault(index, Reply(index))
+            self._delta(reply, choice.get("delta") or {})
+            reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
+            if choice.get("token_ids") is not None:
+                reply.token_ids = (reply.token_ids or []) + choice["token_ids"]
+            if (logprobs := _logprobs(choice)) is not None:
+                reply.logprobs = (reply.logprobs or []) + logprobs
+
+    def _delta(self, reply: Reply, delta: dict[str, Any]) -> None:
+        for key, value in delta.items():
+            if key == "tool_calls" and value:
+                _merge_tool_calls(reply.message.setdefault("tool_calls", []), value)
+            elif key == "role":
+                reply.message["role"] = value or "assistant"
+            elif isinstance(value, str):  # content, reasoning_content, refusal and what else streams as text
+                reply.message[key] = (reply.message.get(key) or "") + value
+            elif value is not None:
+                reply.message[key] = value
+
+    def replies(self) -> list[Reply]:
+        for reply in self._replies.values():
+            reply.usage = self._usage
+            reply.prompt_token_ids = self._prompt_token_ids
+        return [self._replies[i] for i in sorted(self._replies)]
+
+
+def _merge_tool_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:
+    """Arguments arrive in pieces, names and ids at once; `index` says which call a piece belongs to."""
+    for delta in deltas:
+        at = delta.get("index", 0)
+        while len(calls) <= at:
+            calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
+        call, function = calls[at], delta.get("function") or {}
+        if delta.get("id"):
+            call["id"] = delta["id"]
+        for key in ("name", "arguments"):
+            call["function"][key] += function.get(key) or ""
+
+
+def _logprobs(choice: dict[str, Any]) -> list[float] | None:
+    """One a token, in nats; None where the backend sent none."""
+    content = (choice.get("logprobs") or {}).get("content")
+    return None if content is None else [float(entry["logprob"]) for entry in content]
+
+
+def _typed(body: dict[str, Any], key: str, kind: type, default: Any) -> Any:
+    value = body.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise BadRequest(f"`{key}` must be a {kind.__name__}, not {type(value).__name__}.", param=key)
+    return value
+
+
+def _number(body: dict[str, Any], key: str) -> bool:
+    value = body.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise BadRequest(f"`{key}` must be a number, not {type(value).__name__}.", param=key)
+    return value is not None
+
+
+def _count(body: dict[str, Any]) -> int:
+    n = _typed(body, "n", int, 1)
+    if isinstance(n, bool) or not 1 <= n <= MAX_CHOICES:
+        raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
+    return int(n)

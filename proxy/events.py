@@ -1,0 +1,45 @@
+"""What happens, told to whoever listens: a ring of numbered events for `/rl/events`.
+
+Owns order and resumption (`Last-Event-ID`). Not the history: that is the store's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+KEPT = 1000  # events a listener may have missed; more is read from the store
+
+
+class Happened(NamedTuple):
+    id: int
+    kind: str
+    data: dict[str, Any]
+
+
+class Events:
+    def __init__(self) -> None:
+        self._ring: deque[Happened] = deque(maxlen=KEPT)
+        self._next = 1
+        self._wake: asyncio.Event = asyncio.Event()
+
+    def emit(self, kind: str, **data: Any) -> None:
+        self._ring.append(Happened(self._next, kind, {"at": time.time(), **data}))
+        self._next += 1
+        self._wake.set()
+        self._wake = asyncio.Event()
+
+    async def listen(self, after: int | None = None) -> AsyncIterator[Happened]:
+        """Events after number `after` (None: from now on), without end."""
+        seen = self._next - 1 if after is None else after
+        while True:
+            wake = self._wake
+            fresh = [e for e in self._ring if e.id > seen]
+            for happened in fresh:
+                seen = happened.id
+                yield happened
+            if not fresh:
+                await wake.wait()

@@ -1,0 +1,171 @@
+"""Ratings: what a rating may look like, which completion it means, and `/v1/feedback`.
+
+Owns the way from any channel to one stored `Rating`. Who speaks is settled before (security, chat, webhooks).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from aiohttp import web
+
+from proxy.errors import BadRequest, Conflict, NotFound, StorageFailed
+from proxy.events import Events
+from proxy.metrics import Metrics
+from proxy.wire import loads
+from store.errors import StoreError, UnknownCompletion, UnknownRating
+from store.records import NewRating, Rating
+from store.store import Store
+
+OWNER: Final = "owner"  # the rater where nobody says who speaks: one person, one machine
+MAX_TEXT: Final = 20_000  # characters of a comment or a correction
+MAX_WEIGHT: Final = 10.0
+
+_WORDS: Final = {"good": 1.0, "bad": -1.0, "up": 1.0, "down": -1.0, "👍": 1.0, "👎": -1.0}
+_STARS: Final = re.compile(r"([1-5])(?:/5)?")
+
+
+def value_of(rating: Any, scale: str | None = None) -> float:
+    """A rating in [-1, 1]: "good", "bad", a number from -1 to 1, or 1 to 5 stars. Raises BadRequest.
+
+    A bare 1 could be one star or full praise. It is refused unless `scale` ("stars" or "unit") says which; "1" and
+    "1/5" as text are stars, true and false are good and bad.
+    """
+    if scale not in (None, "stars", "unit"):
+        raise BadRequest('`scale` must be "stars" or "unit".', param="scale")
+    if isinstance(rating, bool):
+        return 1.0 if rating else -1.0
+    if isinstance(rating, str):
+        if (word := _WORDS.get(rating.strip().lower())) is not None:
+            return word
+        if (stars := _STARS.fullmatch(rating.strip())) is not None:
+            return (int(stars[1]) - 3) / 2
+    elif isinstance(rating, int | float):
+        if scale is None and rating == 1:
+            raise BadRequest(
+                'A rating of 1 can mean one star or full praise: send "good", "1/5", or add "scale": "stars" or "unit".',
+                param="rating",
+            )
+        if scale != "unit" and rating in (1, 2, 3, 4, 5) and not (scale is None and rating == 1):
+            return (rating - 3) / 2
+        if scale != "stars" and -1 <= rating <= 1:
+            return float(rating)
+    raise BadRequest('`rating` must be "good", "bad", 1 to 5, or a number from -1 to 1.', param="rating")
+
+
+class Feedback:
+    """Every channel's way to a stored rating."""
+
+    def __init__(self, store: Store, events: Events, metrics: Metrics) -> None:
+        self._store = store
+        self._events = events
+        self._metrics = metrics
+
+    async def rate(self, new: NewRating) -> Rating:
+        """Returns when it is on disk. Raises NotFound, BadRequest, StorageFailed."""
+        try:
+            rating = await self._store.rate(new)
+        except UnknownCompletion:
+            raise NotFound(
+                f"There is no completion {new.completion_id}; it may have expired unrated, or was sent with "
+                "x-rl-capture: off.",
+                param="completion_id",
+            ) from None
+        except StoreError as error:
+            raise StorageFailed(f"The rating was not stored: {error}") from error
+        if not rating.duplicate:
+            self._metrics.ratings.labels(new.source).inc()
+            self._events.emit("rating", id=rating.id, completion=rating.completion_id, value=rating.value)
+        return rating
+
+    async def retract(self, rating_id: str) -> Rating:
+        """Raises NotFound, StorageFailed."""
+        try:
+            rating = await self._store.retract(rating_id)
+        except UnknownRating:
+            raise NotFound(f"There is no rating {rating_id}.", param="id") from None
+        except StoreError as error:
+            raise StorageFailed(f"The rating was not retracted: {error}") from error
+        self._events.emit("retracted", id=rating.id, completion=rating.completion_id)
+        return rating
+
+    # /v1/feedback
+
+    async def post(self, request: web.Request) -> web.Response:
+        try:
+            body = loads(await request.read())
+        except ValueError as error:
+            raise BadRequest(f"The body is not valid JSON ({error}).") from None
+        if not isinstance(body, dict):
+            raise BadRequest("The body must be a JSON object.")
+        new = NewRating(
+            completion_id=await self._target(body),
+            rater=_text(body, "rater", 200) or request.headers.get("x-rl-user") or OWNER,
+            value=value_of(body.get("rating"), body.get("scale")),
+            comment=_text(body, "comment", MAX_TEXT),
+            correction=_text(body, "correction", MAX_TEXT),
+            weight=_weight(body),
+            source=_text(body, "source", 100) or "http",
+            source_event_id=_text(body, "source_event_id", 200),
+        )
+        rating = await self.rate(new)
+        return web.json_response(as_json(rating), status=200 if rating.duplicate else 201)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """`DELETE /v1/feedback/{id}`; `last` undoes the rater's newest."""
+        rating_id = request.match_info["id"]
+        if rating_id == "last":
+            rater = request.query.get("rater") or request.headers.get("x-rl-user") or OWNER
+            last = await self._store.last_rating(rater, session=request.query.get("session"))
+            if last is None:
+                raise Conflict(f"{rater} has no rating to undo.")
+            rating_id = last.id
+        return web.json_response(as_json(await self.retract(rating_id)))
+
+    async def _target(self, body: dict[str, Any]) -> str:
+        """An id; the last main turn of a session; or "last", that of everybody here."""
+        completion_id, session = _text(body, "completion_id", 200), _text(body, "session", 200)
+        if completion_id and completion_id != "last":
+            return completion_id
+        if not (completion_id or session or body.get("last")):
+            raise BadRequest(
+                'Say what is rated: `completion_id` (an id or "last") or `session`.', param="completion_id"
+            )
+        found = await self._store.last(session=session)
+        if found is None:
+            raise NotFound(f"There is no completion{f' in session {session}' if session else ''} to rate yet.")
+        return found
+
+
+def as_json(rating: Rating) -> dict[str, Any]:
+    return {
+        "id": rating.id,
+        "completion_id": rating.completion_id,
+        "rater": rating.rater,
+        "value": rating.value,
+        "comment": rating.comment,
+        "correction": rating.correction,
+        "weight": rating.weight,
+        "source": rating.source,
+        "created_at": rating.created_at,
+        "live": rating.live,
+        "duplicate": rating.duplicate,
+        "replaced": rating.replaced,
+    }
+
+
+def _text(body: dict[str, Any], key: str, limit: int) -> str | None:
+    value = body.get(key)
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or len(value) > limit:
+        raise BadRequest(f"`{key}` must be text of at most {limit} characters.", param=key)
+    return value
+
+
+def _weight(body: dict[str, Any]) -> float:
+    weight = body.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= MAX_WEIGHT:
+        raise BadRequest(f"`weight` must be a number above 0 and at most {MAX_WEIGHT:g}.", param="weight")
+    return float(weight)

@@ -1,0 +1,330 @@
+"""When to train, and what becomes of it.
+
+Owns the decision (enough fresh ratings, quiet enough, memory enough, not paused), the claim, the supervision of
+the trainer process and the hand-over of its result to the store and the swap. A crash anywhere ends in a run that
+resumes, or in one that failed and gave its samples back. Not here: the mathematics and the gate (trainer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import psutil
+import structlog
+from trainer.launch import AdapterError, Job, Launcher, LaunchError, verify_adapter
+
+from config.settings import Settings
+from proxy import run_folder
+from proxy.backends.base import Backend
+from proxy.errors import Conflict, ProxyError
+from proxy.events import Events
+from proxy.lifecycle import Tasks
+from proxy.metrics import Metrics
+from proxy.swap import Swap
+from store.records import Adapter, Fresh, Run
+from store.store import Store
+
+log = structlog.get_logger()
+
+LOOK_AGAIN_S: Final = 5.0  # for what no event tells: quiet, memory
+HELD_BEFORE: Final = 32  # held-back samples of earlier runs that the gate sees again
+RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
+DONE_BADLY: Final = {"rejected", "empty", "failed"}
+
+
+class Due(NamedTuple):
+    now: bool
+    why: str  # one line: what training waits for, or why it may start
+
+
+class Learner:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        backend: Backend,
+        swap: Swap,
+        launcher: Launcher,
+        events: Events,
+        metrics: Metrics,
+        tasks: Tasks,
+        last_request: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._backend = backend
+        self._swap = swap
+        self._launcher = launcher
+        self._events = events
+        self._metrics = metrics
+        self._tasks = tasks
+        self._last_request = last_request
+        self._wake = asyncio.Event()
+        self._job: Job | None = None
+        self._asked = False  # somebody said `train`: the threshold does not count
+        self._stopping = False
+        self.paused = False
+        self.run: Run | None = None  # the one under way
+        self.progress: dict[str, Any] = {}  # its last events, by kind
+
+    # What others ask for
+
+    def start(self) -> None:
+        self._tasks.spawn("learner", self._loop())
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def train(self) -> Due:
+        """Start as soon as a run can, whatever the threshold. Raises Conflict where it cannot, with the reason."""
+        if self.run is not None:
+            raise Conflict(f"Run {self.run.id} is under way already.")
+        due = await self.due(asked=True)
+        if not due.now:
+            raise Conflict(f"No run was started: {due.why}.")
+        self._asked = True
+        self.wake()
+        return due
+
+    async def pause(self) -> None:
+        """No new run; one under way stops at its next step and keeps its checkpoint."""
+        self.paused = True
+        await self._store.set_meta("paused", True)
+        self._events.emit("paused")
+        if self._job is not None:
+            await self._job.terminate()
+
+    async def resume(self) -> None:
+        self.paused = False
+        await self._store.set_meta("paused", False)
+        self._events.emit("resumed")
+        self.wake()
+
+    async def reset(self, actor: str) -> None:
+        """Back to the beginning: the base answers, the next run starts from it, the baseline is 0. Nothing is deleted."""
+        if self._swap.live:
+            await self._swap.to(0, "reset", actor)
+        await self._store.set_meta("baseline", 0.0)
+
+    async def stop(self) -> None:
+        """The trainer stops at its next step; the run goes on when rlproxy starts again."""
+        self._stopping = True
+        if self._job is not None:
+            await self._job.terminate()
+
+    # When
+
+    async def fresh(self) -> Fresh:
+        gap = self._settings.train.max_version_gap
+        return await self._store.fresh(live=self._swap.live, max_version_gap=gap)
+
+    async def needed(self) -> tuple[int, str]:
+        """How many fresh ratings start a run, and why that many.
+
+        A run that published nothing gave its ratings back. The same ones would end the same way, so half as many
+        new ones must have come.
+        """
+        train = self._settings.train
+        runs = await self._store.runs(limit=1)
+        if runs and runs[0].status in DONE_BADLY:
+            last = runs[0]
+            more = min(last.samples + max(1, train.start_at // 2), max(train.max_samples, train.start_at))
+            if more > train.start_at:
+                return more, f"run {last.id} ended {last.status} and gave its ratings back"
+        return train.start_at, ""
+
+    async def due(self, *, asked: bool = False) -> Due:
+        train = self._settings.train
+        if not train.enabled and not asked:
+            return Due(False, "training is off (train.enabled = false)")
+        if not self._backend.capabilities.adapters:
+            return Due(False, self._backend.capabilities.why_not)
+        if (lacks := self._launcher.available()) is not None:
+            return Due(False, lacks)
+        if self._weights() is None:
+            return Due(False, "train.weights does not say where the model's weights are")
+        if self.paused:
+            return Due(False, "paused; `rlproxy resume` goes on")
+        fresh = await self.fresh()
+        if fresh.total == 0:
+            return Due(False, "there are no fresh ratings")
+        if not asked:
+            needed, because = await self.needed()
+            if fresh.total < needed:
+                because = f" ({because})" if because else ""
+                return Due(False, f"{fresh.total} of {needed} fresh ratings{because}")
+            if min(fresh.good, fresh.bad) < train.min_each:
+                return Due(False, f"{train.min_each} of each kind are needed: {fresh.good} good, {fresh.bad} bad")
+            silent = time.time() - self._last_request()
+            if silent < train.quiet_s:
+                return Due(False, f"waiting for {train.quiet_s - silent:.0f} s without a request")
+        free = psutil.virtual_memory().available / 2**30
+        if free < train.min_free_memory_gb:
+            return Due(False, f"{free:.1f} GB of memory free, {train.min_free_memory_gb:g} GB are needed")
+        return Due(True, f"{fresh.total} fresh ratings")
+
+    def _weights(self) -> str | None:
+        return self._settings.train.weights or self._backend.weights
+
+    # The loop
+
+    async def _loop(self) -> None:
+        self.paused = bool(await self._store.get_meta("paused", False))
+        await self._finish_swap()
+        while True:
+            try:
+                await self._step()
+            except Exception as error:  # whatever it is: relaying, capture and ratings need no learner
+                log.exception("learner")
+                self._events.emit("problem", message=f"Training could not go on: {error}")
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), LOOK_AGAIN_S)
+            except TimeoutError:
+                pass
+
+    async def _step(self) -> None:
+        if self.paused:
+            return
+        for run in await self._store.open_runs():  # left by a crash, a stop or a pause
+            await self._prepare(run)
+            await self._train(run)
+        asked, self._asked = self._asked, False
+        if (await self.due(asked=asked)).now and (run := await self._claim(asked)) is not None:
+            await self._prepare(run)
+            await self._train(run)
+
+    async def _finish_swap(self) -> None:
+        """A version that was published just before a crash goes live now."""
+        adapters = await self._store.adapters()
+        pointer = self._swap.pointer
+        if adapters:
+            newest = max(adapters, key=lambda a: a.version)
+            if newest.parent == pointer.live and newest.created_at > pointer.changed_at:
+                await self._go_live(newest.version, newest.run_id)
+
+    async def _claim(self, asked: bool) -> Run | None:
+        train = self._settings.train
+        version = max(await self._store.next_version(), 1 + await asyncio.to_thread(self._newest_folder))
+        claimed = await self._store.claim(
+            model=self._swap.model,
+            live=self._swap.live,
+            max_version_gap=train.max_version_gap,
+            limit=train.max_samples,
+            held_share=train.held_share,
+            folder_of=lambda run: str(self._settings.home / "runs" / f"r{run:05d}"),
+            version=version,
+            min_total=1 if asked else (await self.needed())[0],
+        )
+        return claimed[0] if claimed else None
+
+    def _newest_folder(self) -> int:
+        """Folders count too: a version number is never used twice, even if the database was lost."""
+        names = [p.name[1:] for p in self._model_folder().glob("v*")]
+        return max((int(n) for n in names if n.isdecimal()), default=0)
+
+    def _model_folder(self) -> Path:
+        safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in self._swap.model).lstrip(".") or "model"
+        return self._settings.adapters_dir / safe
+
+    async def _prepare(self, run: Run) -> None:
+        """Write the run folder, unless an earlier attempt did."""
+        if run_folder.complete(Path(run.folder)):
+            return
+        weights = self._weights()
+        assert weights is not None, "due() has checked it"
+        calibration = await self._store.unrated(version=run.parent, limit=self._settings.train.calibration)
+        adapters = {a.version: a.path for a in await self._store.adapters()}
+        await asyncio.to_thread(
+            run_folder.write,
+            run,
+            await self._store.run_samples(run.id),
+            await self._store.recent_held(HELD_BEFORE),
+            calibration,
+            settings=self._settings,
+            weights=weights,
+            adapters=adapters,
+            out=self._model_folder() / f"v{run.version:04d}",
+            baseline=float(await self._store.get_meta("baseline", 0.0)),
+        )
+
+    # One run
+
+    async def _train(self, run: Run) -> None:
+        """Supervise the trainer until the run has ended, or until it is stopped at a checkpoint."""
+        folder = Path(run.folder)
+        while (found := run_folder.result(folder)) is None:
+            if run.attempts >= self._settings.train.max_attempts:
+                reason = f"the trainer ended {run.attempts} times without a result; see {folder}/trainer.log"
+                await self._end(run, "failed", reason, None)
+                return
+            await self._store.run_started(run.id)
+            run = await self._store.run(run.id) or run
+            self.run, self.progress = run, {}
+            self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
+            try:
+                status = await self._supervise(folder)
+            finally:
+                self.run, self._job = None, None
+            if self.paused or self._stopping:
+                return
+            log.info("trainer ended", run=run.id, status=status)
+        await self._take(run, found)
+
+    async def _supervise(self, folder: Path) -> int:
+        train = self._settings.train
+        try:
+            self._job = await self._launcher.start(folder, threads=train.threads, nice=train.nice)
+        except LaunchError as error:
+            log.error("trainer did not start", error=str(error))
+            return -1
+        async for event in self._job.events():
+            self.progress[event.get("event", "")] = event
+            assert self.run is not None
+            self._events.emit("run", run=self.run.id, **event)
+        return await self._job.wait()
+
+    async def _take(self, run: Run, found: dict[str, Any]) -> None:
+        """The trainer's last word, into the store; a passed candidate goes live."""
+        if found["status"] != "passed":
+            await self._end(run, found["status"], found.get("reason", ""), found)
+            return
+        try:
+            path = Path(found["adapter"])
+            manifest = await asyncio.to_thread(verify_adapter, path)
+        except (AdapterError, KeyError) as error:
+            await self._end(run, "failed", f"the adapter is not what the trainer wrote: {error}", found)
+            return
+        adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
+        baseline = found.get("baseline_after", await self._store.get_meta("baseline", 0.0))
+        await self._store.publish(run.id, adapter, found, float(baseline))
+        self._ended(run, "done", found.get("reason", ""))
+        await self._go_live(run.version, run.id)
+
+    async def _go_live(self, version: int, run_id: int | None) -> None:
+        """A backend that is down for a moment is asked again; then the version waits for `promote`."""
+        for pause in (*RETRY_SWAP_S, None):
+            try:
+                await self._swap.to(version, f"run {run_id} passed the gate", "rlproxy")
+                self._metrics.swaps.inc()
+                return
+            except Conflict:
+                return  # live already, or damaged: then swap.problem says so
+            except ProxyError as error:
+                if pause is None:
+                    log.error("version waits", version=version, error=str(error))
+                    return
+                await asyncio.sleep(pause)
+
+    async def _end(self, run: Run, status: Any, reason: str, found: dict[str, Any] | None) -> None:
+        await self._store.end_run(run.id, status, reason, found)
+        self._ended(run, status, reason)
+
+    def _ended(self, run: Run, status: str, reason: str) -> None:
+        self._metrics.runs.labels(status).inc()
+        log.info("run ended", run=run.id, status=status, reason=reason)
+        self._events.emit("run", run=run.id, event="ended", status=status, reason=reason)

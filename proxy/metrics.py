@@ -1,0 +1,27 @@
+"""Counters for `/metrics`, one registry an app: no module-level state."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        own = {"registry": self.registry}
+        self.requests = Counter("rlproxy_requests", "Requests answered", ["dialect", "status"], **own)
+        self.captured = Counter("rlproxy_completions", "Completions stored", ["status"], **own)
+        self.not_stored = Counter("rlproxy_completions_not_stored", "Completions that the disk did not take", **own)
+        self.ratings = Counter("rlproxy_ratings", "Ratings stored", ["source"], **own)
+        self.swaps = Counter("rlproxy_swaps", "Changes of the live version", **own)
+        self.runs = Counter("rlproxy_runs", "Training runs ended", ["status"], **own)
+        self.live = Gauge("rlproxy_live_version", "Adapter version that new requests get; 0 is the base", **own)
+        self.overhead = Histogram(
+            "rlproxy_overhead_seconds",
+            "Time from a request's last byte to its being sent to the backend",
+            buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25),
+            **own,
+        )
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,35 @@
+"""`GET /v1/models`: the backend's list, with the versions that can be asked for by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from proxy.backends.base import Backend
+from proxy.swap import Swap
+from store.records import BASE
+from store.store import Store
+
+
+class Models:
+    def __init__(self, store: Store, backend: Backend, swap: Swap) -> None:
+        self._store = store
+        self._backend = backend
+        self._swap = swap
+
+    async def list(self, request: web.Request) -> web.Response:
+        await self._backend.ready()
+        model = self._swap.model
+        theirs = [m for m in await self._backend.models() if not str(m.get("id", "")).startswith(f"{model}@")]
+        adapters = await self._store.adapters()
+        ours = [_entry(f"{model}@base", model, 0)] if self._backend.capabilities.adapters else []
+        ours += [_entry(self._swap.name(a.version), model, int(a.created_at)) for a in adapters if a.version != BASE]
+        return web.Response(
+            body=orjson.dumps({"object": "list", "data": theirs + ours}), content_type="application/json"
+        )
+
+
+def _entry(name: str, parent: str, created: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "rlproxy", "parent": parent}

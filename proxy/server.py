@@ -1,0 +1,97 @@
+"""`rlproxy serve`: one process from settings to a clean stop.
+
+Owns: logs, the store's lifetime, the listening socket, signals, and the address file by which the CLI finds us.
+The order of a stop: no new connections, running answers end, learner, pending commits, backend, store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Final
+
+import structlog
+from aiohttp import web
+from trainer.launch import LocalLauncher
+
+from config.settings import Settings
+from proxy import security
+from proxy.app import make_app
+from proxy.backends import make_backend
+from proxy.server_address import ADDRESS_FILE
+from store.store import Store
+
+STOP_S: Final = 30.0  # how long running answers may take to end
+
+
+def configure_logs(level: str, as_json: bool) -> None:
+    renderer = (
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=False),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+@contextlib.asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[str]:
+    """A running proxy; yields its address, without `/v1`. Raises ProxyError, StoreError, OSError (port taken)."""
+    security.check_bind(settings.server)
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    launcher = LocalLauncher()
+    backend = make_backend(settings, launcher)
+    store = await Store.open(settings.home)
+    try:
+        app = make_app(settings, store, backend, launcher)
+        runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=STOP_S, keepalive_timeout=75
+        )
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, settings.server.host, settings.server.port)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            address = settings.home / ADDRESS_FILE
+            address.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+            try:
+                yield url
+            finally:
+                address.unlink(missing_ok=True)
+        finally:
+            await runner.cleanup()
+    finally:
+        await store.close()
+
+
+async def serve(settings: Settings) -> None:
+    """Until SIGINT or SIGTERM; the second one ends at once, and loses nothing that was committed."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def signalled() -> None:
+        if stop.is_set():
+            os._exit(130)
+        print("rlproxy: stopping; once more to stop at once.", file=sys.stderr, flush=True)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signalled)
+    starting = asyncio.create_task(stop.wait(), name="stop")
+    async with serving(settings) as url:
+        print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=sys.stderr, flush=True)
+        await starting
+    print("rlproxy: stopped.", file=sys.stderr, flush=True)

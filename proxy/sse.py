@@ -1,0 +1,71 @@
+"""Server-sent events by bytes: cut a stream into events, at any chunk boundary, and join nothing.
+
+Owns where an event ends and what its data is. Every byte that goes in comes out again in some `Event.raw`
+or in `rest()`; meaning belongs to the dialects.
+Source: WHATWG HTML, "Server-sent events", 9.2.5 and 9.2.6.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# A blank line: two line ends in a row. A lone CR needs one more byte to tell it from CR LF.
+_END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n]))(?:\r\n|\n|\r(?=[^\n]))")
+_LINE = re.compile(rb"\r\n|\n|\r")
+
+
+class Event(NamedTuple):
+    raw: bytes  # as it came, with its blank line
+
+    @property
+    def data(self) -> bytes | None:
+        """The data lines joined by LF; None for comments and other events without data."""
+        found = [line[5:].removeprefix(b" ") for line in _LINE.split(self.raw) if line.startswith(b"data:")]
+        return b"\n".join(found) if found else None
+
+    def with_data(self, data: bytes) -> Event:
+        """The same event with one data line instead of its own; other lines and line ends stay."""
+        if self.raw.startswith(b"data: ") and _LINE.search(self.raw, 6).end() >= len(self.raw) - 2:  # type: ignore[union-attr]
+            tail = _LINE.search(self.raw, 6)
+            assert tail is not None
+            return Event(b"data: " + data + self.raw[tail.start() :])
+        out, done, at = bytearray(), False, 0
+        for end in _LINE.finditer(self.raw):
+            line = self.raw[at : end.start()]
+            if not line.startswith(b"data:"):
+                out += line + end[0]
+            elif not done:
+                out += b"data: " + data + end[0]
+                done = True
+            at = end.end()
+        return Event(bytes(out) + self.raw[at:])
+
+
+class Splitter:
+    """Feed chunks, get whole events."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        # The end of an event can lie across the seam, at most 3 bytes back.
+        look = max(0, len(self._kept) - 3)
+        self._kept += chunk
+        events, at = [], 0
+        for end in _END.finditer(self._kept, look):
+            events.append(Event(bytes(self._kept[at : end.end()])))
+            at = end.end()
+        if at:
+            del self._kept[:at]
+        return events
+
+    def rest(self) -> bytes:
+        """What is left when the stream ends without a blank line."""
+        left = bytes(self._kept)
+        self._kept.clear()
+        return left
+
+
+def event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"

@@ -1,0 +1,106 @@
+"""What rlproxy knows of itself, as one JSON value and as a few lines of text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.backends.base import Backend
+from proxy.errors import ProxyError
+from proxy.learner import Learner
+from proxy.swap import Swap
+from store.records import Run
+from store.store import Store
+
+
+class StatusReport:
+    def __init__(self, store: Store, backend: Backend, swap: Swap, learner: Learner) -> None:
+        self._store = store
+        self._backend = backend
+        self._swap = swap
+        self._learner = learner
+
+    async def full(self) -> dict[str, Any]:
+        fresh, runs = await self._learner.fresh(), await self._store.runs(limit=1)
+        needed, _ = await self._learner.needed()
+        due, pointer, run = await self._learner.due(), self._swap.pointer, self._learner.run
+        return {
+            "model": self._swap.model,
+            "live": pointer.live,
+            "previous": pointer.previous,
+            "live_since": pointer.changed_at or None,
+            "live_because": pointer.reason,
+            "loaded": self._swap.loaded,
+            "backend": {
+                "kind": self._backend.kind,
+                "state": self._backend.state,
+                "adapters": self._backend.capabilities.adapters,
+                "exact": self._backend.capabilities.token_ids and self._backend.capabilities.logprobs,
+                "lacks": self._backend.capabilities.why_not or None,
+            },
+            "ratings": {
+                "fresh": fresh.total,
+                "good": fresh.good,
+                "bad": fresh.bad,
+                "stale": fresh.stale,
+                "needed": needed,
+            },
+            "baseline": await self._store.get_meta("baseline", 0.0),
+            "training": {
+                "paused": self._learner.paused,
+                "run": run.id if run else None,
+                "progress": self._learner.progress,
+                "waits_for": None if run or due.now else due.why,
+            },
+            "last_run": run_json(runs[0]) if runs else None,
+            "counts": await self._store.counts(),
+            "problem": self._swap.problem,
+        }
+
+    async def text(self) -> str:
+        """For the chat: what a person wants to know, in three or four lines."""
+        s = await self.full()
+        live = f"v{s['live']}" if s["live"] else "the base model"
+        ratings = s["ratings"]
+        lines = [
+            f"{s['model']}, {live} answers.",
+            f"{ratings['fresh']} fresh ratings ({ratings['good']} good, {ratings['bad']} bad).",
+        ]
+        if s["training"]["run"]:
+            step = s["training"]["progress"].get("step")
+            lines.append(
+                f"Training run {s['training']['run']}" + (f", step {step['step']} of {step['steps']}." if step else ".")
+            )
+        elif s["training"]["waits_for"]:
+            lines.append(f"Training waits: {s['training']['waits_for']}.")
+        if s["problem"]:
+            lines.append(f"Problem: {s['problem']}")
+        return "\n".join(lines)
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    found = run.result or {}
+    return {
+        "id": run.id,
+        "status": run.status,
+        "version": run.version if run.status == "done" else None,
+        "parent": run.parent,
+        "samples": run.samples,
+        "held": run.held,
+        "attempts": run.attempts,
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "ended_at": run.ended_at,
+        "reason": run.reason or found.get("reason"),
+        "metrics": found.get("metrics"),
+        "gate": found.get("gate"),
+        "folder": run.folder,
+    }
+
+
+async def reachable(backend: Backend) -> str | None:
+    """None where the backend answers, else why not."""
+    try:
+        await backend.models()
+    except ProxyError as error:
+        return error.message
+    return None

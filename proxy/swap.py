@@ -1,0 +1,253 @@
+"""Which version answers: the live pointer, and who still uses which version.
+
+Owns loading, switching, draining and unloading of versions. A swap: load beside the old one, one warm-up
+request, move the pointer (one row, one transaction), unload what nobody uses. The previous version stays loaded
+for rollback. Where any step fails, the pointer has not moved and nothing is lost.
+Not here: how a version came to be (learner), how a server loads it (backends).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import structlog
+from trainer.launch import AdapterError, verify_adapter
+
+from proxy.backends.base import Backend
+from proxy.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
+from proxy.events import Events
+from proxy.lifecycle import Tasks
+from store.errors import StoreError
+from store.records import BASE, Adapter, Pointer
+from store.store import Store
+
+log = structlog.get_logger()
+
+WARM_UP_S = 120.0  # a first request on a cold adapter may compile kernels
+
+
+class Lease:
+    """One request's hold on a version: while it is held, the version stays loaded."""
+
+    def __init__(self, swap: Swap, version: int | None, model: str, pinned: bool) -> None:
+        self.version = version
+        self.model = model  # what to ask the backend for
+        self.pinned = pinned
+        self._swap: Swap | None = swap
+
+    def release(self) -> None:
+        if self._swap is not None:
+            self._swap._release(self.version)
+            self._swap = None
+
+    @property
+    def label(self) -> str:
+        """For `x-rl-adapter`."""
+        return "none" if self.version is None else "base" if self.version == BASE else f"v{self.version}"
+
+
+class Swap:
+    def __init__(self, store: Store, backend: Backend, tasks: Tasks, events: Events) -> None:
+        self._store = store
+        self._backend = backend
+        self._tasks = tasks
+        self._events = events
+        self._loaded: set[int] = {BASE}
+        self._in_use: Counter[int] = Counter()
+        self._changing = asyncio.Lock()
+        self._pointer = Pointer(BASE, BASE, 0.0, "start")
+        self.problem: str | None = None  # the last failed change, for `status`
+
+    @property
+    def live(self) -> int:
+        return self._pointer.live
+
+    @property
+    def pointer(self) -> Pointer:
+        return self._pointer
+
+    @property
+    def model(self) -> str:
+        return self._backend.served.model
+
+    def name(self, version: int) -> str:
+        return self.model if version == BASE else f"{self.model}@v{version}"
+
+    @property
+    def loaded(self) -> list[int]:
+        return sorted(self._loaded)
+
+    # Start, and a backend that came back empty
+
+    async def restore(self) -> None:
+        """Bring the live and the previous version back into a backend that has none.
+
+        A live version whose files are damaged cannot answer: then the previous one does, else the base, and
+        `problem` says so. Raises BackendDown.
+        """
+        async with self._changing:
+            self._pointer = await self._store.pointer()
+            self._loaded = {BASE}
+            if not self._backend.capabilities.adapters:
+                return
+            for version in dict.fromkeys((self._pointer.live, self._pointer.previous)):
+                try:
+                    await self._load(version)
+                except (AdapterError, BackendBroke, NotFound) as error:
+                    self._failed(f"Version {version} could not be loaded at start: {error}")
+                    if version == self._pointer.live:
+                        await self._fall_back(error)
+
+    async def _fall_back(self, error: Exception) -> None:
+        candidates = [v for v in (self._pointer.previous, BASE) if v != self._pointer.live]
+        for version in candidates:
+            try:
+                await self._load(version)
+            except (AdapterError, BackendBroke, NotFound):
+                continue
+            broken = self._pointer.live
+            self._pointer = await self._store.point(version, f"v{broken} is damaged: {error}", "rlproxy")
+            self._failed(f"v{broken} is damaged, {self._label(version)} answers instead: {error}")
+            return
+
+    # Requests
+
+    async def acquire(self, asked: str) -> Lease:
+        """The version that a request for the model `asked` gets. Raises NotFound, BackendDown.
+
+        `MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a model
+        that is not ours to train.
+        """
+        version = self._pinned(asked)
+        pinned = version is not None
+        if version is None:
+            if asked not in ("", self.model):
+                return Lease(self, None, asked, pinned=False)
+            version = self.live
+        self._in_use[version] += 1
+        try:
+            if version not in self._loaded:
+                async with self._changing:
+                    await self._load(version)
+        except BaseException:
+            self._release(version)
+            raise
+        return Lease(self, version, self.name(version), pinned)
+
+    def _pinned(self, asked: str) -> int | None:
+        model, at, pin = asked.rpartition("@")
+        if not at or model != self.model:
+            return None
+        if pin == "base":
+            return BASE
+        return int(pin[1:]) if pin.startswith("v") and pin[1:].isdecimal() and len(pin) < 12 else None
+
+    async def lost(self, version: int) -> None:
+        """The backend says that it does not know this version: give it back."""
+        async with self._changing:
+            self._loaded.discard(version)
+            await self._load(version)
+
+    def _release(self, version: int | None) -> None:
+        if version is None:
+            return
+        self._in_use[version] -= 1
+        if not self._in_use[version]:
+            del self._in_use[version]
+            if version in self._loaded - self._kept():
+                self._tasks.spawn(f"unload-v{version}", self._unload_unused())
+
+    # Changes
+
+    async def to(self, version: int, reason: str, actor: str) -> Pointer:
+        """Make `version` live. Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke."""
+        async with self._changing:
+            if version == self.live:
+                raise Conflict(f"{self._label(version)} is live already.")
+            if not self._backend.capabilities.adapters:
+                raise Unsupported(self._backend.capabilities.why_not)
+            try:
+                await self._load(version)
+                await self._warm(version)
+                self._pointer = await self._store.point(version, reason, actor)
+            except (ProxyError, AdapterError, StoreError) as error:
+                self._failed(f"{self._label(version)} did not go live: {error} {self._label(self.live)} still answers.")
+                if isinstance(error, AdapterError):
+                    raise Conflict(str(self.problem)) from error
+                if isinstance(error, StoreError):
+                    raise StorageFailed(str(self.problem)) from error
+                raise
+            self.problem = None
+        log.info("swap", live=version, previous=self._pointer.previous, reason=reason)
+        self._events.emit("swap", live=version, previous=self._pointer.previous, reason=reason)
+        await self._unload_unused()
+        return self._pointer
+
+    async def rollback(self, actor: str) -> Pointer:
+        """Back to the version that was live before. Raises Conflict where there is none."""
+        if self._pointer.previous == self.live:
+            raise Conflict(f"There is no version before {self._label(self.live)} to go back to.")
+        return await self.to(self._pointer.previous, f"rollback from {self._label(self.live)}", actor)
+
+    def _failed(self, problem: str) -> None:
+        self.problem = problem
+        log.error("swap failed", problem=problem)
+        self._events.emit("problem", message=problem)
+
+    def _label(self, version: int) -> str:
+        return "The base model" if version == BASE else f"v{version}"
+
+    def _kept(self) -> set[int]:
+        return {BASE, self._pointer.live, self._pointer.previous}
+
+    async def _load(self, version: int) -> None:
+        """Needs the lock."""
+        if version in self._loaded:
+            return
+        adapter = await self._adapter(version)
+        await asyncio.to_thread(verify_adapter, Path(adapter.path))
+        await self._backend.load(self.name(version), Path(adapter.path))
+        self._loaded.add(version)
+
+    async def _adapter(self, version: int) -> Adapter:
+        adapter = await self._store.adapter(version)
+        if adapter is None:
+            raise NotFound(f"There is no version v{version}; `rlproxy adapters` lists them.", param="model")
+        return adapter
+
+    async def _warm(self, version: int) -> None:
+        """One short request, so that the first person to ask pays for nothing. A version that cannot answer fails here."""
+        body: dict[str, Any] = {
+            "model": self.name(version),
+            "messages": [{"role": "user", "content": "Hello"}],
+            "max_tokens": 1,
+        }
+        timeout = aiohttp.ClientTimeout(total=WARM_UP_S)
+        url = self._backend.url
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as http,
+                http.post(f"{url}/v1/chat/completions", json=body, headers=self._backend.headers()) as response,
+            ):
+                if response.status != 200:
+                    text = (await response.text())[:200]
+                    raise BackendBroke(f"The warm-up request was answered with {response.status}: {text}")
+                await response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise BackendDown(f"The warm-up request failed ({error or type(error).__name__}).") from error
+
+    async def _unload_unused(self) -> None:
+        async with self._changing:
+            for version in self._loaded - self._kept():
+                if self._in_use[version]:
+                    continue
+                self._loaded.discard(version)  # first, so that a request from now on loads it anew
+                try:
+                    await self._backend.unload(self.name(version))
+                except ProxyError as error:  # it costs memory, not answers; the next release tries again
+                    self._loaded.add(version)
+                    log.warning("unload failed", version=version, error=str(error))

@@ -1,0 +1,147 @@
+"""JSON on the wire: read it, and change single values without touching any other byte.
+
+Owns byte-exact edits. A client must get the backend's bytes but for the values that rlproxy owns, so a body is
+never parsed and dumped again: spaces, escapes, key order and number formats stay as they came.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+# Strings whole, so that brackets inside them are not seen; then what gives JSON its structure.
+_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]', re.DOTALL)
+_WHITE: Final = b" \t\r\n"
+
+EACH: Final = "*"  # in a rule: every element of a list
+
+# A tree of rules: key -> replacement bytes | None (remove the member) | a tree for what lies below.
+Rules = Mapping[str, "bytes | None | Rules"]
+
+
+def loads(raw: bytes) -> Any:
+    """Parse JSON. Python's own parser takes what orjson refuses and backends send: NaN, very long integers."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return json.loads(raw)
+
+
+def dumps(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # an integer of more than 64 bits
+        return json.dumps(value).encode()
+
+
+def rewrite(raw: bytes, rules: Rules, add: Mapping[str, bytes] | None = None) -> bytes:
+    """`raw` (a JSON object) with the values named by `rules` replaced or removed, and `add` put at its end.
+
+    A key of `add` that is present already is replaced instead. Keys with escapes in them are not matched.
+    Raises ValueError where `raw` is no JSON object.
+    """
+    tokens = [(m.start(), m.end()) for m in _TOKEN.finditer(raw)]
+    if not tokens or raw[tokens[0][0] : tokens[0][0] + 1] != b"{":
+        raise ValueError("not a JSON object")
+    edits: list[tuple[int, int, bytes]] = []
+    missing = dict(add) if add else {}
+    top: dict[str, Any] = {**rules, **missing}
+    try:
+        last, keys = _object(raw, tokens, 0, top, edits)
+    except IndexError as error:
+        raise ValueError("the JSON ends too early") from error
+    extra = b",".join(b'"' + k.encode() + b'":' + v for k, v in missing.items() if k not in keys)
+    if extra:
+        close = tokens[last][0]
+        kept = len(keys - {k for k, rule in top.items() if rule is None})
+        edits.append((close, close, (b"," if kept else b"") + extra))
+    out, at = bytearray(), 0
+    for start, end, new in edits:
+        out += raw[at:start] + new
+        at = end
+    return bytes(out + raw[at:])
+
+
+def _object(
+    raw: bytes, tokens: list[tuple[int, int]], i: int, rules: Rules, edits: list[tuple[int, int, bytes]]
+) -> tuple[int, set[str]]:
+    """Walk the object whose `{` is token i; returns the token of its `}` and the keys seen."""
+    keys: set[str] = set()
+    comma: int | None = None  # where the comma before this member is
+    kept = False  # whether a member before this one stays
+    i += 1
+    while raw[tokens[i][0]] != 0x7D:  # }
+        start, end = tokens[i]
+        key = raw[start + 1 : end - 1].decode("utf-8", "replace")
+        keys.add(key)
+        value_at, value_end, after = _value(raw, tokens, i + 1)
+        more = raw[tokens[after][0]] == 0x2C  # ,
+        if key not in rules:
+            kept = True
+        elif (rule := rules[key]) is None:
+            if kept and comma is not None:
+                edits.append((comma, value_end, b""))
+            else:
+                edits.append((start, _skip_white(raw, tokens[after][1]) if more else value_end, b""))
+        else:
+            kept = True
+            _apply(raw, tokens, i + 2, value_at, value_end, rule, edits)
+        comma = tokens[after][0]
+        i = after + 1 if more else after
+    return i, keys
+
+
+def _apply(
+    raw: bytes,
+    tokens: list[tuple[int, int]],
+    i: int,
+    start: int,
+    end: int,
+    rule: bytes | Rules,
+    edits: list[tuple[int, int, bytes]],
+) -> None:
+    if isinstance(rule, bytes):
+        edits.append((start, end, rule))
+    elif raw[start] == 0x7B:  # {
+        _object(raw, tokens, i, rule, edits)
+    elif raw[start] == 0x5B and EACH in rule:  # [
+        below = rule[EACH]
+        i += 1
+        while raw[tokens[i][0]] != 0x5D:  # ]
+            if raw[tokens[i][0]] == 0x7B and isinstance(below, Mapping):
+                i, _ = _object(raw, tokens, i, below, edits)
+            i += 1
+
+
+def _value(raw: bytes, tokens: list[tuple[int, int]], colon: int) -> tuple[int, int, int]:
+    """The value after token `colon`: its first byte, the byte after it, the token after it."""
+    start = _skip_white(raw, tokens[colon][1])
+    i = colon + 1
+    first = raw[start]
+    if first in b"{[":
+        depth = 0
+        while True:
+            mark = raw[tokens[i][0]]
+            if mark in b"{[":
+                depth += 1
+            elif mark in b"}]":
+                depth -= 1
+                if depth == 0:
+                    return start, tokens[i][1], i + 1
+            i += 1
+    if first == 0x22:  # "
+        return start, tokens[i][1], i + 1
+    end = tokens[i][0]
+    while raw[end - 1] in _WHITE:
+        end -= 1
+    return start, end, i
+
+
+def _skip_white(raw: bytes, at: int) -> int:
+    while raw[at] in _WHITE:
+        at += 1
+    return at
