@@ -257,7 +257,8 @@ def _act(home: Path | None, as_json: bool, path: str, say: Any) -> None:
 
 
 def _live(found: dict[str, Any]) -> str:
-    return f"{f'v{found["live"]}' if found['live'] else 'the base model'} is live"
+    live = found["live"]
+    return f"v{live} is live" if live else "the base model is live"
 
 
 @app.command()

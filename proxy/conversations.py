@@ -7,6 +7,7 @@ is the store's.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -49,10 +50,8 @@ def _content(content: Any) -> Any:
 def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call.get("function") or {}
     arguments = function.get("arguments")
-    try:
+    with contextlib.suppress(orjson.JSONDecodeError):  # a model may write anything; then the text itself is compared
         arguments = orjson.loads(arguments) if isinstance(arguments, str) else arguments
-    except orjson.JSONDecodeError:
-        pass  # a model may write anything; then the text itself is compared
     found = {"type": "function", "function": {"name": function.get("name"), "arguments": arguments}}
     return {**found, "id": call["id"]} if call.get("id") else found
 

@@ -44,7 +44,7 @@ def value_of(rating: Any, scale: str | None = None) -> float:
     elif isinstance(rating, int | float):
         if scale is None and rating == 1:
             raise BadRequest(
-                'A rating of 1 can mean one star or full praise: send "good", "1/5", or add "scale": "stars" or "unit".',
+                'A rating of 1 can be one star or full praise: send "good", "1/5", or add "scale": "stars" or "unit".',
                 param="rating",
             )
         if scale != "unit" and rating in (1, 2, 3, 4, 5) and not (scale is None and rating == 1):

@@ -8,6 +8,7 @@ resumes, or in one that failed and gave its samples back. Not here: the mathemat
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +106,7 @@ class Learner:
         self.wake()
 
     async def reset(self, actor: str) -> None:
-        """Back to the beginning: the base answers, the next run starts from it, the baseline is 0. Nothing is deleted."""
+        """Back to the beginning: base, baseline 0, and the next run starts from there. Nothing is deleted."""
         if self._swap.live:
             await self._swap.to(0, "reset", actor)
         await self._store.set_meta("baseline", 0.0)
@@ -182,10 +183,8 @@ class Learner:
                 log.exception("learner")
                 self._events.emit("problem", message=f"Training could not go on: {error}")
             self._wake.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), LOOK_AGAIN_S)
-            except TimeoutError:
-                pass
 
     async def _step(self) -> None:
         if self.paused:

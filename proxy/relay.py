@@ -283,10 +283,7 @@ class Exchange:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _cut(error) from error
         good = upstream.status == 200
-        if good:
-            body_out = _rewritten(body, self._rules())
-        else:
-            body_out = body  # the backend's own error, as it is
+        body_out = _rewritten(body, self._rules()) if good else body  # an error of the backend as it is
         if self._capture is not None:
             if good:
                 await self._finish("done", whole=body)

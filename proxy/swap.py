@@ -220,7 +220,7 @@ class Swap:
         return adapter
 
     async def _warm(self, version: int) -> None:
-        """One short request, so that the first person to ask pays for nothing. A version that cannot answer fails here."""
+        """One short request: a version that cannot answer fails here, not at the first person to ask."""
         body: dict[str, Any] = {
             "model": self.name(version),
             "messages": [{"role": "user", "content": "Hello"}],

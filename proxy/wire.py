@@ -20,7 +20,7 @@ _WHITE: Final = b" \t\r\n"
 EACH: Final = "*"  # in a rule: every element of a list
 
 # A tree of rules: key -> replacement bytes | None (remove the member) | a tree for what lies below.
-Rules = Mapping[str, "bytes | None | Rules"]
+Rules = Mapping[str, "bytes | Rules | None"]
 
 
 def loads(raw: bytes) -> Any:

@@ -5,6 +5,7 @@ Owns what all servers over HTTP have in common: address, key, model list, reacha
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,8 @@ class OpenAICompatible:
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         self._http = http
-        try:
+        with contextlib.suppress(BackendDown):  # it may come later; `ready` asks again
             await self._name_model()
-        except BackendDown:
-            pass  # it may come later; `ready` asks again
 
     async def stop(self) -> None:
         return None
