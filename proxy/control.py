@@ -13,14 +13,14 @@ from aiohttp import web
 
 from proxy import sse
 from proxy.backends.base import Backend
-from proxy.errors import BackendDown, BadRequest
+from proxy.errors import BackendDown, BadRequest, NotFound
 from proxy.events import Events
 from proxy.learner import Learner
 from proxy.metrics import Metrics
 from proxy.security import require_admin
 from proxy.status import StatusReport, reachable, run_json
 from proxy.swap import Swap
-from store.records import BASE, Adapter, Completion, Pointer
+from store.records import BASE, Adapter, Completion, Pointer, Turn
 from store.store import Store
 
 BEAT_S = 15.0  # a comment line, so that proxies in between keep the stream open
@@ -116,14 +116,14 @@ class Control:
             session=request.query.get("session"),
             unrated="unrated" in request.query,
             version=_number(request, "version", None, 0, 2**31),
-            turn=request.query.get("turn"),
+            turn=_turn(request),
         )
         return _json({"data": [completion_json(c) for c in rows]})
 
     async def completion(self, request: web.Request) -> web.Response:
         found = await self._store.completion(request.match_info["id"])
         if found is None:
-            raise web.HTTPNotFound
+            raise NotFound("There is no such completion.", param="id")
         messages = await self._store.messages(found.prompt_hash) if found.prompt_hash else ()
         prompt = [{"role": m.role, **orjson.loads(m.body)} for m in messages]
         return _json({**completion_json(found), "prompt": prompt})
@@ -226,6 +226,18 @@ def _pointer(p: Pointer) -> dict[str, Any]:
 
 def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(status=status, body=orjson.dumps(value), content_type="application/json")
+
+
+def _turn(request: web.Request) -> Turn | None:
+    match request.query.get("turn"):
+        case None:
+            return None
+        case "main":
+            return "main"
+        case "side":
+            return "side"
+        case _:
+            raise BadRequest("`turn` must be main or side.", param="turn")
 
 
 def _number(request: web.Request, key: str, default: Any, low: int, high: int) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
 KEPT = 1000  # events a listener may have missed; more is read from the store
@@ -32,7 +32,7 @@ class Events:
         self._wake.set()
         self._wake = asyncio.Event()
 
-    async def listen(self, after: int | None = None) -> AsyncIterator[Happened]:
+    async def listen(self, after: int | None = None) -> AsyncGenerator[Happened, None]:
         """Events after number `after` (None: from now on), without end."""
         seen = self._next - 1 if after is None else after
         while True:

@@ -177,12 +177,12 @@ class Learner:
         self.paused = bool(await self._store.get_meta("paused", False))
         await self._finish_swap()
         while True:
+            self._wake.clear()  # before the step: what comes during it calls for another
             try:
                 await self._step()
             except Exception as error:  # whatever it is: relaying, capture and ratings need no learner
                 log.exception("learner")
                 self._events.emit("problem", message=f"Training could not go on: {error}")
-            self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), LOOK_AGAIN_S)
 
@@ -193,9 +193,9 @@ class Learner:
             await self._prepare(run)
             await self._train(run)
         asked, self._asked = self._asked, False
-        if (await self.due(asked=asked)).now and (run := await self._claim(asked)) is not None:
-            await self._prepare(run)
-            await self._train(run)
+        if (await self.due(asked=asked)).now and (claimed := await self._claim(asked)) is not None:
+            await self._prepare(claimed)
+            await self._train(claimed)
 
     async def _finish_swap(self) -> None:
         """A version that was published just before a crash goes live now."""

@@ -28,7 +28,7 @@ from proxy.dialects import Asked, Dialect
 from proxy.errors import BackendBroke, BadRequest, Conflict, ProxyError, TooLarge
 from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
-from proxy.security import outgoing_headers
+from proxy.security import ROLE, outgoing_headers
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
 from proxy.wire import Rules, dumps, loads, rewrite
@@ -115,7 +115,7 @@ class Relay:
 
     async def _command(self, request: web.Request, dialect: Dialect, asked: Asked, who: Speaker) -> web.StreamResponse:
         """A `/rl` line: answered here, never sent to the model, never stored as a completion."""
-        text = await self._commands.answer(asked.messages, who, role=request["role"])
+        text = await self._commands.answer(asked.messages, who, role=request[ROLE])
         kind, pieces = dialect.answer(text, id=new_id(), asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)

@@ -19,6 +19,7 @@ from config.sections import Server
 from proxy.errors import Forbidden, ProxyError, Unauthorized
 
 Role = Literal["use", "admin"]
+ROLE: Final = web.RequestKey("role", str)
 _OPEN: Final = ("/healthz", "/readyz")
 _OURS: Final = ("host", "content-length", "accept-encoding", "expect")
 _LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
@@ -47,7 +48,8 @@ def middleware(settings: Server) -> Callable[..., Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         try:
             _no_foreign_page(request, settings)
-            request["role"] = None if request.path in _OPEN else role_of(request.headers, settings)
+            if request.path not in _OPEN:
+                request[ROLE] = role_of(request.headers, settings)
         except ProxyError as error:
             return error.response()
         return await handler(request)
@@ -68,7 +70,7 @@ def role_of(headers: Mapping[str, str], settings: Server) -> Role:
 
 
 def require_admin(request: web.Request) -> None:
-    if request["role"] != "admin":
+    if request[ROLE] != "admin":
         raise Forbidden("This needs the admin key (server.admin_key).")
 
 

@@ -26,10 +26,6 @@ class Event(NamedTuple):
 
     def with_data(self, data: bytes) -> Event:
         """The same event with one data line instead of its own; other lines and line ends stay."""
-        if self.raw.startswith(b"data: ") and _LINE.search(self.raw, 6).end() >= len(self.raw) - 2:  # type: ignore[union-attr]
-            tail = _LINE.search(self.raw, 6)
-            assert tail is not None
-            return Event(b"data: " + data + self.raw[tail.start() :])
         out, done, at = bytearray(), False, 0
         for end in _LINE.finditer(self.raw):
             line = self.raw[at : end.start()]

@@ -1,1 +1,4 @@
-"""The store: SQLite, one writer with group commit, readers, the message tree. Imports neither trainer nor proxy."""
+"""The store: SQLite, one writer with group commit, readers, the message tree.
+
+Imports neither trainer nor proxy.
+"""

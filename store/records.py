@@ -25,7 +25,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class NewCompletion:
-    """What is known when a request is sent to the backend. One row a choice; choice 0 has the response's id."""
+    """What is known when a request is sent to the backend. One row a choice; choice 0 has the response id."""
 
     id: str
     request_id: str

@@ -1,0 +1,26 @@
+# Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
+.PHONY: demo test setup lint test-fast test-heavy bench clean
+
+PY := .venv/bin/python
+
+setup:
+	@scripts/setup
+
+demo: setup
+	@$(PY) scripts/demo.py $(if $(QUICK),--quick)
+
+test: setup
+	@scripts/test
+
+lint: setup
+	@scripts/lint
+
+test-heavy: setup  ## minutes long: the full kill -9 rounds, the real loop at full size
+	@$(PY) -m pytest -m heavy
+
+bench: setup
+	@$(PY) scripts/bench_serve.py
+	@$(PY) scripts/learn_concise.py
+
+clean:
+	rm -rf .venv .demo adapters_out/demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,69 @@
+"""Training presets: named sets of the numbers a run trains with.
+
+Owns their names, types and ranges; the numbers are in presets.toml, their mathematics in `trainer`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from config.errors import SettingsError, nearest
+
+COMPLETE = "balanced"  # the preset that has every value; the others only differ from it
+
+
+class Preset(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    objective: str
+    learning_rate: float = Field(gt=0, le=1)
+    passes: int = Field(ge=1)
+    batch: int = Field(ge=1)
+    rank: int = Field(ge=1, le=1024)
+    alpha: float = Field(gt=0)
+    warmup_steps: int = Field(ge=0)
+    max_grad_norm: float = Field(gt=0)
+    max_seq_len: int = Field(ge=16)
+    kl_ref: float = Field(ge=0)
+    drift_bound: float = Field(gt=0)
+    token_low: float = Field(gt=0, le=1)
+    token_high: float = Field(ge=1)
+    band: Literal["calibrated", "paper", "off"]
+    band_low: float = Field(gt=0, le=1)
+    band_high: float = Field(ge=1)
+    ema_decay: float = Field(ge=0, lt=1)
+    advantage_clip: float = Field(gt=0)
+    weight_good: float = Field(ge=0)
+    guard_high: float = Field(ge=1)
+    guard_low: float = Field(gt=0, le=1)
+    max_version_gap: int = Field(ge=0)
+
+
+def names() -> tuple[str, ...]:
+    return tuple(_tables())
+
+
+def resolve(preset: str, overrides: Mapping[str, Any]) -> Preset:
+    """The preset of that name with single values replaced."""
+    if preset not in _tables():
+        raise SettingsError(f"There is no preset {preset!r}; {nearest(preset, _tables())}")
+    for name in overrides:
+        if name not in Preset.model_fields:
+            raise SettingsError(f"No preset has a value {name!r}; {nearest(name, Preset.model_fields)}")
+    try:
+        return Preset.model_validate(_tables()[COMPLETE] | _tables()[preset] | dict(overrides))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        allowed = first["msg"][:1].lower() + first["msg"][1:]
+        raise SettingsError(f"Preset value {first['loc'][0]} = {first['input']!r}: {allowed}.") from None
+
+
+@cache
+def _tables() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(files("config").joinpath("presets.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,229 @@
+"""The settings in force: defaults < file < environment < flags, each value with its source.
+
+Owns precedence, provenance and the sentence a person reads when a value is wrong. Not here: the keys of the
+sections (`config.sections`).
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+from pydantic_settings import SettingsError as SourceError
+
+from config.errors import SettingsError, nearest
+from config.presets import resolve
+from config.sections import Backend, Gate, Log, Server, StoreSection, Train, UserPath
+
+FILE_NAME = "rlproxy.toml"
+HOME = "~/.rlproxy"
+PREFIX = "RLPROXY_"
+OVERRIDES = "train.overrides"  # the one setting that is itself a table
+
+
+class Settings(BaseSettings):
+    """All settings. Built bare it holds the defaults and reads nothing; `load` reads the sources."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+    )
+
+    home: UserPath = Path(HOME)
+    """Folder that holds everything rlproxy keeps."""
+    server: Server = Server()
+    backend: Backend = Backend()
+    train: Train = Train()
+    gate: Gate = Gate()
+    store: StoreSection = StoreSection()
+    log: Log = Log()
+
+    @property
+    def adapters_dir(self) -> Path:
+        return self.train.adapters_dir or self.home / "adapters_out"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # load() reads the others one by one, so that it knows which value came from where.
+        return (init_settings,)
+
+
+class Row(NamedTuple):
+    key: str
+    value: str
+    source: str
+    help: str
+
+
+class Given(NamedTuple):
+    """A value as some source gave it."""
+
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    settings: Settings
+    sources: dict[str, str]  # "server.port" -> "default", "file /path", "env RLPROXY_…" or "flag --port"
+
+    def describe(self) -> list[Row]:
+        """One row a setting, secrets masked."""
+        return [
+            Row(key, _shown(_value(self.settings, key)), self.sources[key], field.description or "")
+            for key, field in fields().items()
+        ]
+
+
+def fields(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, FieldInfo]:
+    """Every setting by its dotted key, in the order of the model."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found |= fields(field.annotation, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = field
+    return found
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Read all sources. `flags` are dotted keys, None is a flag not given; `file` must exist if named."""
+    on_top = _environment(os.environ if environ is None else environ) | _flags(flags or {})
+    given = _file(file, on_top) | on_top
+    settings = _build(given)
+    try:  # a bad preset or override should stop the start, not the first run
+        resolve(settings.train.preset, settings.train.overrides)
+    except SettingsError as error:
+        sources = {given[key].source for key in ("train.preset", OVERRIDES) if key in given}
+        raise SettingsError(f"{error} (from {' and '.join(sorted(sources))})") from None
+    return Loaded(settings, {key: given[key].source if key in given else "default" for key in fields()})
+
+
+def _flags(flags: Mapping[str, Any]) -> dict[str, Given]:
+    given: dict[str, Given] = {}
+    for key, value in flags.items():
+        if value is None:
+            continue
+        source = "flag --" + key.rpartition(".")[2].replace("_", "-")
+        _check_known(key, source)
+        given[key] = Given(value, source)
+    return given
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    names: dict[str, str] = {}  # key -> the variable as it is spelt
+    for name in environ:
+        if name.upper().startswith(PREFIX):
+            key = name[len(PREFIX) :].lower().replace("__", ".")
+            key = OVERRIDES if key.startswith(OVERRIDES + ".") else key
+            _check_known(key, f"env {name}")
+            names[key] = name
+    source = EnvSettingsSource(Settings)
+    source.env_vars = {name.lower(): value for name, value in environ.items() if value}
+    try:
+        values = dict(_leaves(source()))
+    except SourceError:
+        # Only the table is parsed by the source; all other values stay text until they are checked.
+        raise SettingsError(f"{OVERRIDES} from env {names[OVERRIDES]} should be a JSON object.") from None
+    return {key: Given(value, f"env {names[key]}") for key, value in values.items()}
+
+
+def _file(file: Path | None, on_top: Mapping[str, Given]) -> dict[str, Given]:
+    path = file
+    if path is None:
+        home = on_top["home"].value if "home" in on_top else HOME
+        path = Path(str(home)).expanduser() / FILE_NAME
+        if not path.exists():
+            return {}
+    try:
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist")
+        values = dict(_leaves(TomlConfigSettingsSource(Settings, path)()))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"The settings file {path} cannot be read: {error}.") from error
+    for key in values:
+        _check_known(key, f"file {path}")
+    if file is None and "home" in values:
+        raise SettingsError(f"home cannot be set in {path}, found through it; use --home or RLPROXY_HOME.")
+    return {key: Given(value, f"file {path}") for key, value in values.items()}
+
+
+def _build(given: Mapping[str, Given]) -> Settings:
+    nested: dict[str, Any] = {}
+    for key, entry in given.items():
+        *sections, name = key.split(".")
+        table = nested
+        for section in sections:
+            table = table.setdefault(section, {})
+        table[name] = entry.value
+    try:
+        return Settings(**nested)
+    except ValidationError as error:
+        raise SettingsError(_sentence(error, given)) from None
+
+
+def _sentence(error: ValidationError, given: Mapping[str, Given]) -> str:
+    first = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in first["loc"])
+    key = next(key for key in given if path == key or path.startswith(key + "."))
+    field = fields()[key]
+    value = "its value" if "SecretStr" in str(field.annotation) else repr(first["input"])
+    allowed = first["msg"][:1].lower() + first["msg"][1:]
+    return f"{key}: {value} from {given[key].source} is not allowed: {allowed}."
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        key = prefix + name
+        if isinstance(value, Mapping) and key != OVERRIDES:
+            yield from _leaves(value, key + ".")
+        else:
+            yield key, value
+
+
+def _check_known(key: str, source: str) -> None:
+    if key not in fields():
+        raise SettingsError(f"There is no setting {key!r} ({source}); {nearest(key, fields())}")
+
+
+def _value(settings: Settings, key: str) -> Any:
+    value: Any = settings
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    return "**********" if isinstance(value, SecretStr) else str(value)

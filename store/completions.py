@@ -1,0 +1,184 @@
+"""Completions: begun when a request is sent, finished when its answer ended, expired or forgotten later.
+
+Plain functions: those that write take the writer's connection and run inside its transaction, those that read
+take the reader. Not here: what a rating means for a completion (`ratings`, `learning`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+
+import orjson
+
+from store import tree
+from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
+from store.reader import Reader
+from store.records import Completion, FinishedCompletion, NewCompletion, Rating, Turn
+from store.rows import IDS, LOGPROBS, pack, to_completion, to_json, to_rating
+
+SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body
+FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash """
+RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND r.live = 1)"
+CHUNK = 500  # completions deleted in one operation: others may write in between
+NEWEST = 2**63 - 1  # above any seq
+STOPPED = "rlproxy stopped before this answer ended"
+
+
+def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
+    for new in rows:
+        if _exists(db, new.id):
+            raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
+        db.execute(
+            """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
+            served_model, version, session, user, turn, turn_rule, streamed, sampling, request,
+            prompt_hash, status) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
+            (
+                new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
+                new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
+                to_json(new.sampling), new.request, tree.add(db, new.prompt),
+            ),
+        )  # fmt: skip
+
+
+def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
+    for end in rows:
+        begun = db.execute("SELECT status, prompt_hash FROM completions WHERE id = ?", (end.id,)).fetchone()
+        if begun is None:
+            raise UnknownCompletion(end.id)
+        if begun["status"] != "pending":
+            raise CompletionEnded(f"The completion {end.id!r} has ended already.")
+        reply = None if end.reply is None else tree.add_child(db, begun["prompt_hash"], end.reply)
+        db.execute(
+            """UPDATE completions SET status = ?, finished_at = ?, reply_hash = ?, text = ?,
+            finish_reason = ?, usage = ?, prompt_token_ids = ?, token_ids = ?, logprobs = ?, exact = ?,
+            inexact_reason = ?, error = ? WHERE id = ?""",
+            (
+                end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage),
+                pack(IDS, end.prompt_token_ids), pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs),
+                end.exact, end.inexact_reason, end.error, end.id,
+            ),
+        )  # fmt: skip
+
+
+def recover(db: sqlite3.Connection) -> int:
+    """End what the last process left pending."""
+    return db.execute(
+        "UPDATE completions SET status = 'error', error = ?, finished_at = ? WHERE status = 'pending'",
+        (STOPPED, time.time()),
+    ).rowcount
+
+
+def expire(db: sqlite3.Connection, before: float) -> int:
+    """Delete a chunk of the old ones that nobody ever rated, and so no run ever used."""
+    rows = db.execute(
+        """SELECT c.id FROM completions c WHERE c.created_at < ? AND c.status <> 'pending'
+        AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id) LIMIT ?""",
+        (before, CHUNK),
+    )
+    return forget(db, [row["id"] for row in rows])
+
+
+def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:
+    """Delete completions with their ratings, links and whatever messages only they had."""
+    leaves: list[bytes] = []
+    count = 0
+    for id in ids:
+        gone = db.execute("DELETE FROM completions WHERE id = ? RETURNING reply_hash, prompt_hash", (id,)).fetchone()
+        if gone is not None:
+            count += 1
+            leaves += [key for key in gone if key is not None]
+    tree.prune(db, leaves)
+    return count
+
+
+async def one(reader: Reader, id: str) -> Completion | None:
+    return (await load(reader, [id])).get(id)
+
+
+async def load(reader: Reader, ids: Sequence[str]) -> dict[str, Completion]:
+    return {
+        completion.new.id: completion
+        for completion in await select(reader, "WHERE c.id IN (SELECT value FROM json_each(?))", [to_json(ids)])
+    }
+
+
+async def page(
+    reader: Reader,
+    *,
+    limit: int,
+    before_seq: int | None,
+    session: str | None,
+    unrated: bool,
+    version: int | None,
+    turn: Turn | None,
+) -> list[Completion]:
+    """The newest that match, newest first."""
+    where = "WHERE c.seq < ?"
+    values: list[object] = [NEWEST if before_seq is None else before_seq]
+    for column, value in (("session", session), ("version", version), ("turn", turn)):
+        if value is not None:
+            where += f" AND c.{column} = ?"
+            values.append(value)
+    if unrated:
+        where += f" AND NOT {RATED}"
+    return await select(reader, where + " ORDER BY c.seq DESC LIMIT ?", [*values, limit])
+
+
+async def exact_unrated(reader: Reader, version: int, limit: int) -> list[Completion]:
+    """The newest a run may calibrate on: main turns of that version, exact, with no rating."""
+    # The plus signs keep SQLite from choosing an index on status, where nearly every row is alike.
+    return await select(
+        reader,
+        f"""WHERE c.version = ? AND +c.status = 'done' AND +c.turn = 'main' AND c.exact = 1 AND NOT {RATED}
+        ORDER BY c.seq DESC LIMIT ?""",
+        [version, limit],
+    )
+
+
+async def find_reply(reader: Reader, reply: bytes, session: str | None, user: str | None) -> str | None:
+    """The newest completion with that reply; one of this session or this user before any other."""
+    row = await reader.row(
+        """SELECT c.id FROM completions c
+        WHERE c.reply_hash = :reply AND +c.status IN ('done', 'partial')
+        AND (c.user IS NULL OR :user IS NULL OR +c.user = :user)
+        ORDER BY coalesce(c.session = :session, 0) + coalesce(c.user = :user, 0) DESC, c.seq DESC LIMIT 1""",
+        {"reply": reply, "session": session, "user": user},
+    )
+    return None if row is None else str(row["id"])
+
+
+async def last(reader: Reader, session: str | None, user: str | None) -> str | None:
+    """The newest main turn that is done, of a session or a user if given."""
+    if session is None and user is None:
+        where = "c.status = 'done' AND c.turn = 'main'"
+    else:
+        where = "+c.status = 'done' AND +c.turn = 'main'"
+    where += " AND c.session = :session" if session is not None else ""
+    where += " AND c.user = :user" if user is not None else ""
+    row = await reader.row(
+        f"SELECT c.id FROM completions c WHERE {where} ORDER BY c.seq DESC LIMIT 1",  # noqa: S608  ours
+        {"session": session, "user": user},
+    )
+    return None if row is None else str(row["id"])
+
+
+async def select(reader: Reader, where: str, values: Sequence[object]) -> list[Completion]:
+    """Completions whole, with their prompts and live ratings, all of one moment."""
+    async with reader.snapshot() as db:
+        rows = list(await db.execute_fetchall(SELECT + where, values))
+        ids = orjson.dumps([row["id"] for row in rows]).decode()
+        nodes = tree.nodes(await db.execute_fetchall(tree.PATHS_OF_COMPLETIONS, (ids,)))
+        ratings: dict[str, list[Rating]] = {}
+        for row in await db.execute_fetchall(
+            """SELECT r.* FROM ratings r WHERE r.live = 1
+            AND r.completion_id IN (SELECT value FROM json_each(?)) ORDER BY r.seq DESC""",
+            (ids,),
+        ):
+            ratings.setdefault(row["completion_id"], []).append(to_rating(row))
+    return [to_completion(row, tree.path(nodes, row["prompt_hash"]), tuple(ratings.get(row["id"], ()))) for row in rows]
+
+
+def _exists(db: sqlite3.Connection, id: str) -> bool:
+    return db.execute("SELECT 1 FROM completions WHERE id = ?", (id,)).fetchone() is not None

@@ -1,0 +1,86 @@
+"""What can go wrong with the store.
+
+StoreError
+├── StoreBusy              another process owns the home folder
+├── StoreClosed            the store was closed before this
+├── StoreDamaged           the database failed its check
+├── StoreFull              no space: nothing of this operation was kept
+├── DuplicateCompletion    the id was given before
+├── CompletionEnded        it was finished before
+├── RunEnded               it was ended before
+└── Unknown
+    ├── UnknownCompletion
+    ├── UnknownRating
+    ├── UnknownRun
+    └── UnknownAdapter
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+
+class StoreError(Exception):
+    pass
+
+
+class StoreBusy(StoreError):
+    def __init__(self, home: str, pid: int | None) -> None:
+        super().__init__(f"{home} is in use by {f'process {pid}' if pid else 'another process'}.")
+        self.pid = pid
+
+
+class StoreClosed(StoreError):
+    pass
+
+
+class StoreDamaged(StoreError):
+    pass
+
+
+class StoreFull(StoreError):
+    pass
+
+
+class DuplicateCompletion(StoreError):
+    pass
+
+
+class CompletionEnded(StoreError):
+    pass
+
+
+class RunEnded(StoreError):
+    pass
+
+
+class Unknown(StoreError):
+    pass
+
+
+class UnknownCompletion(Unknown):
+    def __init__(self, id: str) -> None:
+        super().__init__(f"There is no completion {id!r}.")
+
+
+class UnknownRating(Unknown):
+    def __init__(self, id: str) -> None:
+        super().__init__(f"There is no rating {id!r}.")
+
+
+class UnknownRun(Unknown):
+    def __init__(self, id: int) -> None:
+        super().__init__(f"There is no run {id}.")
+
+
+class UnknownAdapter(Unknown):
+    def __init__(self, version: int) -> None:
+        super().__init__(f"There is no adapter version {version}.")
+
+
+def translated(error: sqlite3.Error) -> StoreError:
+    """What SQLite said, in this store's words."""
+    # An error that Python itself raises has no code; the low byte is the primary one.
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+        return StoreFull("The disk is full, this was not stored; free some space and try again.")
+    return StoreError(f"The database refused this, it was not stored: {error}.")

@@ -1,0 +1,116 @@
+"""Ratings: one live a completion and rater, the last wins, the history stays.
+
+Also links, by which a platform's message is known to show a completion. Not here: who may rate (proxy), which
+ratings a run takes (`learning`).
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import sqlite3
+import time
+from dataclasses import replace
+
+from store.errors import UnknownCompletion, UnknownRating
+from store.reader import Reader
+from store.records import NewRating, Rating
+from store.rows import to_rating
+
+BY_ID = "SELECT r.* FROM ratings r WHERE r.id = ?"
+
+
+def valid(new: NewRating) -> None:
+    if not -1 <= new.value <= 1:  # false for NaN too
+        raise ValueError(f"a rating is between -1 and 1, not {new.value}")
+    if not (new.weight > 0 and math.isfinite(new.weight)):
+        raise ValueError(f"the weight of a rating is above 0, not {new.weight}")
+
+
+def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
+    if new.source_event_id is not None:
+        seen = db.execute(
+            "SELECT r.* FROM ratings r WHERE r.source = ? AND r.source_event_id = ?",
+            (new.source, new.source_event_id),
+        ).fetchone()
+        if seen is not None:
+            return replace(to_rating(seen), duplicate=True)
+    _must_exist(db, new.completion_id)
+    before = db.execute(
+        "UPDATE ratings SET live = 0 WHERE completion_id = ? AND rater = ? AND live = 1 RETURNING id",
+        (new.completion_id, new.rater),
+    ).fetchone()
+    row = db.execute(
+        """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source,
+        source_event_id, created_at, live, replaced)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?) RETURNING *""",
+        (
+            "rt-" + secrets.token_urlsafe(15), new.completion_id, new.rater, new.value, new.comment,
+            new.correction, new.weight, new.source, new.source_event_id, time.time(),
+            before and before["id"],
+        ),
+    ).fetchone()  # fmt: skip
+    return to_rating(row)
+
+
+def retract(db: sqlite3.Connection, id: str) -> Rating:
+    """Take a rating back; one that is not live any more stays as it is."""
+    db.execute("UPDATE ratings SET live = 0, retracted_at = ? WHERE id = ? AND live = 1", (time.time(), id))
+    row = db.execute(BY_ID, (id,)).fetchone()
+    if row is None:
+        raise UnknownRating(id)
+    return to_rating(row)
+
+
+def link(db: sqlite3.Connection, platform: str, channel: str, message_id: str, completion_id: str) -> None:
+    _must_exist(db, completion_id)
+    db.execute("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?)", (platform, channel, message_id, completion_id))
+
+
+async def one(reader: Reader, id: str) -> Rating | None:
+    return _rating(await reader.row(BY_ID, (id,)))
+
+
+async def live(reader: Reader, completion_id: str, rater: str) -> Rating | None:
+    return _rating(
+        await reader.row(
+            "SELECT r.* FROM ratings r WHERE r.completion_id = ? AND r.rater = ? AND r.live = 1",
+            (completion_id, rater),
+        )
+    )
+
+
+async def last(reader: Reader, rater: str, session: str | None) -> Rating | None:
+    """The newest live one of that rater, the one an undo takes back."""
+    return _rating(
+        await reader.row(
+            """SELECT r.* FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
+            WHERE r.rater = :rater AND r.live = 1 AND (:session IS NULL OR +c.session = :session)
+            ORDER BY r.seq DESC LIMIT 1""",
+            {"rater": rater, "session": session},
+        )
+    )
+
+
+async def history(reader: Reader, completion_id: str) -> list[Rating]:
+    rows = await reader.rows(
+        "SELECT r.* FROM ratings r WHERE r.completion_id = ? ORDER BY r.seq DESC", (completion_id,)
+    )
+    return [to_rating(row) for row in rows]
+
+
+async def linked(reader: Reader, platform: str, channel: str, message_id: str) -> str | None:
+    row = await reader.row(
+        "SELECT completion_id FROM links WHERE platform = ? AND channel = ? AND message_id = ?",
+        (platform, channel, message_id),
+    )
+    return None if row is None else str(row["completion_id"])
+
+
+def _must_exist(db: sqlite3.Connection, completion_id: str) -> None:
+    if db.execute("SELECT 1 FROM completions c WHERE c.id = ?", (completion_id,)).fetchone() is None:
+        raise UnknownCompletion(completion_id)
+
+
+def _rating(row: sqlite3.Row | None) -> Rating | None:
+    return None if row is None else to_rating(row)

@@ -1,0 +1,143 @@
+"""Rows of the tables to records, and lists of numbers to blobs. Not here: queries."""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from store.records import (
+    Adapter,
+    Completion,
+    FinishedCompletion,
+    Message,
+    NewCompletion,
+    Pointer,
+    Rating,
+    Run,
+)
+
+IDS = "i"  # int32
+LOGPROBS = "f"  # float32: what the backends compute in
+
+
+def pack(kind: str, numbers: Sequence[int] | Sequence[float] | None) -> bytes | None:
+    return None if numbers is None else array(kind, numbers).tobytes()
+
+
+def unpack(kind: str, blob: bytes | None) -> list[Any] | None:
+    return None if blob is None else array(kind, blob).tolist()
+
+
+def to_json(value: Any) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
+
+
+def from_json(text: str | None) -> Any:
+    return None if text is None else orjson.loads(text)
+
+
+def to_completion(row: sqlite3.Row, prompt: tuple[Message, ...], ratings: tuple[Rating, ...]) -> Completion:
+    """`row` is of completions joined with the reply's message (`completions.SELECT`)."""
+    new = NewCompletion(
+        id=row["id"],
+        request_id=row["request_id"],
+        choice=row["choice"],
+        created_at=row["created_at"],
+        dialect=row["dialect"],
+        backend=row["backend"],
+        model=row["model"],
+        served_model=row["served_model"],
+        version=row["version"],
+        session=row["session"],
+        user=row["user"],
+        turn=row["turn"],
+        turn_rule=row["turn_rule"],
+        streamed=bool(row["streamed"]),
+        prompt=prompt,
+        request=row["request"],
+        sampling=from_json(row["sampling"]),
+    )
+    return Completion(
+        seq=row["seq"],
+        new=new,
+        end=None if row["status"] == "pending" else _end(row),
+        status=row["status"],
+        prompt_hash=row["prompt_hash"],
+        reply_hash=row["reply_hash"],
+        ratings=ratings,
+    )
+
+
+def _end(row: sqlite3.Row) -> FinishedCompletion:
+    return FinishedCompletion(
+        id=row["id"],
+        status=row["status"],
+        finished_at=row["finished_at"],
+        reply=None if row["reply_hash"] is None else Message(row["reply_role"], row["reply_body"]),
+        text=row["text"],
+        finish_reason=row["finish_reason"],
+        usage=from_json(row["usage"]),
+        prompt_token_ids=unpack(IDS, row["prompt_token_ids"]),
+        token_ids=unpack(IDS, row["token_ids"]),
+        logprobs=unpack(LOGPROBS, row["logprobs"]),
+        exact=bool(row["exact"]),
+        inexact_reason=row["inexact_reason"],
+        error=row["error"],
+    )
+
+
+def to_rating(row: sqlite3.Row) -> Rating:
+    return Rating(
+        id=row["id"],
+        completion_id=row["completion_id"],
+        rater=row["rater"],
+        value=row["value"],
+        comment=row["comment"],
+        correction=row["correction"],
+        weight=row["weight"],
+        source=row["source"],
+        source_event_id=row["source_event_id"],
+        created_at=row["created_at"],
+        live=bool(row["live"]),
+        retracted_at=row["retracted_at"],
+        replaced=row["replaced"],
+    )
+
+
+def to_run(row: sqlite3.Row) -> Run:
+    return Run(
+        id=row["id"],
+        status=row["status"],
+        model=row["model"],
+        version=row["version"],
+        parent=row["parent"],
+        folder=row["folder"],
+        attempts=row["attempts"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        reason=row["reason"],
+        samples=row["samples"],
+        held=row["held"],
+        result=from_json(row["result"]),
+    )
+
+
+def to_adapter(row: sqlite3.Row) -> Adapter:
+    return Adapter(
+        version=row["version"],
+        parent=row["parent"],
+        run_id=row["run_id"],
+        model=row["model"],
+        path=row["path"],
+        created_at=row["created_at"],
+        manifest=from_json(row["manifest"]),
+    )
+
+
+def to_pointer(row: sqlite3.Row) -> Pointer:
+    return Pointer(row["live"], row["previous"], row["changed_at"], row["reason"])

@@ -1,0 +1,72 @@
+"""The database file: how it is opened, brought to the newest schema and checked.
+
+Owns pragmas and migrations. Not here: any query of the tables (completions, ratings, runs, …).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from importlib.resources import files
+from pathlib import Path
+
+from store import completions, ledger
+from store.errors import StoreDamaged, StoreError
+
+NAME = "rlproxy.db"
+CLEAN = "closed_cleanly"
+
+PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",  # what was acknowledged survives a power cut
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA secure_delete = ON",  # what was forgotten is overwritten, not only unlinked
+    "PRAGMA busy_timeout = 5000",  # only a person's sqlite3 shell can be in the way
+    "PRAGMA wal_autocheckpoint = 16384",  # pages: a backstop, the writer checkpoints between commits
+    "PRAGMA journal_size_limit = 67108864",
+)
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """The one connection that writes, ready to use: migrated, checked if need be, nothing left pending."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # conversations are private
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    db.row_factory = sqlite3.Row
+    try:
+        for pragma in PRAGMAS:
+            db.execute(pragma)
+        migrate(db)
+        if not ledger.read_meta(db, CLEAN, True):
+            check(db, path)
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            ledger.set_meta(db, CLEAN, False)
+            completions.recover(db)
+    except BaseException as error:
+        db.close()
+        if isinstance(error, sqlite3.Error):
+            raise StoreError(f"{path} cannot be opened: {error}.") from error
+        raise
+    return db
+
+
+def migrate(db: sqlite3.Connection) -> None:
+    """Run the migrations that this file has not seen, each in a transaction of its own."""
+    found = files("store").joinpath("migrations").iterdir()
+    scripts = sorted((file for file in found if file.name.endswith(".sql")), key=lambda file: file.name)
+    (seen,) = db.execute("PRAGMA user_version").fetchone()
+    if seen > len(scripts):
+        raise StoreError(f"The database is of a newer rlproxy (schema {seen}, this one knows {len(scripts)}).")
+    for number, script in enumerate(scripts[seen:], start=seen + 1):
+        try:
+            db.executescript(f"BEGIN; {script.read_text(encoding='utf-8')}; PRAGMA user_version = {number}; COMMIT")
+        except sqlite3.Error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+
+def check(db: sqlite3.Connection, path: Path) -> None:
+    (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise StoreDamaged(f"{path} is damaged ({verdict}); restore a backup or move it away to start empty.")

@@ -1,0 +1,294 @@
+"""The store as the rest of rlproxy sees it: one object, awaited.
+
+Owns nothing but the parts: what each call does is in the module of its noun (completions, ratings, learning,
+runs, ledger, export). What a call writes is on disk when it returns; what it reads includes every write
+awaited before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from store import completions, export, learning, ledger, ratings, runs, schema, tree
+from store.errors import StoreError
+from store.lock import Lock
+from store.reader import Reader
+from store.records import (
+    Adapter,
+    Completion,
+    FinishedCompletion,
+    Fresh,
+    Message,
+    NewCompletion,
+    NewRating,
+    Pointer,
+    Rating,
+    Run,
+    Sample,
+    Turn,
+)
+from store.writer import Writer
+
+COUNTS = """SELECT
+(SELECT count(*) FROM completions c WHERE c.status = 'pending') AS pending,
+(SELECT count(*) FROM completions c WHERE c.status = 'done') AS done,
+(SELECT count(*) FROM completions c WHERE c.status = 'partial') AS partial,
+(SELECT count(*) FROM completions c WHERE c.status = 'error') AS error,
+(SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.value > 0) AS good,
+(SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.value < 0) AS bad,
+(SELECT count(*) FROM completions c WHERE c.created_at >= ?) AS captured_today"""
+
+
+class Store:
+    def __init__(self, lock: Lock, writer: Writer, reader: Reader) -> None:
+        self._lock = lock
+        self._writer = writer
+        self._reader = reader
+        self._closed = False
+
+    @classmethod
+    async def open(cls, home: Path) -> Store:
+        """Take the home folder, bring its database up to date and end what was left pending."""
+        lock, connection = await asyncio.to_thread(_take, home)
+        writer = Writer(connection)
+        try:
+            return cls(lock, writer, await Reader.open(home / schema.NAME))
+        except BaseException:
+            await writer.stop()
+            lock.release()
+            raise
+
+    async def close(self) -> None:
+        """Write what is queued, then let go of the folder."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(StoreError):  # no space for the flag: the next start checks the file
+            await self._writer.submit(lambda db: ledger.set_meta(db, schema.CLEAN, True))
+        await self._reader.close()
+        await self._writer.stop()
+        self._lock.release()
+
+    @property
+    def commits(self) -> int:
+        """Transactions committed since the store was opened."""
+        return self._writer.commits
+
+    # Completions
+
+    def begin(self, rows: Sequence[NewCompletion]) -> asyncio.Future[None]:
+        """Queue new completions at once. Nobody need await this: a failure comes again from `finish`."""
+        future = self._writer.submit(lambda db: completions.begin(db, rows))
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return future
+
+    async def finish(self, rows: Sequence[FinishedCompletion]) -> None:
+        await self._writer.submit(lambda db: completions.finish(db, rows))
+
+    async def record(self, new: Sequence[NewCompletion], finished: Sequence[FinishedCompletion]) -> None:
+        """Begin and finish in one operation."""
+
+        def both(db: sqlite3.Connection) -> None:
+            completions.begin(db, new)
+            completions.finish(db, finished)
+
+        await self._writer.submit(both)
+
+    async def completion(self, id: str) -> Completion | None:
+        return await completions.one(self._reader, id)
+
+    async def completions(
+        self,
+        *,
+        limit: int = 50,
+        before_seq: int | None = None,
+        session: str | None = None,
+        unrated: bool = False,
+        version: int | None = None,
+        turn: Turn | None = None,
+    ) -> list[Completion]:
+        """Newest first."""
+        return await completions.page(
+            self._reader,
+            limit=limit,
+            before_seq=before_seq,
+            session=session,
+            unrated=unrated,
+            version=version,
+            turn=turn,
+        )
+
+    async def messages(self, hash: bytes) -> tuple[Message, ...]:
+        """The conversation that ends in this message, root first; empty if it is not known."""
+        return await tree.conversation(self._reader, hash)
+
+    async def find_reply(self, reply_hash: bytes, *, session: str | None, user: str | None) -> str | None:
+        """The newest completion with that reply, best one of this session or user, never another user's."""
+        return await completions.find_reply(self._reader, reply_hash, session, user)
+
+    async def last(self, *, session: str | None = None, user: str | None = None) -> str | None:
+        """The newest main turn that is done."""
+        return await completions.last(self._reader, session, user)
+
+    async def unrated(self, *, version: int, limit: int) -> list[Completion]:
+        """The newest exact main turns of a version that nobody has rated."""
+        return await completions.exact_unrated(self._reader, version, limit)
+
+    async def expire(self, before: float) -> int:
+        """Delete what is older and was never rated; how many completions went."""
+        total = 0
+        while gone := await self._writer.submit(lambda db: completions.expire(db, before)):
+            total += gone
+        return total
+
+    async def forget(self, ids: Sequence[str]) -> int:
+        """Delete these completions, rated or not, with all that hangs on them."""
+        return await self._writer.submit(lambda db: completions.forget(db, ids))
+
+    def export(self, *, rated_only: bool = False) -> AsyncIterator[dict[str, Any]]:
+        return export.export(self._reader, rated_only=rated_only)
+
+    # Ratings
+
+    async def rate(self, new: NewRating) -> Rating:
+        """Store a rating in place of the rater's live one; an event seen before changes nothing."""
+        ratings.valid(new)
+        return await self._writer.submit(lambda db: ratings.rate(db, new))
+
+    async def retract(self, rating_id: str) -> Rating:
+        return await self._writer.submit(lambda db: ratings.retract(db, rating_id))
+
+    async def rating(self, rating_id: str) -> Rating | None:
+        return await ratings.one(self._reader, rating_id)
+
+    async def live_rating(self, completion_id: str, rater: str) -> Rating | None:
+        return await ratings.live(self._reader, completion_id, rater)
+
+    async def last_rating(self, rater: str, *, session: str | None = None) -> Rating | None:
+        return await ratings.last(self._reader, rater, session)
+
+    async def ratings_of(self, completion_id: str) -> list[Rating]:
+        """All there ever were, newest first."""
+        return await ratings.history(self._reader, completion_id)
+
+    async def link(self, platform: str, channel: str, message_id: str, completion_id: str) -> None:
+        await self._writer.submit(lambda db: ratings.link(db, platform, channel, message_id, completion_id))
+
+    async def linked(self, platform: str, channel: str, message_id: str) -> str | None:
+        return await ratings.linked(self._reader, platform, channel, message_id)
+
+    # Learning
+
+    async def fresh(self, *, live: int, max_version_gap: int) -> Fresh:
+        return await learning.fresh(self._reader, live, max_version_gap)
+
+    async def claim(
+        self,
+        *,
+        model: str,
+        live: int,
+        max_version_gap: int,
+        limit: int,
+        held_share: float,
+        folder_of: Callable[[int], str],
+        version: int,
+        min_total: int,
+    ) -> tuple[Run, list[Sample]] | None:
+        """Make a run of the newest fresh ratings; None while another is open or there are too few."""
+        run = await self._writer.submit(
+            lambda db: learning.claim(
+                db,
+                model=model,
+                live=live,
+                max_version_gap=max_version_gap,
+                limit=limit,
+                held_share=held_share,
+                folder_of=folder_of,
+                version=version,
+                min_total=min_total,
+            )
+        )
+        return None if run is None else (run, await self.run_samples(run.id))
+
+    async def run_started(self, run_id: int) -> None:
+        await self._writer.submit(lambda db: runs.started(db, run_id))
+
+    async def end_run(
+        self,
+        run_id: int,
+        status: Literal["rejected", "empty", "failed"],
+        reason: str,
+        result: dict[str, Any] | None,
+    ) -> None:
+        """The run made no adapter; its samples are fresh again."""
+        await self._writer.submit(lambda db: runs.end(db, run_id, status, reason, result))
+
+    async def publish(self, run_id: int, adapter: Adapter, result: dict[str, Any], baseline: float) -> None:
+        await self._writer.submit(lambda db: runs.publish(db, run_id, adapter, result, baseline))
+
+    async def runs(self, limit: int = 50) -> list[Run]:
+        return await runs.recent(self._reader, limit)
+
+    async def run(self, run_id: int) -> Run | None:
+        return await runs.one(self._reader, run_id)
+
+    async def open_runs(self) -> list[Run]:
+        return await runs.still_open(self._reader)
+
+    async def run_samples(self, run_id: int) -> list[Sample]:
+        return await learning.samples_of(self._reader, run_id)
+
+    async def recent_held(self, limit: int) -> list[Sample]:
+        return await learning.recent_held(self._reader, limit)
+
+    async def adapters(self) -> list[Adapter]:
+        return await runs.adapters(self._reader)
+
+    async def adapter(self, version: int) -> Adapter | None:
+        return await runs.adapter(self._reader, version)
+
+    async def next_version(self) -> int:
+        return 1 + max((adapter.version for adapter in await self.adapters()), default=0)
+
+    async def pointer(self) -> Pointer:
+        return await runs.pointer(self._reader)
+
+    async def point(self, live: int, reason: str, actor: str) -> Pointer:
+        return await self._writer.submit(lambda db: runs.point(db, live, reason, actor))
+
+    # The rest
+
+    async def get_meta(self, key: str, default: Any = None) -> Any:
+        return await ledger.get_meta(self._reader, key, default)
+
+    async def set_meta(self, key: str, value: Any) -> None:
+        await self._writer.submit(lambda db: ledger.set_meta(db, key, value))
+
+    async def audit(self, actor: str, act: str, detail: dict[str, Any]) -> None:
+        await self._writer.submit(lambda db: ledger.audit(db, actor, act, detail))
+
+    async def audit_log(self, limit: int = 50) -> list[dict[str, Any]]:
+        return await ledger.audit_log(self._reader, limit)
+
+    async def counts(self) -> dict[str, int]:
+        """Completions by status, live ratings by sign, and what was captured since midnight."""
+        midnight = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
+        row = await self._reader.row(COUNTS, (midnight.timestamp(),))
+        assert row is not None
+        return dict(row)
+
+
+def _take(home: Path) -> tuple[Lock, sqlite3.Connection]:
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = Lock(home)
+    try:
+        return lock, schema.open_database(home / schema.NAME)
+    except BaseException:
+        lock.release()
+        raise

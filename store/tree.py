@@ -1,0 +1,104 @@
+"""The conversation tree: messages addressed by what they say and what they answer.
+
+The hash of a message covers its parent's, so one hash names a whole conversation up to there, and a prompt
+that is sent again with every turn is stored once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+
+from store.reader import Reader
+from store.records import Message
+
+SIZE = 16  # bytes of a hash
+
+Nodes = Mapping[bytes, tuple[bytes | None, Message]]  # hash -> parent, message
+
+PATH = """WITH RECURSIVE path (hash) AS (
+    SELECT ? UNION SELECT m.parent FROM path JOIN messages m ON m.hash = path.hash WHERE m.parent IS NOT NULL)
+SELECT m.* FROM path JOIN messages m ON m.hash = path.hash"""
+# Shared beginnings come once, however many of these completions share them.
+PATHS_OF_COMPLETIONS = """WITH RECURSIVE path (hash) AS (
+    SELECT c.prompt_hash FROM completions c WHERE c.id IN (SELECT value FROM json_each(?))
+    UNION SELECT m.parent FROM path JOIN messages m ON m.hash = path.hash WHERE m.parent IS NOT NULL)
+SELECT m.* FROM path JOIN messages m ON m.hash = path.hash"""
+
+
+def message_hash(parent: bytes | None, role: str, body: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=SIZE)
+    # Each field with its length before it: no two triples are the same bytes.
+    for part in (parent or b"", role.encode(), body):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def chain(messages: Iterable[Message]) -> list[bytes]:
+    """The hash of each message when each answers the one before."""
+    hashes: list[bytes] = []
+    for message in messages:
+        hashes.append(message_hash(hashes[-1] if hashes else None, message.role, message.body))
+    return hashes
+
+
+def add(db: sqlite3.Connection, messages: Sequence[Message]) -> bytes | None:
+    """Store what of this conversation is new; the hash of its last message."""
+    hashes = chain(messages)
+    known = len(hashes)  # a stored message has all its parents stored
+    while known and not _exists(db, hashes[known - 1]):
+        known -= 1
+    for at in range(known, len(hashes)):
+        _insert(db, hashes[at], hashes[at - 1] if at else None, messages[at])
+    return hashes[-1] if hashes else None
+
+
+def add_child(db: sqlite3.Connection, parent: bytes | None, message: Message) -> bytes:
+    key = message_hash(parent, message.role, message.body)
+    if not _exists(db, key):
+        _insert(db, key, parent, message)
+    return key
+
+
+async def conversation(reader: Reader, leaf: bytes) -> tuple[Message, ...]:
+    known = nodes(await reader.rows(PATH, (leaf,)))
+    return path(known, leaf) if leaf in known else ()
+
+
+def prune(db: sqlite3.Connection, leaves: Iterable[bytes]) -> None:
+    """Delete these messages and their parents as far as nothing hangs on them any more."""
+    open_ends = list(leaves)
+    while open_ends:
+        row = db.execute(
+            """DELETE FROM messages AS m WHERE hash = ?
+            AND NOT EXISTS (SELECT 1 FROM messages child WHERE child.parent = m.hash)
+            AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.prompt_hash = m.hash)
+            AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.reply_hash = m.hash)
+            RETURNING parent""",
+            (open_ends.pop(),),
+        ).fetchone()
+        if row is not None and row["parent"] is not None:
+            open_ends.append(row["parent"])
+
+
+def nodes(rows: Iterable[sqlite3.Row]) -> Nodes:
+    return {row["hash"]: (row["parent"], Message(row["role"], row["body"])) for row in rows}
+
+
+def path(known: Nodes, leaf: bytes | None) -> tuple[Message, ...]:
+    """The conversation that ends in `leaf`, root first."""
+    messages: list[Message] = []
+    while leaf is not None:
+        leaf, message = known[leaf]
+        messages.append(message)
+    return tuple(reversed(messages))
+
+
+def _exists(db: sqlite3.Connection, key: bytes) -> bool:
+    return db.execute("SELECT 1 FROM messages WHERE hash = ?", (key,)).fetchone() is not None
+
+
+def _insert(db: sqlite3.Connection, key: bytes, parent: bytes | None, message: Message) -> None:
+    db.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", (key, parent, message.role, message.body))

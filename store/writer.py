@@ -1,0 +1,142 @@
+"""One thread, one connection, group commit: all who wait share one fsync.
+
+Operations are plain callables on the connection. Each runs in a savepoint of its own, so one that fails
+undoes only itself. Nobody hears of success before the commit. An operation may be run twice, when SQLite has
+undone the whole group: it must do nothing but read and write the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+from store.errors import StoreClosed, translated
+
+T = TypeVar("T")
+
+GROUP = 256  # most operations in one commit: a long queue must not make its first wait for its last
+CHECKPOINT_CHANGES = 1000  # rows between two checkpoints, about 4 MiB of WAL at the usual size of a completion
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    operation: Callable[[sqlite3.Connection], Any]
+    future: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: Exception | None = None
+
+
+class Writer:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Takes the connection over; it is closed by `stop`."""
+        self.commits = 0
+        self._db = connection
+        self._checkpointed = 0
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
+        self._stopping = False
+        # A daemon, so that a process that never called stop can still end; what was acknowledged is on disk.
+        self._thread = Thread(target=self._work, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Queue an operation now; the future ends when it is on disk or has failed."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._stopping:
+            future.set_exception(StoreClosed("The store is closed, this was not stored."))
+        else:
+            self._queue.put(_Queued(operation, future))
+        return future
+
+    async def stop(self) -> None:
+        """Refuse new operations, end those that are queued, close the connection."""
+        if not self._stopping:
+            self._stopping = True
+            self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            group, stopping = self._next_group()
+            outcomes = self._commit(group) if group else []
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+                self._loop.call_soon_threadsafe(_resolve, outcomes)
+            del group, outcomes  # an idle writer keeps no conversation in memory
+            self._checkpoint()
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.close()
+
+    def _next_group(self) -> tuple[list[_Queued], bool]:
+        """Wait for one operation, then take all that came meanwhile."""
+        group: list[_Queued] = []
+        entry = self._queue.get()
+        while entry is not None:
+            group.append(entry)
+            if len(group) == GROUP:
+                return group, False
+            try:
+                entry = self._queue.get_nowait()
+            except Empty:
+                return group, False
+        return group, True
+
+    def _commit(self, group: list[_Queued]) -> list[_Outcome]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:  # another program holds the database: trying each would only take longer
+            return [_Outcome(queued.future, error=translated(error)) for queued in group]
+        try:
+            outcomes = [self._run(queued) for queued in group]
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+            if len(group) == 1:
+                return [_Outcome(group[0].future, error=translated(error))]
+            # One of them may be too large for the disk while the others still fit: each on its own, then.
+            return [outcome for queued in group for outcome in self._commit([queued])]
+        self.commits += 1
+        return outcomes
+
+    def _run(self, queued: _Queued) -> _Outcome:
+        self._db.execute("SAVEPOINT operation")
+        try:
+            outcome = _Outcome(queued.future, result=queued.operation(self._db))
+        except Exception as error:
+            if not self._db.in_transaction:
+                raise  # SQLite has undone the whole group
+            self._db.execute("ROLLBACK TO operation")
+            outcome = _Outcome(queued.future, error=translated(error) if isinstance(error, sqlite3.Error) else error)
+        self._db.execute("RELEASE operation")
+        return outcome
+
+    def _checkpoint(self) -> None:
+        """Move the WAL into the database between commits, when nobody waits for it."""
+        if self._db.total_changes - self._checkpointed >= CHECKPOINT_CHANGES:
+            self._checkpointed = self._db.total_changes
+            with contextlib.suppress(sqlite3.Error):  # the WAL keeps all of it; the next one tries again
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def _resolve(outcomes: list[_Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.future.done():  # its caller was cancelled
+            continue
+        if outcome.error is not None:
+            outcome.future.set_exception(outcome.error)
+        else:
+            outcome.future.set_result(outcome.result)

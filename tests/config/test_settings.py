@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from config.errors import SettingsError
+from config.settings import Loaded, Settings, fields, load
+
+EXAMPLE = Path(__file__).parents[2] / "config" / "rlproxy.example.toml"
+
+
+def write(home: Path, text: str) -> Path:
+    path = home / "rlproxy.toml"
+    path.write_text(text)
+    return path
+
+
+def read(home: Path, flags: dict[str, object] | None = None, **environ: str) -> Loaded:
+    return load(flags, environ={"RLPROXY_HOME": str(home), **environ})
+
+
+def test_file_gives_way_to_environment_and_environment_to_flags(tmp_path: Path) -> None:
+    path = write(tmp_path, '[server]\nport = 1\nhost = "a"\n[log]\nlevel = "error"\n')
+    loaded = read(tmp_path, {"server.port": 3}, RLPROXY_SERVER__PORT="2", RLPROXY_SERVER__HOST="b")
+
+    assert (loaded.settings.server.port, loaded.settings.server.host) == (3, "b")
+    assert loaded.settings.log.level == "error"
+    assert loaded.sources["server.port"] == "flag --port"
+    assert loaded.sources["server.host"] == "env RLPROXY_SERVER__HOST"
+    assert loaded.sources["log.level"] == f"file {path}"
+    assert loaded.sources["backend.kind"] == "default"
+    assert set(loaded.sources) == set(fields())
+
+
+def test_a_flag_that_is_none_was_not_given(tmp_path: Path) -> None:
+    assert read(tmp_path, {"server.port": None}).sources["server.port"] == "default"
+
+
+def test_an_empty_variable_was_not_given(tmp_path: Path) -> None:
+    assert read(tmp_path, RLPROXY_SERVER__PORT="").settings.server.port == 8484
+
+
+def test_home_of_the_flag_finds_the_file(tmp_path: Path) -> None:
+    write(tmp_path, "[server]\nport = 7\n")
+    assert load({"home": tmp_path}, environ={}).settings.server.port == 7
+
+
+def test_home_expands_the_tilde() -> None:
+    settings = Settings()
+    assert settings.home == Path.home() / ".rlproxy"
+    assert settings.adapters_dir == Path.home() / ".rlproxy" / "adapters_out"
+
+
+def test_adapters_go_where_they_are_told(tmp_path: Path) -> None:
+    loaded = read(tmp_path, {"train.adapters_dir": tmp_path / "x"})
+    assert loaded.settings.adapters_dir == tmp_path / "x"
+
+
+def test_settings_built_bare_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLPROXY_SERVER__PORT", "9")
+    assert Settings().server.port == 8484
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().server.port = 1  # type: ignore[misc]
+
+
+def test_overrides_come_from_the_environment_whole_or_one_by_one(tmp_path: Path) -> None:
+    whole = read(tmp_path, RLPROXY_TRAIN__OVERRIDES='{"rank": 4}')
+    single = read(tmp_path, RLPROXY_TRAIN__OVERRIDES__RANK="4")
+    assert whole.settings.train.overrides == {"rank": 4}
+    assert single.settings.train.overrides == {"rank": "4"}
+    assert single.sources["train.overrides"] == "env RLPROXY_TRAIN__OVERRIDES__RANK"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "file", "sentence"),
+    [
+        ({"server.prt": 1}, {}, "", "no setting 'server.prt' (flag --prt); did you mean 'server.port'?"),
+        ({}, {"RLPROXY_SERVR__PORT": "1"}, "", "(env RLPROXY_SERVR__PORT); did you mean 'server.port'?"),
+        ({}, {"RLPROXY_SERVER": "{}"}, "", "no setting 'server'"),
+        ({}, {}, "[train]\nstart = 3", "no setting 'train.start'"),
+        ({}, {}, "server = 3", "no setting 'server'"),
+        ({}, {}, 'home = "/elsewhere"', "use --home or RLPROXY_HOME"),
+        ({}, {}, "[server", "cannot be read"),
+        ({"server.port": 70000}, {}, "", "70000 from flag --port is not allowed: input should be less"),
+        ({}, {"RLPROXY_SERVER__PORT": "x"}, "", "'x' from env RLPROXY_SERVER__PORT is not allowed"),
+        ({}, {}, '[backend]\nkind = "v"', "should be 'builtin', 'vllm' or 'openai'"),
+        ({}, {"RLPROXY_GATE__MARGIN_SLACK": "nan"}, "", "should be a finite number"),
+        ({"train.preset": "carefull"}, {}, "", "did you mean 'careful'? (from flag --preset)"),
+        ({}, {"RLPROXY_TRAIN__OVERRIDES__RNK": "4"}, "", "did you mean 'rank'?"),
+        ({}, {"RLPROXY_TRAIN__OVERRIDES": "{"}, "", "should be a JSON object"),
+        ({"train.overrides": {"rank": 0}}, {}, "", "rank = 0: input should be greater than or equal to 1"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(
+    tmp_path: Path, flags: dict[str, object], environ: dict[str, str], file: str, sentence: str
+) -> None:
+    write(tmp_path, file)
+    with pytest.raises(SettingsError) as caught:
+        read(tmp_path, flags, **environ)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_was_named_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="does not exist"):
+        load(file=tmp_path / "no.toml", environ={})
+
+
+def test_secrets_are_masked_and_never_in_an_error(tmp_path: Path) -> None:
+    loaded = read(tmp_path, RLPROXY_SERVER__API_KEY="hunter2")
+    rows = {row.key: row for row in loaded.describe()}
+    assert rows["server.api_key"].value == "**********"
+    assert "hunter2" not in repr(loaded)
+    with pytest.raises(SettingsError) as caught:
+        read(tmp_path, {"server.api_key": ["hunter2"]})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_empty_key_is_no_key(tmp_path: Path) -> None:
+    assert read(tmp_path, {"server.api_key": ""}).settings.server.api_key is None
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for key, field in fields().items():
+        assert field.description, key
+        assert field.description.endswith("."), key
+
+
+def test_the_example_has_every_setting_at_its_default(tmp_path: Path) -> None:
+    lines = EXAMPLE.read_text().splitlines()
+    active = [line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines]
+    file = tmp_path / "all.toml"
+    file.write_text("\n".join(active))
+    loaded = load(file=file, environ={})
+
+    assert loaded.settings == Settings()
+    assert {key for key, source in loaded.sources.items() if source == "default"} == set()
+
+
+def test_the_example_explains_each_setting_in_its_own_words() -> None:
+    lines = EXAMPLE.read_text().splitlines()
+    for key, field in fields().items():
+        at = lines.index(f"# {field.description}")
+        assert lines[at + 1].startswith(f"#{key.rpartition('.')[2]} = "), key
+
+
+def test_loading_is_quick() -> None:
+    script = "import time; t = time.process_time(); import config.settings; print(time.process_time() - t)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.5

@@ -1,0 +1,196 @@
+"""A server that speaks vLLM's wire format over a real socket, with no model behind it.
+
+Every word of its reply is one token. It answers `You said: <last user message>`, and does on demand what servers
+do on bad days. Faithful to the recorded shapes of vLLM 0.32 (shared facts, "vLLM: runs on CPU").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from aiohttp import web
+
+MODEL = "fake"
+
+
+class FakeBackend:
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []  # bodies of chat completions, as they came
+        self.headers: list[dict[str, str]] = []
+        self.adapters: dict[str, str] = {}
+        self.unloaded: list[str] = []
+        self.cancelled = 0
+        self.mood = "well"  # cut, garbage, stop-without-done, error, hang, bad-json, drop
+        self.pause_s = 0.0  # between streamed tokens
+        self.refuse_load = False
+        self.url = ""
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int = 0) -> None:
+        app = web.Application(client_max_size=64 * 2**20)
+        app.add_routes([
+            web.post("/v1/chat/completions", self._chat),
+            web.get("/v1/models", self._models),
+            web.post("/v1/load_lora_adapter", self._load),
+            web.post("/v1/unload_lora_adapter", self._unload),
+            web.route("*", "/v1/echo", self._echo),
+            web.get("/api/tags", self._echo),
+        ])  # fmt: skip
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    async def _models(self, request: web.Request) -> web.Response:
+        ours = [{"id": MODEL, "object": "model", "created": 1, "owned_by": "fake", "parent": None}]
+        ours += [{"id": name, "object": "model", "created": 1, "parent": MODEL} for name in self.adapters]
+        return web.json_response({"object": "list", "data": ours})
+
+    async def _load(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if self.refuse_load:
+            return web.json_response({"error": {"message": "rank 64 is over the maximum"}}, status=400)
+        if body["lora_name"] in self.adapters:
+            return web.json_response({"error": {"message": "has already been loaded"}}, status=400)
+        self.adapters[body["lora_name"]] = body["lora_path"]
+        return web.Response(text="Success: LoRA adapter added successfully.")
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        name = (await request.json())["lora_name"]
+        if self.adapters.pop(name, None) is None:
+            return web.json_response({"error": {"message": "cannot be found"}}, status=404)
+        self.unloaded.append(name)
+        return web.Response(text="Success: LoRA adapter removed successfully.")
+
+    async def _echo(self, request: web.Request) -> web.Response:
+        """The request, byte for byte."""
+        return web.Response(
+            body=await request.read(),
+            headers={"x-method": request.method, "x-path": request.raw_path, "content-type": "application/x-thing"},
+        )
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        self.requests.append(body)
+        self.headers.append({k.lower(): v for k, v in request.headers.items()})
+        if body["model"] != MODEL and body["model"] not in self.adapters:
+            message = f"The model `{body['model']}` does not exist."
+            return web.json_response({"error": {"message": message, "type": "NotFoundError"}}, status=404)
+        try:
+            return await self._answer(request, body)
+        except (asyncio.CancelledError, ConnectionResetError):
+            self.cancelled += 1
+            raise
+
+    async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if self.mood == "error":
+            return web.json_response({"error": {"message": "out of memory", "type": "server_error"}}, status=500)
+        if self.mood == "bad-json":
+            return web.Response(body=b"<html>oops</html>", content_type="text/html")
+        if self.mood == "hang":
+            await asyncio.sleep(60)
+        if self.mood == "drop":
+            assert request.transport is not None
+            request.transport.close()
+        choices = [self._words(body, i) for i in range(body.get("n") or 1)]
+        if body.get("stream"):
+            return await self._stream(request, body, choices)
+        return web.json_response(self._whole(body, choices))
+
+    def _words(self, body: dict[str, Any], index: int) -> list[str]:
+        said = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]
+        text = said if isinstance(said, str) else "".join(p.get("text", "") for p in said)
+        words = ["You ", "said: ", *[w + " " for w in text.split()]]
+        return words if index == 0 else [*words, f"#{index}"]
+
+    def _whole(self, body: dict[str, Any], choices: list[list[str]]) -> dict[str, Any]:
+        asked_ids = bool(body.get("return_token_ids"))
+        return {
+            "id": "chatcmpl-7",  # the same every time: ids of backends are not unique
+            "object": "chat.completion",
+            "created": 1,
+            "model": body["model"],
+            "choices": [
+                {
+                    "index": i,
+                    "message": {"role": "assistant", "content": "".join(words), **self._tools(body)},
+                    "logprobs": _logprobs(words) if body.get("logprobs") else None,
+                    "finish_reason": "stop",
+                    "token_ids": _ids(words) if asked_ids else None,
+                }
+                for i, words in enumerate(choices)
+            ],
+            "usage": {"prompt_tokens": 3, "completion_tokens": len(choices[0]), "total_tokens": 3 + len(choices[0])},
+            "prompt_token_ids": [1, 2, 3] if asked_ids else None,
+        }
+
+    def _tools(self, body: dict[str, Any]) -> dict[str, Any]:
+        if not body.get("tools"):
+            return {}
+        call = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": '{"b": 1, "a": 2}'}}
+        return {"tool_calls": [call]}
+
+    async def _stream(self, request: web.Request, body: dict[str, Any], choices: list[list[str]]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        head = {"id": "chatcmpl-7", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
+        asked_ids = bool(body.get("return_token_ids"))
+
+        async def send(choice: dict[str, Any], **more: Any) -> None:
+            # A space after the colon, as Python's own dumps writes it: a proxy may not tidy this.
+            await response.write(b"data: " + json.dumps({**head, "choices": [choice], **more}).encode() + b"\n\n")
+
+        for i, words in enumerate(choices):
+            first = {"index": i, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+            await send(first, prompt_token_ids=[1, 2, 3] if asked_ids else None)
+            if body.get("tools"):
+                await self._stream_tools(send, i)
+            for n, word in enumerate(words):
+                if self.mood == "cut" and n == 2:
+                    assert request.transport is not None
+                    request.transport.abort()
+                    return response
+                if self.mood == "garbage" and n == 2:
+                    await response.write(b"data: {not json at all\n\n")
+                last = n == len(words) - 1
+                await send({
+                    "index": i,
+                    "delta": {"content": word},
+                    "logprobs": _logprobs([word]) if body.get("logprobs") else None,
+                    "finish_reason": "stop" if last and self.mood != "stop-without-done" else None,
+                    "token_ids": _ids([word]) if asked_ids else None,
+                })  # fmt: skip
+                await asyncio.sleep(self.pause_s)
+        if self.mood != "stop-without-done":
+            await response.write(b": a comment\n\ndata: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+    async def _stream_tools(self, send: Any, index: int) -> None:
+        pieces = [
+            {"index": 0, "id": "call-1", "type": "function", "function": {"name": "look", "arguments": ""}},
+            {"index": 0, "function": {"arguments": '{"b": 1, '}},
+            {"index": 0, "function": {"arguments": '"a": 2}'}},
+        ]
+        for piece in pieces:
+            await send({"index": index, "delta": {"tool_calls": [piece]}, "logprobs": None, "finish_reason": None})
+
+
+def _ids(words: list[str]) -> list[int]:
+    return [sum(word.encode()) for word in words]
+
+
+def _logprobs(words: list[str]) -> dict[str, Any]:
+    return {"content": [{"token": w, "logprob": -len(w) / 10, "bytes": list(w.encode())} for w in words]}

@@ -1,0 +1,75 @@
+"""A trainer that trains nothing: it writes what the real one would leave, at once or when told."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+
+class FakeJob:
+    def __init__(self, folder: Path, launcher: FakeLauncher) -> None:
+        self.folder = folder
+        self._launcher = launcher
+        self._stopped = asyncio.Event()
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        yield {"event": "step", "step": 1, "steps": 2, "loss": 0.5, "eta_s": 1.0}
+
+    async def wait(self) -> int:
+        if self._launcher.hold:
+            await self._stopped.wait()
+            return 143
+        if self._launcher.crashes > 0:
+            self._launcher.crashes -= 1
+            return -9
+        write_result(self.folder, self._launcher.outcome)
+        return 0
+
+    async def terminate(self) -> None:
+        self._stopped.set()
+
+
+class FakeLauncher:
+    """`outcome` is the status that the next run ends with; `crashes` of them end without a result before."""
+
+    def __init__(self) -> None:
+        self.outcome = "passed"
+        self.crashes = 0
+        self.hold = False
+        self.started: list[Path] = []
+        self.lacks: str | None = None
+
+    def available(self) -> str | None:
+        return self.lacks
+
+    async def start(self, run_folder: Path, *, threads: int, nice: int) -> FakeJob:
+        self.started.append(run_folder)
+        return FakeJob(run_folder, self)
+
+
+def write_result(folder: Path, status: str) -> None:
+    order = json.loads((folder / "run.json").read_text())
+    result: dict[str, Any] = {
+        "status": status,
+        "reason": f"it {status}",
+        "baseline_after": 0.25,
+        "metrics": {},
+        "gate": {},
+    }
+    if status == "passed":
+        write_adapter(Path(order["out"]))
+        result["adapter"] = order["out"]
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def write_adapter(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    files = {}
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        (folder / name).write_bytes(name.encode())
+        files[name] = hashlib.sha256(name.encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps({"format": 1, "files": files, "metrics": {}, "gate": {}}))

@@ -1,0 +1,109 @@
+"""Ratings over HTTP: what is taken, what is refused, and that nothing is acknowledged that is not stored."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from proxy.errors import BadRequest
+from proxy.feedback import value_of
+from tests.proxy.conftest import Proxy
+
+
+@pytest.mark.parametrize(
+    ("rating", "scale", "value"),
+    [
+        ("good", None, 1.0), ("bad", None, -1.0), (" Good ", None, 1.0), ("👎", None, -1.0), (True, None, 1.0),
+        ("1", None, -1.0), ("5/5", None, 1.0), ("4", None, 0.5), (5, None, 1.0), (2, None, -0.5), (3, None, 0.0),
+        (0, None, 0.0), (-1, None, -1.0), (0.25, None, 0.25), (1, "unit", 1.0), (1, "stars", -1.0), (1.0, "unit", 1.0),
+    ],
+)  # fmt: skip
+def test_values(rating: Any, scale: str | None, value: float) -> None:
+    assert value_of(rating, scale) == value
+
+
+@pytest.mark.parametrize(
+    ("rating", "scale"),
+    [(1, None), (1.0, None), (6, None), (-1.01, None), (2.5, None), ("great", None), ("6", None), (None, None), ([], None),
+     (float("nan"), None), (float("inf"), None), (0, "stars"), (5, "unit"), ("good", "miles")],
+)  # fmt: skip
+def test_no_values(rating: Any, scale: str | None) -> None:
+    with pytest.raises(BadRequest):
+        value_of(rating, scale)
+
+
+async def test_a_rating_is_stored(proxy: Proxy) -> None:
+    id = (await proxy.chat("a")).headers["x-rl-completion-id"]
+    status, rating = await proxy.rate(completion_id=id, rating="bad", comment="too long", correction="b")
+    assert status == 201 and rating["value"] == -1.0 and rating["rater"] == "owner"
+    stored = await proxy.store.live_rating(id, "owner")
+    assert stored is not None and (stored.comment, stored.correction) == ("too long", "b")
+
+
+async def test_a_second_rating_takes_the_place_of_the_first(proxy: Proxy) -> None:
+    id = (await proxy.chat("a")).headers["x-rl-completion-id"]
+    _, first = await proxy.rate(completion_id=id, rating="bad")
+    status, second = await proxy.rate(completion_id=id, rating="good")
+    assert status == 201 and second["replaced"] == first["id"]
+    await proxy.rate(completion_id=id, rating="bad", rater="another")
+    live = [r for r in await proxy.store.ratings_of(id) if r.live]
+    assert {(r.rater, r.value) for r in live} == {("owner", 1.0), ("another", -1.0)}
+
+
+async def test_the_same_event_twice_is_one_rating(proxy: Proxy) -> None:
+    id = (await proxy.chat("a")).headers["x-rl-completion-id"]
+    event = {"completion_id": id, "rating": "good", "source": "slack", "source_event_id": "E1"}
+    (one, first), (two, second) = await asyncio.gather(proxy.rate(**event), proxy.rate(**event))
+    assert sorted((one, two)) == [200, 201] and first["id"] == second["id"]
+    assert len(await proxy.store.ratings_of(id)) == 1
+
+
+async def test_last_and_session(proxy: Proxy) -> None:
+    await proxy.chat("a", headers={"x-rl-session": "s1"})
+    second = (await proxy.chat("b", headers={"x-rl-session": "s2"})).headers["x-rl-completion-id"]
+    await proxy.chat("title", headers={"x-rl-session": "s2", "x-rl-turn": "side"})
+    assert (await proxy.rate(completion_id="last", rating="good"))[1]["completion_id"] == second
+    assert (await proxy.rate(session="s1", rating="good"))[1]["completion_id"] != second
+    status, body = await proxy.rate(session="nobody", rating="good")
+    assert status == 404 and "nobody" in body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"rating": "good"}, 400, "completion_id"),
+        ({"completion_id": "rl-none", "rating": "good"}, 404, "completion_id"),
+        ({"completion_id": "last"}, 400, "rating"),
+        ({"completion_id": "last", "rating": 7}, 400, "rating"),
+        ({"completion_id": 3, "rating": "good"}, 400, "completion_id"),
+        ({"completion_id": "last", "rating": "good", "weight": 0}, 400, "weight"),
+        ({"completion_id": "last", "rating": "good", "weight": True}, 400, "weight"),
+        ({"completion_id": "last", "rating": "good", "comment": "x" * 20_001}, 400, "comment"),
+    ],
+)
+async def test_bad_ratings(proxy: Proxy, body: dict[str, Any], status: int, param: str) -> None:
+    await proxy.chat("a")
+    got, answer = await proxy.rate(**body)
+    assert got == status and answer["error"]["param"] == param
+    assert (await proxy.store.counts())["good"] == 0
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff"])
+async def test_bad_bodies(proxy: Proxy, raw: bytes) -> None:
+    async with proxy.http.post("/v1/feedback", data=raw) as response:
+        assert response.status == 400
+
+
+async def test_undo(proxy: Proxy) -> None:
+    id = (await proxy.chat("a")).headers["x-rl-completion-id"]
+    _, rating = await proxy.rate(completion_id=id, rating="good")
+    for _ in range(2):  # the second time changes nothing
+        async with proxy.http.delete(f"/v1/feedback/{rating['id']}") as response:
+            assert response.status == 200 and (await response.json())["live"] is False
+    async with proxy.http.delete("/v1/feedback/rt-none") as response:
+        assert response.status == 404
+    async with proxy.http.delete("/v1/feedback/last") as response:
+        assert response.status == 409
+    assert await proxy.store.live_rating(id, "owner") is None

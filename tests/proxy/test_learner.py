@@ -1,0 +1,214 @@
+"""When to train, and what becomes of a run: published, rejected, crashed, paused, resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.proxy.conftest import Proxy
+
+
+async def rated(proxy: Proxy, count: int, rating: str = "good") -> None:
+    for i in range(count):
+        response = await proxy.chat(f"{rating} {i}")
+        await response.read()
+        await proxy.rate(completion_id=response.headers["x-rl-completion-id"], rating=rating, comment="why")
+
+
+async def until(proxy: Proxy, live: int | None = None, ended: str | None = None, runs: int = 1) -> dict[str, Any]:
+    """Wait for a version to be live, or for the newest run to end so."""
+    for _ in range(200):
+        status = await proxy.get("/rl/status")
+        last = status["last_run"]
+        if live is not None and status["live"] == live and status["training"]["run"] is None:
+            return dict(status)
+        if ended and last and last["id"] >= runs and last["status"] == ended and status["training"]["run"] is None:
+            return dict(status)
+        await asyncio.sleep(0.02)
+    pytest.fail(f"not reached: {status}")
+
+
+async def test_a_run_starts_by_itself_at_the_threshold(proxy: Proxy) -> None:
+    await rated(proxy, 3)
+    assert (await proxy.get("/rl/status"))["training"]["waits_for"] == "3 of 4 fresh ratings"
+    assert proxy.launcher.started == []
+    await rated(proxy, 1, "bad")
+    status = await until(proxy, live=1)
+    assert status["ratings"]["fresh"] == 0 and status["baseline"] == 0.25
+    response = await proxy.chat("x")
+    assert response.headers["x-rl-adapter"] == "v1"
+
+
+async def test_the_run_folder_says_everything(proxy: Proxy) -> None:
+    for i in range(3):
+        await proxy.chat(f"calibration {i}")
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    folder = proxy.launcher.started[0]
+    order = json.loads((folder / "run.json").read_text())
+    assert order["version"] == 1 and order["parent"] == 0 and order["adapters"] == {} and order["weights"] == "/nowhere"
+    assert order["gate"]["base_nll_rise"] == 0.3 and order["preset"] == "balanced"
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    assert len(samples) == 4
+    one = samples[0]
+    assert one["exact"] and len(one["token_ids"]) == len(one["logprobs"]) and one["prompt_token_ids"] == [1, 2, 3]
+    assert one["reward"] == 1.0 and one["comment"] == "why" and one["messages"][0]["role"] == "user"
+    assert one["sampling"] == {"temperature": 1.0, "top_p": 1.0}
+    assert len((folder / "calibration.jsonl").read_text().splitlines()) == 3
+
+
+async def test_each_rating_trains_once(proxy: Proxy) -> None:
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    await rated(proxy, 4)
+    await until(proxy, live=2)
+    lines = [line for f in proxy.launcher.started for line in (f / "samples.jsonl").read_text().splitlines()]
+    trained = [json.loads(line)["rating"] for line in lines]
+    assert len(trained) == len(set(trained)) == 8
+    order = json.loads((proxy.launcher.started[1] / "run.json").read_text())
+    assert order["parent"] == 1 and order["baseline"] == 0.25 and list(order["adapters"]) == ["1"]
+
+
+async def test_a_rejected_run_gives_its_ratings_back_and_waits_for_new_ones(proxy: Proxy) -> None:
+    proxy.launcher.outcome = "rejected"
+    await rated(proxy, 4)
+    status = await until(proxy, ended="rejected")
+    assert status["live"] == 0 and status["ratings"]["fresh"] == 4 and status["ratings"]["needed"] == 6
+    assert "gave its ratings back" in status["training"]["waits_for"]
+    assert len(proxy.launcher.started) == 1
+    proxy.launcher.outcome = "passed"
+    await rated(proxy, 2)
+    assert (await until(proxy, live=1))["ratings"]["fresh"] == 0
+
+
+async def test_by_hand(proxy: Proxy) -> None:
+    status, body = await proxy.post("/rl/train")
+    assert status == 409 and "no fresh ratings" in body["error"]["message"]
+    await rated(proxy, 1)
+    assert (await proxy.post("/rl/train"))[0] == 202
+    await until(proxy, live=1)
+
+
+async def test_a_trainer_that_crashes_is_started_again(proxy: Proxy) -> None:
+    proxy.launcher.crashes = 2
+    await rated(proxy, 4)
+    status = await until(proxy, live=1)
+    assert status["last_run"]["attempts"] == 3
+
+
+async def test_a_trainer_that_always_crashes_gives_up(proxy: Proxy) -> None:
+    proxy.launcher.crashes = 99
+    await rated(proxy, 4)
+    status = await until(proxy, ended="failed")
+    assert status["live"] == 0 and status["ratings"]["fresh"] == 4
+    assert len(proxy.launcher.started) == 3 and "3 times" in status["last_run"]["reason"]
+
+
+async def test_an_adapter_that_is_corrupt_is_not_published(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.fakes import launcher
+
+    real = launcher.write_adapter
+
+    def rotten(folder: Any) -> None:
+        real(folder)
+        (folder / "adapter_model.safetensors").write_bytes(b"rot")
+
+    monkeypatch.setattr(launcher, "write_adapter", rotten)
+    await rated(proxy, 4)
+    status = await until(proxy, ended="failed")
+    assert "corrupt" in status["last_run"]["reason"] and status["live"] == 0
+
+
+async def test_pause_and_resume(proxy: Proxy) -> None:
+    await proxy.post("/rl/pause")
+    await rated(proxy, 4)
+    assert (await proxy.get("/rl/status"))["training"]["waits_for"].startswith("paused")
+    await proxy.stop()
+    await proxy.start()
+    assert (await proxy.get("/rl/status"))["training"]["paused"] is True  # across a restart
+    await proxy.post("/rl/resume")
+    await until(proxy, live=1)
+
+
+async def test_pause_in_the_middle_of_a_run(proxy: Proxy) -> None:
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    for _ in range(100):
+        if (await proxy.get("/rl/status"))["training"]["progress"]:
+            break
+        await asyncio.sleep(0.02)
+    assert (await proxy.post("/rl/train"))[0] == 409  # one at a time
+    await proxy.post("/rl/pause")
+    proxy.launcher.hold = False
+    await asyncio.sleep(0.1)
+    assert (await proxy.get("/rl/status"))["live"] == 0
+    await proxy.post("/rl/resume")
+    await until(proxy, live=1)
+    assert len({str(f) for f in proxy.launcher.started}) == 1  # the same run went on
+
+
+async def test_a_restart_in_the_middle_of_a_run(proxy: Proxy) -> None:
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    for _ in range(100):
+        if proxy.launcher.started:
+            break
+        await asyncio.sleep(0.02)
+    await proxy.stop()
+    proxy.launcher.hold = False
+    await proxy.start()
+    status = await until(proxy, live=1)
+    assert status["last_run"]["id"] == 1
+
+
+async def test_a_version_published_just_before_a_crash_goes_live(proxy: Proxy) -> None:
+    proxy.backend.refuse_load = True
+    await rated(proxy, 4)
+    for _ in range(100):
+        if (await proxy.get("/rl/adapters"))["data"]:
+            break
+        await asyncio.sleep(0.02)
+    await proxy.stop()
+    proxy.backend.refuse_load = False
+    await proxy.start()
+    await until(proxy, live=1)
+
+
+async def test_reset_starts_over_and_deletes_nothing(proxy: Proxy) -> None:
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    await proxy.post("/rl/reset")
+    status = await proxy.get("/rl/status")
+    assert status["live"] == 0 and status["baseline"] == 0.0
+    assert len((await proxy.get("/rl/adapters"))["data"]) == 1
+    await rated(proxy, 4)
+    await until(proxy, live=2)
+    order = json.loads((proxy.launcher.started[1] / "run.json").read_text())
+    assert order["parent"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"train__enabled": False}, "training is off"),
+        ({"train__min_each": 2}, "2 of each kind"),
+        ({"train__quiet_s": 1000.0}, "without a request"),
+        ({"train__min_free_memory_gb": 1e6}, "memory free"),
+        ({"train__weights": ""}, "train.weights"),
+    ],
+)
+async def test_why_nothing_trains(proxy: Proxy, flags: dict[str, Any], why: str) -> None:
+    await proxy.stop()
+    await proxy.start(**flags)
+    await rated(proxy, 4)
+    status = await proxy.get("/rl/status")
+    assert why in status["training"]["waits_for"] and proxy.launcher.started == []
+
+
+async def test_without_the_train_extra_the_rest_works(proxy: Proxy) -> None:
+    proxy.launcher.lacks = "Training needs torch: pip install 'rlproxy[train]'"
+    await rated(proxy, 4)
+    assert "rlproxy[train]" in (await proxy.get("/rl/status"))["training"]["waits_for"]

@@ -1,0 +1,185 @@
+"""Which version answers: loading, switching, pins, rollback, and what a failure leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from store.records import Adapter
+from tests.fakes.launcher import write_adapter
+from tests.proxy.conftest import Proxy
+
+
+async def publish(proxy: Proxy, version: int) -> Path:
+    """An adapter as a run would have left it; it is not live."""
+    folder = proxy.home / "adapters_out" / "fake" / f"v{version:04d}"
+    write_adapter(folder)
+    claimed = await proxy.store.claim(
+        model="fake", live=0, max_version_gap=8, limit=10, held_share=0, folder_of=str, version=version, min_total=1
+    )
+    assert claimed is not None, "publish needs a fresh rating"
+    run = claimed[0]
+    adapter = Adapter(version, 0, run.id, "fake", str(folder), time.time(), {})
+    await proxy.store.publish(run.id, adapter, {"status": "passed"}, 0.0)
+    return folder
+
+
+@pytest.fixture
+async def versions(proxy: Proxy) -> list[Path]:
+    """Three versions, none live."""
+    await proxy.post("/rl/pause")
+    folders = []
+    for version in (1, 2, 3):
+        await proxy.chat(f"q{version}")
+        await proxy.rate(completion_id="last", rating="good")
+        folders.append(await publish(proxy, version))
+    return folders
+
+
+async def answered_by(proxy: Proxy, model: str = "fake") -> str:
+    response = await proxy.chat("x", model=model)
+    await response.read()
+    return response.headers["x-rl-adapter"]
+
+
+async def test_promote_and_roll_back(proxy: Proxy, versions: list[Path]) -> None:
+    assert await answered_by(proxy) == "base"
+    assert (await proxy.post("/rl/promote/v1"))[1]["live"] == 1
+    assert await answered_by(proxy) == "v1"
+    assert proxy.backend.requests[-1]["model"] == "fake@v1"
+    await proxy.post("/rl/promote/2")
+    status, pointer = await proxy.post("/rl/rollback")
+    assert status == 200 and (pointer["live"], pointer["previous"]) == (1, 2)
+    assert (await proxy.post("/rl/rollback?base"))[1]["live"] == 0
+    assert await answered_by(proxy) == "base"
+
+
+async def test_the_client_sees_the_model_it_asked_for(proxy: Proxy, versions: list[Path]) -> None:
+    await proxy.post("/rl/promote/1")
+    assert (await (await proxy.chat("x")).json())["model"] == "fake"
+    raw = await (await proxy.chat("x", stream=True)).read()
+    assert b"fake@v1" not in raw and b'"model": "fake"' in raw
+
+
+async def test_pins(proxy: Proxy, versions: list[Path]) -> None:
+    await proxy.post("/rl/promote/1")
+    assert await answered_by(proxy, "fake@base") == "base"
+    assert await answered_by(proxy, "fake@v3") == "v3"
+    response = await proxy.chat("x", model="fake@v9")
+    assert response.status == 404 and "v9" in (await response.json())["error"]["message"]
+    names = [m["id"] for m in (await proxy.get("/v1/models"))["data"]]
+    assert names == ["fake", "fake@base", "fake@v1", "fake@v2", "fake@v3"]
+
+
+async def test_unused_versions_are_unloaded_but_not_the_previous(proxy: Proxy, versions: list[Path]) -> None:
+    for version in (1, 2, 3):
+        await proxy.post(f"/rl/promote/{version}")
+    assert set(proxy.backend.adapters) == {"fake@v2", "fake@v3"} and proxy.backend.unloaded == ["fake@v1"]
+
+
+async def test_a_running_reply_keeps_its_version(proxy: Proxy, versions: list[Path]) -> None:
+    await proxy.post("/rl/promote/1")
+    proxy.backend.pause_s = 0.05
+    response = await proxy.chat("a b c d e f g h", stream=True)
+    assert response.headers["x-rl-adapter"] == "v1"
+    for version in (2, 3):
+        await proxy.post(f"/rl/promote/{version}")
+    assert "fake@v1" in proxy.backend.adapters
+    assert (await response.read()).endswith(b"data: [DONE]\n\n")
+    for _ in range(100):
+        if "fake@v1" not in proxy.backend.adapters:
+            break
+        await asyncio.sleep(0.02)
+    assert "fake@v1" not in proxy.backend.adapters
+
+
+async def test_swaps_under_load_fail_nothing(proxy: Proxy, versions: list[Path]) -> None:
+    proxy.backend.pause_s = 0.005
+    stop = asyncio.Event()
+    wrong: list[str] = []
+
+    async def client(n: int) -> int:
+        served = 0
+        while not stop.is_set():
+            response = await proxy.chat(f"client {n}", stream=n % 2 == 0)
+            body = await response.read()
+            if response.status != 200 or b"error" in body:
+                wrong.append(body.decode())
+            served += 1
+        return served
+
+    clients = [asyncio.create_task(client(n)) for n in range(8)]
+    for version in (1, 2, 3, 1, 2, 3):
+        assert (await proxy.post(f"/rl/promote/{version}"))[0] == 200
+        await asyncio.sleep(0.1)
+    stop.set()
+    assert sum(await asyncio.gather(*clients)) > 50 and wrong == []
+
+
+async def test_refused_load_changes_nothing(proxy: Proxy, versions: list[Path]) -> None:
+    proxy.backend.refuse_load = True
+    status, body = await proxy.post("/rl/promote/1")
+    assert status == 502 and "rank 64" in body["error"]["message"]
+    assert await answered_by(proxy) == "base"
+    assert "rank 64" in (await proxy.get("/rl/status"))["problem"]
+    proxy.backend.refuse_load = False
+    await proxy.post("/rl/promote/1")
+    assert (await proxy.get("/rl/status"))["problem"] is None
+
+
+async def test_corrupt_adapter_does_not_go_live(proxy: Proxy, versions: list[Path]) -> None:
+    (versions[0] / "adapter_model.safetensors").write_bytes(b"rot")
+    status, body = await proxy.post("/rl/promote/1")
+    assert status == 409 and "corrupt" in body["error"]["message"]
+    assert await answered_by(proxy) == "base" and proxy.backend.adapters == {}
+
+
+async def test_no_such_version_and_no_way_back(proxy: Proxy) -> None:
+    assert (await proxy.post("/rl/promote/7"))[0] == 404
+    assert (await proxy.post("/rl/promote/x"))[0] == 400
+    assert (await proxy.post("/rl/promote/base"))[0] == 409
+    assert (await proxy.post("/rl/rollback"))[0] == 409
+
+
+async def test_the_live_version_survives_a_restart(proxy: Proxy, versions: list[Path]) -> None:
+    await proxy.post("/rl/promote/1")
+    await proxy.post("/rl/promote/2")
+    await proxy.stop()
+    proxy.backend.adapters.clear()
+    await proxy.start()
+    assert set(proxy.backend.adapters) == {"fake@v1", "fake@v2"}
+    assert await answered_by(proxy) == "v2"
+    assert (await proxy.post("/rl/rollback"))[1]["live"] == 1
+
+
+async def test_a_live_version_that_rotted_is_replaced_and_said(proxy: Proxy, versions: list[Path]) -> None:
+    await proxy.post("/rl/promote/1")
+    await proxy.post("/rl/promote/2")
+    await proxy.stop()
+    proxy.backend.adapters.clear()
+    (versions[1] / "adapter_model.safetensors").write_bytes(b"rot")
+    await proxy.start()
+    assert await answered_by(proxy) == "v1"
+    assert "v2 is damaged" in (await proxy.get("/rl/status"))["problem"]
+
+
+async def test_a_backend_that_lost_its_adapters_gets_them_back(proxy: Proxy, versions: list[Path]) -> None:
+    await proxy.post("/rl/promote/1")
+    proxy.backend.adapters.clear()  # as a server that was restarted
+    assert await answered_by(proxy) == "v1"
+    assert (await proxy.chat("x")).status == 200 and "fake@v1" in proxy.backend.adapters
+
+
+async def test_backend_down_at_start_is_repaired_later(proxy: Proxy, versions: list[Path]) -> None:
+    await proxy.post("/rl/promote/1")
+    port = proxy.backend.port
+    await proxy.stop()
+    await proxy.backend.stop()
+    await proxy.start()
+    assert (await proxy.chat("x")).status == 503
+    proxy.backend.adapters.clear()
+    await proxy.backend.start(port)
+    assert await answered_by(proxy) == "v1"

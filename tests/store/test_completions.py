@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from array import array
+from pathlib import Path
+
+import pytest
+
+from store.completions import CHUNK, STOPPED
+from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
+from store.records import Message
+from store.store import Store
+from store.tree import chain
+from tests.store.making import HELLO, HI, claim, end, new, put, rated, rating
+
+
+async def test_a_completion_comes_back_as_it_was_stored(store: Store) -> None:
+    begun = new("a", prompt=(HELLO, HI, HELLO), session="s", user="u", version=3)
+    ended = end("a", logprobs=[-0.1, -2.5], token_ids=[5, 2**31 - 1], inexact_reason="no", exact=False)
+    await store.begin([begun])
+    await store.finish([ended])
+
+    found = await store.completion("a")
+    assert found is not None
+    assert found.new == begun
+    assert found.end is not None
+    assert found.end.logprobs == array("f", [-0.1, -2.5]).tolist()
+    assert (found.end.token_ids, found.end.prompt_token_ids) == (ended.token_ids, ended.prompt_token_ids)
+    assert (found.end.reply, found.end.usage, found.end.exact) == (HI, ended.usage, False)
+    assert [found.prompt_hash, found.reply_hash] == chain((HELLO, HI, HELLO, HI))[2:]
+
+
+async def test_without_tokens_there_are_none_rather_than_an_empty_list(store: Store) -> None:
+    await store.record([new("a")], [end("a", token_ids=None, logprobs=None, prompt_token_ids=[], reply=None)])
+    found = await store.completion("a")
+    assert found is not None
+    assert found.end is not None
+    assert (found.end.token_ids, found.end.logprobs, found.end.prompt_token_ids) == (None, None, [])
+    assert found.end.reply is None
+
+
+async def test_a_pending_completion_has_no_end(store: Store) -> None:
+    await store.begin([new("a", prompt=())])
+    found = await store.completion("a")
+    assert found is not None
+    assert (found.status, found.end, found.prompt_hash, found.new.prompt) == ("pending", None, None, ())
+
+
+async def test_a_begin_that_nobody_awaits_fails_its_finish_and_warns_nobody(store: Store) -> None:
+    warned: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: warned.append(context))
+    await put(store, "a")
+    store.begin([new("a", model="other"), new("b")])
+    with pytest.raises(UnknownCompletion):
+        await store.finish([end("b")])
+    await store.set_meta("writer", "has let go of it")
+    gc.collect()  # asyncio complains of an exception nobody took when its future goes
+    assert warned == []
+    with pytest.raises(DuplicateCompletion):
+        await store.begin([new("a")])
+    found = await store.completion("a")
+    assert found is not None
+    assert found.new.model == "m"
+
+
+async def test_a_completion_ends_once(store: Store) -> None:
+    await put(store, "a")
+    with pytest.raises(CompletionEnded):
+        await store.finish([end("a", status="error")])
+
+
+async def test_record_is_all_or_nothing(store: Store) -> None:
+    with pytest.raises(UnknownCompletion):
+        await store.record([new("a")], [end("a"), end("b")])
+    assert await store.completion("a") is None
+
+
+async def test_lists_are_newest_first_and_filtered(store: Store) -> None:
+    await put(store, "a", session="s", version=1)
+    await put(store, "b", session="s", turn="side", version=2)
+    await put(store, "c", session="t", version=2)
+    await store.rate(rating("c"))
+
+    async def ids(**query: object) -> list[str]:
+        return [one.new.id for one in await store.completions(**query)]  # type: ignore[arg-type]
+
+    assert await ids() == ["c", "b", "a"]
+    assert await ids(limit=1) == ["c"]
+    assert await ids(session="s") == ["b", "a"]
+    assert await ids(turn="main") == ["c", "a"]
+    assert await ids(version=2) == ["c", "b"]
+    assert await ids(unrated=True) == ["b", "a"]
+    newest = (await store.completions())[0]
+    assert [one.value for one in newest.ratings] == [1.0]
+    assert await ids(before_seq=newest.seq) == ["b", "a"]
+
+
+async def test_find_reply_takes_the_newest_then_prefers_its_own_session_or_user(store: Store) -> None:
+    reply = chain((HELLO, HI))[-1]
+    await put(store, "mine", session="s", user="u")
+    await put(store, "hers", session="t", user="v")
+    await put(store, "nobodys")
+
+    assert await store.find_reply(reply, session=None, user=None) == "nobodys"
+    assert await store.find_reply(reply, session="s", user=None) == "mine"
+    assert await store.find_reply(reply, session=None, user="u") == "mine"
+    assert await store.find_reply(reply, session="t", user="u") == "mine"
+    assert await store.find_reply(reply, session="t", user=None) == "hers"
+    assert await store.find_reply(b"?" * 16, session=None, user=None) is None
+
+
+async def test_find_reply_never_gives_another_users(store: Store) -> None:
+    await put(store, "hers", session="s", user="v")
+    assert await store.find_reply(chain((HELLO, HI))[-1], session="s", user="u") is None
+
+
+async def test_last_is_the_newest_main_turn_that_is_done(store: Store) -> None:
+    await put(store, "a", session="s", user="u")
+    await put(store, "b", session="t", user="v")
+    await put(store, "side", turn="side")
+    await store.record([new("cut", session="s")], [end("cut", status="partial")])
+    await store.begin([new("open")])
+
+    assert await store.last() == "b"
+    assert await store.last(session="s") == "a"
+    assert await store.last(user="u") == "a"
+    assert await store.last(session="s", user="v") is None
+
+
+async def test_what_a_run_calibrates_on_is_exact_and_unrated(store: Store) -> None:
+    await put(store, "a", "b", "rated", version=1)
+    await put(store, "side", turn="side", version=1)
+    await put(store, "other", version=2)
+    await store.record([new("rough", version=1)], [end("rough", exact=False)])
+    await store.rate(rating("rated"))
+    assert [one.new.id for one in await store.unrated(version=1, limit=5)] == ["b", "a"]
+
+
+async def test_a_prompt_sent_again_is_stored_once(store: Store, tmp_path: Path) -> None:
+    prompt: tuple[Message, ...] = ()
+    for turn in range(5):
+        prompt += (Message("user", b'"%d"' % turn),)
+        await store.record([new(f"c{turn}", prompt=prompt)], [end(f"c{turn}")])
+        prompt += (HI,)
+    assert await messages(store) == 10
+    assert await store.messages(chain(prompt)[-1]) == prompt
+    assert await store.messages(b"?" * 16) == ()
+
+
+async def test_expire_takes_only_old_ones_that_were_never_rated(store: Store) -> None:
+    own = (HELLO, HI, Message("user", b'"alone"'))
+    await put(store, "old", created_at=10.0, prompt=own)
+    await put(store, "young", created_at=30.0)
+    await put(store, "rated", "regretted", created_at=10.0)
+    await store.begin([new("open", created_at=10.0)])
+    await store.rate(rating("rated"))
+    await store.retract((await store.rate(rating("regretted"))).id)
+    await store.link("slack", "c", "1", "old")
+
+    before = await messages(store)
+    assert await store.expire(20.0) == 1
+    assert {one.new.id for one in await store.completions()} == {"young", "rated", "regretted", "open"}
+    assert before - await messages(store) == 2  # "alone" and the reply to it; the rest is shared
+    assert await store.linked("slack", "c", "1") is None
+    assert await store.expire(20.0) == 0
+
+
+async def test_expire_goes_on_until_all_are_gone(store: Store) -> None:
+    ids = [f"c{at}" for at in range(CHUNK + 1)]
+    await put(store, *ids)
+    assert await store.expire(2000.0) == CHUNK + 1
+    assert await messages(store) == 0
+
+
+async def test_forget_takes_ratings_and_samples_too(store: Store) -> None:
+    await rated(store, 2)
+    run, _ = await claim(store)
+    assert await store.forget(["c0", "nobody"]) == 1
+    assert await store.completion("c0") is None
+    assert await store.ratings_of("c0") == []
+    assert [sample.completion.new.id for sample in await store.run_samples(run.id)] == ["c1"]
+    assert await store.forget(["c1"]) == 1
+    assert await messages(store) == 0
+
+
+async def test_what_was_pending_when_the_process_died_is_an_error_after(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path)
+    await store.begin([new("a")])
+    await put(store, "b")
+    await store.close()
+    store = await Store.open(tmp_path)
+    try:
+        a, b = await store.completion("a"), await store.completion("b")
+        assert a is not None
+        assert b is not None
+        assert a.end is not None
+        assert (a.status, a.end.error, b.status) == ("error", STOPPED, "done")
+    finally:
+        await store.close()
+
+
+async def test_counts(store: Store) -> None:
+    await put(store, "a", "b", created_at=time.time())
+    await put(store, "old")
+    await store.begin([new("open")])
+    await store.rate(rating("a"))
+    await store.rate(rating("b", -0.5))
+    assert await store.counts() == {
+        "pending": 1, "done": 3, "partial": 0, "error": 0, "good": 1, "bad": 1, "captured_today": 2,
+    }  # fmt: skip
+
+
+async def messages(store: Store) -> int:
+    row = await store._reader.row("SELECT count(*) FROM messages")
+    assert row is not None
+    return int(row[0])

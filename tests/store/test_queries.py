@@ -1,0 +1,98 @@
+"""No query walks a table that grows: each finds its rows by an index."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from store import schema
+from store.store import Store
+from store.tree import chain
+from tests.store.making import HELLO, HI, adapter, claim, end, new, put, rated, rating
+
+# Tables and their aliases in the queries; "m" is messages, "u" runs, "s" run_samples.
+GROWING = re.compile(r"SCAN (completions|messages|ratings|links|run_samples|c|m|r|s|child)\b")
+
+
+async def call_everything(store: Store) -> None:
+    await put(store, "a", "b", session="s", user="u")
+    store.begin([new("open")])
+    await store.finish([end("open")])
+    one = await store.rate(rating("a", source_event_id="e"))
+    await store.rate(rating("a", -1.0))
+    await store.retract(one.id)
+    await store.link("slack", "c", "1", "a")
+    await store.linked("slack", "c", "1")
+    await store.rating(one.id)
+    await store.live_rating("a", "me")
+    await store.last_rating("me", session="s")
+    await store.last_rating("me")
+    await store.ratings_of("a")
+    await store.completion("a")
+    for query in ({}, {"session": "s"}, {"version": 0}, {"turn": "main"}, {"unrated": True}, {"before_seq": 9}):
+        await store.completions(**query)  # type: ignore[arg-type]
+    reply = chain((HELLO, HI))[-1]
+    await store.messages(reply)
+    await store.find_reply(reply, session="s", user="u")
+    for who in ({}, {"session": "s"}, {"user": "u"}, {"session": "s", "user": "u"}):
+        await store.last(**who)
+    await store.unrated(version=0, limit=3)
+    await rated(store, 9)
+    await store.fresh(live=0, max_version_gap=8)
+    run, _ = await claim(store)
+    await store.publish(run.id, adapter(1, run.id), {}, 0.0)
+    await store.recent_held(5)
+    await store.open_runs()
+    await store.counts()
+    [row async for row in store.export()]
+    [row async for row in store.export(rated_only=True)]
+    await store.expire(2000.0)
+    await store.forget(["a"])
+
+
+async def test_no_query_scans_a_table_that_grows(store: Store, tmp_path: Path) -> None:
+    seen: set[str] = set()
+    await store._writer.submit(lambda db: db.set_trace_callback(seen.add))
+    await store._reader._db.set_trace_callback(seen.add)
+    await call_everything(store)
+
+    queries = {sql for sql in seen if re.match(r"\s*(SELECT|UPDATE|DELETE|WITH|INSERT)", sql)}
+    assert len(queries) > 50
+    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
+        for sql in queries:
+            plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}")]
+            assert not [step for step in plan if GROWING.search(step)], f"{sql}\n" + "\n".join(plan)
+
+
+async def test_narrow_queries_use_their_narrow_index(store: Store, tmp_path: Path) -> None:
+    seen: list[str] = []
+    await store._reader._db.set_trace_callback(seen.append)
+    await store.last(session="s")
+    await store.last(user="u")
+    await store.unrated(version=0, limit=3)
+    await store.completions(session="s")
+    wanted = iter(["completions_session", "completions_user", "completions_version", "completions_session"])
+    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
+        for sql in seen:
+            if "ORDER BY c.seq DESC" in sql:
+                plan = " ".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}"))
+                assert next(wanted) in plan
+                assert "TEMP B-TREE" not in plan
+    assert next(wanted, None) is None
+
+
+def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> None:
+    # EXPLAIN does not show what foreign keys look up.
+    with closing(schema.open_database(tmp_path / "x.db")) as db:
+        tables = [row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        checked = 0
+        for table in tables:
+            indexes = [row["name"] for row in db.execute(f"PRAGMA index_list({table})") if not row["partial"]]
+            leading = {db.execute(f"PRAGMA index_info({index})").fetchone()["name"] for index in indexes}
+            for key in db.execute(f"PRAGMA foreign_key_list({table})"):
+                if key["table"] in ("messages", "completions", "ratings"):
+                    assert key["from"] in leading, f"{table}.{key['from']}"
+                    checked += 1
+        assert checked == 6

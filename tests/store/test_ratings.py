@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.errors import UnknownCompletion, UnknownRating
+from store.store import Store
+from tests.store.making import put, rating
+
+
+async def test_the_last_rating_of_a_rater_wins_and_the_history_stays(store: Store) -> None:
+    await put(store, "a")
+    first = await store.rate(rating("a", 1.0, comment="good"))
+    second = await store.rate(rating("a", -1.0))
+    other = await store.rate(rating("a", 0.5, rater="her"))
+
+    assert second.replaced == first.id
+    assert await store.live_rating("a", "me") == second
+    assert [one.id for one in await store.ratings_of("a")] == [other.id, second.id, first.id]
+    assert [one.live for one in await store.ratings_of("a")] == [True, True, False]
+    assert first.id.startswith("rt-")
+    assert len(first.id) == 23
+
+
+async def test_an_event_is_stored_once_even_after_it_was_taken_back(store: Store) -> None:
+    await put(store, "a", "b")
+    first = await store.rate(rating("a", source="slack", source_event_id="e1"))
+    again = await store.rate(rating("b", -1.0, source="slack", source_event_id="e1"))
+    assert again.duplicate
+    assert (again.id, again.value, again.completion_id) == (first.id, 1.0, "a")
+    await store.retract(first.id)
+    assert (await store.rate(rating("a", source="slack", source_event_id="e1"))).live is False
+    assert await store.live_rating("a", "me") is None
+    assert not (await store.rate(rating("a", source="discord", source_event_id="e1"))).duplicate
+
+
+async def test_retracting_twice_is_retracting_once(store: Store) -> None:
+    await put(store, "a")
+    given = await store.rate(rating("a"))
+    gone = await store.retract(given.id)
+    assert (gone.live, gone.retracted_at is not None) == (False, True)
+    assert await store.retract(given.id) == gone
+    assert await store.rating(given.id) == gone
+    with pytest.raises(UnknownRating):
+        await store.retract("rt-no")
+
+
+async def test_retracting_a_rating_that_was_replaced_leaves_the_new_one(store: Store) -> None:
+    await put(store, "a")
+    old = await store.rate(rating("a"))
+    current = await store.rate(rating("a", -1.0))
+    assert (await store.retract(old.id)).retracted_at is None
+    assert await store.live_rating("a", "me") == current
+
+
+async def test_only_a_known_completion_is_rated(store: Store) -> None:
+    with pytest.raises(UnknownCompletion):
+        await store.rate(rating("no"))
+
+
+@pytest.mark.parametrize("value", [1.01, -1.01, float("nan"), float("inf")])
+async def test_a_value_out_of_range_reaches_nothing(store: Store, value: float) -> None:
+    with pytest.raises(ValueError, match="between -1 and 1"):
+        await store.rate(rating("no", value))
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+async def test_a_weight_is_above_zero(store: Store, weight: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        await store.rate(rating("no", weight=weight))
+
+
+async def test_undo_finds_the_newest_live_one_of_the_rater(store: Store) -> None:
+    await put(store, "a", session="s")
+    await put(store, "b", session="t")
+    a = await store.rate(rating("a"))
+    b = await store.rate(rating("b"))
+    await store.rate(rating("b", rater="her"))
+    assert await store.last_rating("me") == b
+    assert await store.last_rating("me", session="s") == a
+    await store.retract(b.id)
+    assert await store.last_rating("me") == a
+    assert await store.last_rating("nobody") is None
+
+
+async def test_a_link_leads_to_its_completion(store: Store) -> None:
+    await put(store, "a", "b")
+    await store.link("slack", "general", "1", "a")
+    assert await store.linked("slack", "general", "1") == "a"
+    await store.link("slack", "general", "1", "b")
+    assert await store.linked("slack", "general", "1") == "b"
+    assert await store.linked("slack", "other", "1") is None
+    with pytest.raises(UnknownCompletion):
+        await store.link("slack", "general", "2", "no")
+
+
+acts = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b"]),
+        st.sampled_from(["me", "her"]),
+        st.sampled_from([-1.0, 0.0, 1.0]),
+        st.one_of(st.none(), st.sampled_from(["e1", "e2", "e3"])),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+@given(acts)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_one_live_rating_a_rater_and_one_rating_an_event(acts: list[tuple[str, str, float, str | None, bool]]) -> None:
+    async def play(home: Path) -> None:
+        store = await Store.open(home)
+        try:
+            await put(store, "a", "b")
+            expected: dict[tuple[str, str], str] = {}  # what is live, by completion and rater
+            events: dict[str, str] = {}
+            for completion, rater, value, event, retract in acts:
+                stored = await store.rate(rating(completion, value, rater=rater, source_event_id=event))
+                assert stored.duplicate == (event in events)
+                if stored.duplicate:
+                    assert stored.id == events[event or ""]
+                    continue
+                if event is not None:
+                    events[event] = stored.id
+                assert stored.replaced == expected.get((completion, rater))
+                expected[completion, rater] = stored.id
+                if retract:
+                    await store.retract(stored.id)
+                    del expected[completion, rater]
+            found = [one for id in ("a", "b") for one in await store.ratings_of(id) if one.live]
+            assert {(one.completion_id, one.rater): one.id for one in found} == expected
+            assert len(found) == len(expected)
+        finally:
+            await store.close()
+
+    with tempfile.TemporaryDirectory() as home:
+        asyncio.run(play(Path(home)))
