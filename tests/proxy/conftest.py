@@ -31,7 +31,7 @@ class Proxy:
     async def start(self, **flags: Any) -> None:
         settings = load({**self.flags, **{k.replace("__", "."): v for k, v in flags.items()}}, environ={}).settings
         self.store = await Store.open(settings.home)
-        app = make_app(settings, self.store, VLLM(settings.backend), self.launcher)
+        self.app = app = make_app(settings, self.store, VLLM(settings.backend), self.launcher)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)

@@ -1,0 +1,22 @@
+"""What all rooms' tests share: the small real model, found once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.tiny_model import make_tiny_model
+
+
+@pytest.fixture(scope="session")
+def weights() -> Path:
+    """The folder of the small real model; `scripts/test` has fetched it before."""
+    from trainer.weights import resolve
+
+    return resolve().path
+
+
+@pytest.fixture(scope="session")
+def tiny_weights(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(weights, tmp_path_factory.mktemp("tiny"))

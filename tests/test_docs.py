@@ -1,0 +1,52 @@
+"""The documentation is true: every route, command and module is in it, and what it names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer.main
+
+from proxy.cli import app as cli
+from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+async def test_every_route_is_documented(proxy: Proxy) -> None:  # noqa: F811
+    page = read("docs/http-api.md")
+    for route in proxy.app.router.routes():
+        path = route.resource.canonical if route.resource else ""
+        if route.method == "HEAD" or path.startswith("/s/") or path.endswith("{rest}"):
+            continue
+        assert f"{route.method} {path}" in page, f"{route.method} {path} is not in docs/http-api.md"
+
+
+def test_every_command_is_documented() -> None:
+    readme = read("README.md")
+    for name in typer.main.get_command(cli).commands:  # type: ignore[attr-defined]
+        assert f"rlproxy {name}" in readme, f"`rlproxy {name}` is not in README.md"
+
+
+def test_the_annotated_tree_names_every_module() -> None:
+    tree = read("README.md") + read("docs/architecture.md")
+    for room in ("config", "store", "trainer", "proxy"):
+        for module in (ROOT / room).rglob("*.py"):
+            if module.name != "__init__.py":
+                assert module.name in tree, f"{module.relative_to(ROOT)} is in no tree"
+
+
+def test_links_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_files_named_in_the_readme_exist() -> None:
+    for path in re.findall(r"`((?:scripts|docs|benchmarks|config|tests)/[\w./-]+)`", read("README.md")):
+        assert (ROOT / path).exists(), path

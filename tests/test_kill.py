@@ -1,0 +1,104 @@
+"""kill -9 of proxy and trainer at random moments: whatever was acknowledged is there, and no run hangs in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from store.store import Store
+from tests.serving import Serving
+
+ENDED = {"done", "rejected", "empty", "failed"}
+LENIENT = {  # the gate's opinion of random weights is not the point
+    "RLPROXY_GATE__BASE_NLL_RISE": "100", "RLPROXY_GATE__TEXT_NLL_RISE": "100", "RLPROXY_GATE__MARGIN_SLACK": "100",
+    "RLPROXY_GATE__MIN_LENGTH_RATIO": "0", "RLPROXY_GATE__MAX_LOOPING": "8",
+}  # fmt: skip
+
+
+class Person:
+    """Chats and rates without end; remembers what was acknowledged."""
+
+    def __init__(self) -> None:
+        self.whole: list[str] = []  # completions whose answer was there to its end
+        self.ratings: dict[str, str] = {}  # completion -> rating
+
+    async def live(self, serving: Serving) -> None:
+        n = 0
+        with contextlib.suppress(aiohttp.ClientError, ConnectionError, asyncio.TimeoutError):
+            while True:
+                answer, _ = await serving.chat(f"Question {n}", max_tokens=4, stop=None)
+                self.whole.append(answer["id"])
+                if n % 2 == 0:
+                    self.ratings[answer["id"]] = await serving.rate(answer["id"], "good" if n % 4 else "bad")
+                n += 1
+
+
+async def killed(serving: Serving, person: Person, dice: random.Random, *, trainer: bool) -> None:
+    """Some life, then a kill at a random moment: of the trainer while one runs, or of the proxy."""
+    asking = asyncio.create_task(person.live(serving))
+    await asyncio.sleep(dice.uniform(0.2, 2.0))
+    if trainer:
+        for _ in range(200):
+            if (process := serving.trainer()) is not None:
+                await asyncio.sleep(dice.uniform(0.0, 4.0))
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+                break
+            await asyncio.sleep(0.05)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        return
+    await asyncio.sleep(dice.uniform(0.0, 4.0))
+    await serving.kill()
+    await asking
+
+
+async def until_quiet(serving: Serving) -> None:
+    async with asyncio.timeout(240):
+        while True:
+            training = (await serving.status())["training"]
+            if training["run"] is None and training["waits_for"]:
+                return
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.model
+@pytest.mark.timeout(900)
+async def test_ten_kills(tiny_weights: Path, tmp_path: Path) -> None:
+    dice = random.Random(20261121)
+    home, person = tmp_path / "home", Person()
+    serving = Serving(home, tiny_weights, "--start-at", "12", **LENIENT)
+    await serving.start()
+    for n in range(10):
+        trainer = n % 2 == 1
+        await killed(serving, person, dice, trainer=trainer)
+        if not trainer:
+            await serving.start()
+    await until_quiet(serving)
+    assert await serving.stop() == 0, serving.log
+
+    store = await Store.open(home)
+    try:
+        runs = await store.runs(limit=1000)
+        assert runs and {run.status for run in runs} <= ENDED, [(r.id, r.status, r.reason) for r in runs]
+        assert await store.open_runs() == []
+        for id in person.whole:
+            found = await store.completion(id)
+            assert found is not None and found.status == "done", id
+        used = [s.rating.id for run in runs if run.status == "done" for s in await store.run_samples(run.id)]
+        assert len(used) == len(set(used)), "a rating trained twice"
+        for completion, rating in person.ratings.items():
+            live = await store.live_rating(completion, "owner")
+            assert live is not None and live.id == rating
+        pointer = await store.pointer()
+        fresh = await store.fresh(live=pointer.live, max_version_gap=1000)
+        assert fresh.total == (await store.counts())["good"] + (await store.counts())["bad"] - len(used), "given back"
+    finally:
+        await store.close()
+    assert len(person.ratings) >= 12, "too little life to test anything"

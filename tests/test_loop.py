@@ -1,0 +1,84 @@
+"""The whole loop in small, nothing faked: real model, real processes, real HTTP, real training, real swap."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.serving import Serving
+
+QUESTIONS = ["What is the capital of France?", "Name a fruit.", "Say hello.", "What is 2 + 2?", "Name a color.",
+             "What do bees make?", "Give me a rhyme for cat.", "Who wrote Hamlet?"]  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def somebody_always_asking(serving: Serving) -> AsyncIterator[list[str]]:
+    """Which adapters answered, in order. Any failed request fails the test."""
+    answered: list[str] = []
+    stop = asyncio.Event()
+
+    async def ask() -> None:
+        while not stop.is_set():
+            _, adapter = await serving.chat("Are you there?", max_tokens=4)
+            answered.append(adapter)
+            await asyncio.sleep(0.1)
+
+    asking = asyncio.create_task(ask())
+    try:
+        yield answered
+    finally:
+        stop.set()
+        await asking
+
+
+async def live(serving: Serving, version: int) -> None:
+    async with asyncio.timeout(240):
+        while (status := await serving.status())["live"] != version:
+            last = status["last_run"]
+            assert not last or last["status"] not in ("rejected", "failed", "empty"), (last, serving.log)
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.model
+@pytest.mark.timeout(600)
+async def test_chat_rate_train_swap_rollback_restart(weights: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    serving = Serving(home, weights, "--start-at", "8", RLPROXY_TRAIN__OVERRIDES='{"passes": 1, "batch": 4}')
+    await serving.start()
+    async with somebody_always_asking(serving) as answered:
+        for n, question in enumerate(QUESTIONS):
+            answer, adapter = await serving.chat(question)
+            assert adapter == "base"
+            word = "good" if n % 2 else "bad"
+            if n < 4:
+                await serving.rate(answer["id"], word)
+            else:
+                said, _ = await serving.chat(question, answer["choices"][0]["message"]["content"], f"/rl {word}")
+                assert f"rated {word}" in said["choices"][0]["message"]["content"]
+        await live(serving, 1)
+        for _ in range(50):
+            if answered[-1] == "v1":
+                break
+            await asyncio.sleep(0.1)
+        assert answered[0] == "base" and answered[-1] == "v1"
+        assert (await serving.post("/rl/rollback"))["live"] == 0
+        _, adapter = await serving.chat("Which one are you?")
+        assert adapter == "base"
+        assert (await serving.post("/rl/promote/v1"))["live"] == 1
+
+    run = (await serving.status())["last_run"]
+    assert run["status"] == "done" and run["metrics"]["acceptance"] > 0.9  # served and trained by the same numbers
+    assert all(check["ok"] for check in run["gate"].values())
+    before, _ = await serving.chat("What is the capital of Spain?", temperature=0)
+    base, _ = await serving.chat("What is the capital of Spain?", temperature=0, model="small@base")
+
+    assert await serving.stop() == 0, serving.log
+    await serving.start()
+    after, adapter = await serving.chat("What is the capital of Spain?", temperature=0)
+    assert adapter == "v1" and after["choices"] == before["choices"]
+    assert base["choices"][0]["message"]["content"]
+    assert await serving.stop() == 0, serving.log

@@ -1,0 +1,62 @@
+"""`python -m trainer RUN_FOLDER`: one run, by hand or by the proxy. Exit status as in docs/architecture.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from trainer.launch import default_threads
+from trainer.progress import Progress, Stop, Stopped
+from trainer.run_folder import Held, RunError, locked, read_spec
+
+EXIT_FAILED = 1
+EXIT_HELD = 75  # EX_TEMPFAIL
+EXIT_STOPPED = 143  # as a shell reports SIGTERM
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m trainer", description="One training run.")
+    parser.add_argument("folder", type=Path, help="a run folder: run.json, samples.jsonl, calibration.jsonl")
+    parser.add_argument("--watch-stdin", action="store_true", help="end when stdin closes")
+    asked = parser.parse_args()
+    folder: Path = asked.folder.absolute()
+    if not folder.is_dir():
+        parser.error(f"{folder} is not a folder")
+    stop = Stop()
+    stop.on_signals()
+    if asked.watch_stdin:
+        stop.on_closed_stdin()
+    _limit_threads(folder)
+    try:
+        with locked(folder), Progress(folder, sys.stdout) as progress:
+            from trainer.loop import run  # here, because torch reads the thread limits when it is imported
+
+            try:
+                result = run(folder, progress, stop)
+            except Stopped as why:
+                progress.event("stopped", reason=f"{why}; the same command goes on from here")
+                return EXIT_STOPPED
+    except Held as error:
+        print(error, file=sys.stderr)
+        return EXIT_HELD
+    return EXIT_FAILED if result["status"] == "failed" else 0
+
+
+def _limit_threads(folder: Path) -> None:
+    """Two processes with all cores each spin against each other; see docs/training-log.md."""
+    try:
+        threads = read_spec(folder).threads
+    except RunError:
+        return  # the run will say so in its result
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, str(threads or default_threads()[1]))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    # Not sys.exit: torch's threads and a blocked stdin reader would delay or break interpreter shutdown.
+    os._exit(status)

@@ -1,0 +1,207 @@
+"""The gate: is the candidate no worse than its parent, and still sane? Named numbers with bounds, nothing else.
+
+Owns the checks, their prompts and the text. Every number is an exact computation on fixed inputs, so that the same
+candidate gets the same verdict twice. Replies are sampled (greedy ones of a small model loop even when it is well),
+several a prompt, from one fixed seed; what they say is scored exactly. Not here: what happens to a candidate that
+fails (loop).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer import packing
+from trainer.lessons import HeldBack, Lesson
+from trainer.objective import Floats
+from trainer.packing import Tokens
+from trainer.policy import Policy
+from trainer.progress import Stop
+from trainer.run_folder import RunError
+from trainer.samples import Template
+
+# Ordinary questions, none about anybody's taste. A well model of any size answers them in some sentences.
+NEUTRAL = (
+    "What is photosynthesis?",
+    "Explain how a bicycle stays upright.",
+    "What should I pack for a weekend hike?",
+    "Describe the city of Paris.",
+    "Why do we have seasons?",
+    "How do I make vegetable soup?",
+    "What does a librarian do?",
+    "Tell me about the history of bread.",
+)
+PER_PROMPT = 2  # replies: one batch of 16 costs little more than one of 8
+REPLY_TOKENS = 48  # long enough to loop and to lose the thread; three seconds a batch on 2 cores
+TEMPERATURE = 0.8  # looser than greedy, where every small model loops; tighter than 1, where its tail speaks
+GATE_SEED = 20  # always the same, so that parent and candidate, and every run, are compared alike
+MIN_CHANGE = 1e-4  # nats a token: a tenth of what one small optimiser step does; rounding alone is below 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    margin_slack: float = 0.05  # nats a token that the margin may fall below the parent's
+    base_nll_rise: float = 0.3  # nats a token
+    text_nll_rise: float = 0.05  # of the base's own NLL of the text
+    min_length_ratio: float = 0.5  # of the parent's length, after what the ratings asked for
+    max_looping: int = 1  # replies more than the base's own
+
+    @classmethod
+    def of(cls, given: Mapping[str, float]) -> Bounds:
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(given.keys() - known):
+            raise RunError(f"the gate has no bound {unknown[0]!r}; it has {', '.join(sorted(known))}.")
+        return cls(**given)  # type: ignore[arg-type]  # max_looping may come as a float
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    value: float | None  # None: could not be taken, and `note` says why
+    bound: float
+    ok: bool
+    note: str | None = None
+
+    def json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None or name == "value"}
+
+
+def judge(
+    policy: Policy,
+    template: Template,
+    bounds: Bounds,
+    *,
+    parent: Path | None,
+    lessons: Sequence[Lesson],
+    held: Sequence[HeldBack],
+    changed: float,
+    stop: Stop,
+) -> dict[str, Check]:
+    """Every check on what the policy wears now. `lessons` say what was asked for; `held` were not trained on."""
+    checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
+    if not checks["finite"].ok:
+        return checks
+    stop.check()
+    checks["margin"] = margin(policy, held, bounds)
+    stop.check()
+    checks["text_nll"] = text_nll(policy, template, bounds)
+    stop.check()
+    with policy.wearing(None):
+        base = _replies(policy, template)
+    stop.check()
+    candidate = _replies(policy, template)
+    before = base
+    if parent is not None:
+        stop.check()
+        with policy.wearing(parent):
+            before = _replies(policy, template)
+    stop.check()
+    checks["empty"] = empty(candidate, template)
+    checks["looping"] = looping(candidate, base, bounds)
+    checks["length"] = length(candidate, before, lessons, bounds)
+    checks["base_nll"] = base_nll(policy, template, candidate, base, bounds)
+    return checks
+
+
+def finite(policy: Policy) -> Check:
+    bad = sum(int((~np.isfinite(tensor)).sum()) for tensor in policy.adapter().values())
+    return Check(float(bad), 0.0, bad == 0)
+
+
+def margin(policy: Policy, held: Sequence[HeldBack], bounds: Bounds) -> Check:
+    """Mean log-prob a token of liked minus disliked held-back replies, candidate minus parent."""
+    liked = [one for one in held if one.sample.reward > 0]
+    disliked = [one for one in held if one.sample.reward < 0]
+    bound = -bounds.margin_slack
+    if not liked or not disliked:
+        missing = "liked" if not liked else "disliked"
+        return Check(None, bound, True, f"skipped: none of the {len(held)} held-back samples is {missing}")
+
+    def gain(side: Sequence[HeldBack]) -> float:
+        now = _score(policy, [one.sample.tokens for one in side])
+        return float(np.mean([n.mean() - one.old.mean() for n, one in zip(now, side, strict=True)]))
+
+    value = gain(liked) - gain(disliked)
+    return Check(_round(value), bound, value >= bound, f"{len(liked)} liked and {len(disliked)} disliked")
+
+
+def text_nll(policy: Policy, template: Template, bounds: Bounds) -> Check:
+    """NLL of a fixed text, as a share more than the base's own."""
+    text = files("trainer").joinpath("gate_text.txt").read_text(encoding="utf-8")
+    ids = template.reply(text, ended=False)
+    passage = [Tokens(ids[:1], ids[1:])]
+    now = -_score(policy, passage)[0].mean()
+    with policy.wearing(None):
+        base = -_score(policy, passage)[0].mean()
+    rise = float(now / base - 1)
+    return Check(_round(rise), bounds.text_nll_rise, rise <= bounds.text_nll_rise)
+
+
+def empty(replies: Sequence[Tokens], template: Template) -> Check:
+    count = sum(not template.text(r.reply).strip() for r in replies)
+    return Check(float(count), 0.0, count == 0)
+
+
+def looping(replies: Sequence[Tokens], base: Sequence[Tokens], bounds: Bounds) -> Check:
+    """Replies that repeat themselves, more than the base's own under the same seed."""
+    count = sum(loops(r.reply) for r in replies)
+    bound = float(bounds.max_looping + sum(loops(r.reply) for r in base))
+    return Check(float(count), bound, count <= bound)
+
+
+def loops(ids: Sequence[int], gram: int = 4) -> bool:
+    """More than half of its 4-grams were there before. Prose has a tenth, a numbered list a third."""
+    grams = [tuple(ids[i : i + gram]) for i in range(len(ids) - gram + 1)]
+    return len(grams) >= 2 * gram and len(set(grams)) < 0.5 * len(grams)
+
+
+def length(
+    replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds
+) -> Check:
+    """Mean length as a share of the parent's. A taste for short replies lowers the bound by as much as it asks for."""
+    liked = [len(lesson.old) for lesson in lessons if lesson.sample.reward > 0]
+    rated = [len(lesson.old) for lesson in lessons]
+    asked = min(1.0, float(np.mean(liked) / np.mean(rated))) if liked else 1.0
+    ratio = _mean_length(replies) / _mean_length(before)
+    bound = bounds.min_length_ratio * asked
+    return Check(_round(ratio), _round(bound), ratio >= bound, f"the ratings asked for {asked:.0%} of the length")
+
+
+def base_nll(
+    policy: Policy, template: Template, replies: Sequence[Tokens], base: Sequence[Tokens], bounds: Bounds
+) -> Check:
+    """Mean NLL a token of the candidate's replies under the base, minus that of the base's own replies."""
+    with policy.wearing(None):
+        scored = [np.concatenate(_score(policy, part)) for part in (replies, base)]
+    rise = float(scored[1].mean() - scored[0].mean())
+    return Check(_round(rise), bounds.base_nll_rise, rise <= bounds.base_nll_rise)
+
+
+def _replies(policy: Policy, template: Template) -> list[Tokens]:
+    prompts = [template.prompt([{"role": "user", "content": text}]) for text in NEUTRAL] * PER_PROMPT
+    replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED)
+    return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
+
+
+def _score(policy: Policy, sequences: Sequence[Tokens]) -> list[Floats]:
+    """log-probs (T,) of each reply under what the policy wears."""
+    scored: list[Floats] = [np.empty(0)] * len(sequences)
+    for members in packing.group([len(s) for s in sequences], policy.budget):
+        packed = packing.pack([sequences[i] for i in members])
+        parts = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
+        for i, part in zip(members, parts, strict=True):
+            scored[i] = part
+    return scored
+
+
+def _mean_length(replies: Sequence[Tokens]) -> float:
+    return float(np.mean([len(r.reply) for r in replies]))
+
+
+def _round(value: float) -> float:
+    return round(value, 6) if math.isfinite(value) else math.copysign(1e9, value if value == value else 1.0)

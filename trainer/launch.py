@@ -1,0 +1,294 @@
+"""Where a run and the built-in backend run: a child process on this machine, later Ray.
+
+The one module of this room that the proxy imports, so it is free of torch. Owns the children: their threads, their
+environment (no secret of ours goes in), their stdin (a pipe that closes with us, so that no orphan outlives a killed
+proxy), what they print. Not here: what a run does (loop), when one starts (the proxy's learner).
+
+    LaunchError     a child did not start, or ended before it was ready
+    AdapterError    an adapter folder is not what its manifest says
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from trainer.manifest import AdapterError
+from trainer.manifest import verify as verify_adapter
+
+__all__ = [
+    "AdapterError",
+    "Job",
+    "LaunchError",
+    "Launcher",
+    "LocalLauncher",
+    "Server",
+    "available",
+    "default_threads",
+    "verify_adapter",
+]
+
+ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, installed or not
+GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
+READY_S = 600.0  # the first start may download the weights
+LINE = 2**20  # bytes of one event; asyncio's default of 64 KiB is short for an `end` with many samples
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+
+
+class LaunchError(Exception):
+    """One sentence: what did not start, and where its log is."""
+
+
+class Job(Protocol):
+    """A run under way."""
+
+    def events(self) -> AsyncIterator[dict[str, Any]]:
+        """What it prints, as it does; ends when the run does."""
+
+    async def wait(self) -> int: ...
+
+    async def terminate(self) -> None:
+        """Ask it to stop after its current step; kill it when it does not."""
+
+
+class Server(Protocol):
+    """A built-in backend that answers."""
+
+    url: str
+    model: str
+    weights: str
+    why: str  # how the weights were found
+    pid: int
+
+    async def wait(self) -> int: ...
+
+    async def stop(self) -> None: ...
+
+
+class Launcher(Protocol):
+    def available(self) -> str | None:
+        """None, or one sentence on what has to be installed first."""
+
+    async def start(self, run_folder: Path, *, threads: int, nice: int) -> Job:
+        """`threads` 0 chooses by the machine. Raises LaunchError."""
+
+    async def start_server(
+        self,
+        weights: str | None,
+        name: str | None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        threads: int = 0,
+        log: Path,
+    ) -> Server:
+        """Returns when it answers. Raises LaunchError."""
+
+
+def available() -> str | None:
+    missing = [name for name in ("torch", "transformers", "peft", "safetensors") if find_spec(name) is None]
+    if not missing:
+        return None
+    return f"training needs {', '.join(missing)}: install the train extra with `pip install 'rlproxy[train]'`"
+
+
+def default_threads() -> tuple[int, int]:
+    """(server, trainer): together no more than the cores we may use, or the two spin against each other."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    trainer = max(1, cores // 2)
+    return max(1, cores - trainer), trainer
+
+
+class LocalLauncher:
+    def available(self) -> str | None:
+        return available()
+
+    async def start(self, run_folder: Path, *, threads: int, nice: int) -> LocalJob:
+        run_folder = run_folder.absolute()
+        process = await _spawn(
+            ["-m", "trainer", str(run_folder), "--watch-stdin"],
+            threads=threads or default_threads()[1],
+            log=run_folder / "trainer.log",
+        )
+        with contextlib.suppress(OSError):  # gone already, or not ours to slow down
+            os.setpriority(os.PRIO_PROCESS, process.pid, nice)  # before it has a second thread, which would inherit
+        return LocalJob(process)
+
+    async def start_server(
+        self,
+        weights: str | None,
+        name: str | None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        threads: int = 0,
+        log: Path,
+    ) -> LocalServer:
+        threads = threads or default_threads()[0]
+        command = ["-m", "trainer.serve", "--host", host, "--port", str(port), "--threads", str(threads)]
+        command += ["--weights", weights] if weights else []
+        command += ["--name", name] if name else []
+        process = await _spawn([*command, "--watch-stdin"], threads=threads, log=log)
+        try:
+            async with asyncio.timeout(READY_S):
+                async for event in _lines(process):
+                    if event.get("event") == "ready":
+                        return LocalServer(process, event)
+        except TimeoutError:
+            await _end(process, grace=0)
+            raise LaunchError(f"the built-in backend did not answer within {READY_S:.0f} s (see {log}).") from None
+        except asyncio.CancelledError:
+            await _end(process, grace=0)
+            raise
+        except KeyError as error:
+            await _end(process, grace=0)
+            raise LaunchError(f"the built-in backend's ready line lacks {error}.") from None
+        status = await process.wait()
+        raise LaunchError(f"the built-in backend ended with status {status} before it answered: {_last_line(log)}")
+
+
+class LocalJob:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+        # Read whether or not anybody asks for events: a full pipe would stop the trainer.
+        self._queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._reader = asyncio.create_task(self._read(), name=f"trainer-{process.pid}")
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        while (event := await self._queue.get()) is not None:
+            yield event
+        self._queue.put_nowait(None)  # for whoever asks again
+
+    async def wait(self) -> int:
+        status = await self._process.wait()
+        await self._reader
+        _close_stdin(self._process)
+        return status
+
+    async def terminate(self) -> None:
+        await _end(self._process, grace=GRACE_S)
+        await self._reader
+
+    async def _read(self) -> None:
+        try:
+            async for event in _lines(self._process):
+                self._queue.put_nowait(event)
+        finally:
+            self._queue.put_nowait(None)
+
+
+class LocalServer:
+    def __init__(self, process: asyncio.subprocess.Process, ready: dict[str, Any]) -> None:
+        self._process = process
+        self.url: str = ready["url"]
+        self.model: str = ready["model"]
+        self.weights: str = ready["weights"]
+        self.why: str = ready.get("why", "")
+        self.pid = process.pid
+        self._reader = asyncio.create_task(self._drain(), name=f"backend-{process.pid}")
+
+    async def wait(self) -> int:
+        status = await self._process.wait()
+        await self._reader
+        _close_stdin(self._process)
+        return status
+
+    async def stop(self) -> None:
+        await _end(self._process, grace=GRACE_S)
+        await self._reader
+
+    async def _drain(self) -> None:
+        async for _ in _lines(self._process):
+            pass
+
+
+# --- child processes ---------------------------------------------------------------------------------------------
+
+
+async def _spawn(command: list[str], *, threads: int, log: Path) -> asyncio.subprocess.Process:
+    errors: IO[bytes] | None = None
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        errors = log.open("ab")
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            stdin=asyncio.subprocess.PIPE,  # kept open: it closes when we end, however we do
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            env=child_environment(threads),
+            limit=LINE,
+        )
+    except OSError as error:
+        raise LaunchError(f"{' '.join(command[:2])} did not start: {error}.") from None
+    finally:
+        if errors is not None:
+            errors.close()
+
+
+def child_environment(threads: int) -> dict[str, str]:
+    """Ours without secrets, with a thread budget that is kept while waiting, too."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("RLPROXY_") and not any(word in name.upper() for word in SECRETS)
+    }
+    path = os.pathsep.join(part for part in (str(ROOT), kept.get("PYTHONPATH", "")) if part)
+    return kept | {
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        # An OpenMP thread that waits by spinning takes the core that the other process needs.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+async def _lines(process: asyncio.subprocess.Process) -> AsyncIterator[dict[str, Any]]:
+    """The JSON objects among the lines it prints; a library that prints something else does no harm."""
+    assert process.stdout is not None
+    while True:
+        try:
+            line = await process.stdout.readline()
+        except ValueError:  # longer than LINE; asyncio has dropped it
+            continue
+        if not line:
+            return
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+async def _end(process: asyncio.subprocess.Process, *, grace: float) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), grace)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    _close_stdin(process)
+
+
+def _close_stdin(process: asyncio.subprocess.Process) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return f"{lines[-1].strip()} (see {log})" if lines else f"see {log}"

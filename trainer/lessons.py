@@ -1,0 +1,307 @@
+"""What each sample teaches: its log-probs under the policies that matter, the filter's verdict, its advantage.
+
+Owns the step from samples to lessons, and the numbers that say how much of the data trains and why not more. Not
+here: the mathematics (objective), the optimiser (loop).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from config.presets import Preset
+from trainer import objective, packing
+from trainer.objective import OFF, Band, Bools, Floats, Verdict
+from trainer.packing import Tokens
+from trainer.policy import LogProbs, Policy
+from trainer.progress import Progress, Stop
+from trainer.run_folder import RunSpec
+from trainer.samples import Sample, Unusable
+
+CALIBRATION_TOKENS = 200  # fewer say too little about σ
+CALIBRATION_ENOUGH = 1000  # more only cost time: σ is then known to 2 %
+HELD_EACH = 8  # liked and disliked held-back samples that the gate looks at, newest first: each costs two passes
+FRESH_FAULT = 0.7  # acceptance of fresh replies under which serving, not learning, is at fault
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    sample: Sample
+    old: Floats  # (T,) ℓ_old at the serving temperature
+    ref: Floats  # (T,) ℓ_ref
+    keep: Bools  # (T,) what the filter lets through
+    advantage: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    sample: Sample
+    old: Floats  # (T,)
+
+
+@dataclass
+class Outcome:
+    """What became of a sample, as result.json has it."""
+
+    used: bool
+    cause: str | None
+    tokens: int
+    accepted: int
+    exact: bool
+    reason: str | None = None
+
+
+@dataclass
+class Lessons:
+    train: list[Lesson] = field(default_factory=list)  # in the order of samples.jsonl
+    held: list[HeldBack] = field(default_factory=list)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def prepare(
+    spec: RunSpec,
+    preset: Preset,
+    policy: Policy,
+    samples: Sequence[Sample],
+    unusable: Sequence[Unusable],
+    calibration: Sequence[Sample],
+    *,
+    cache: Path,
+    progress: Progress,
+    stop: Stop,
+) -> Lessons:
+    lessons = Lessons()
+    for line in unusable:
+        lessons.outcomes[line.rating] = Outcome(False, "unusable", 0, 0, False, line.reason)
+        progress.warning(f"{line.rating} cannot be used: {line.reason}.")
+    held = _held(samples)
+    samples = [s for s in samples if not s.held and _eligible(s, spec, preset, lessons)]
+    calibration = _up_to(calibration, CALIBRATION_ENOUGH)
+
+    def score(sequences: Sequence[Tokens], who: str) -> list[LogProbs]:
+        return log_probs(policy, sequences, who=f"{spec.weights} {who}", cache=cache, stop=stop)
+
+    # ℓ_old: the policy about to be trained, before its first step.
+    parent = str(spec.adapters[spec.parent]) if spec.parent else "base"
+    scored = score([s.tokens for s in (*samples, *held, *calibration)], parent)
+    old, old_calibration = scored[: len(samples)], scored[len(samples) + len(held) :]
+    # Held-back samples are only compared under two policies: they need no filter, and no ℓ_β.
+    for sample, now in zip(held, scored[len(samples) :], strict=False):
+        lessons.held.append(HeldBack(sample, now.plain))
+
+    # ℓ_ref: the adapter off. A new adapter changes nothing yet, so for a first version it is ℓ_old.
+    ref = old
+    if spec.parent:
+        with policy.wearing(None):
+            ref = score([s.tokens for s in samples], "base")
+
+    # ℓ_β: as captured; recomputed under the version that produced the reply where that was not exact.
+    behaviour = [s.behaviour for s in samples]
+    for version in sorted({s.version for s in samples if not s.exact}):
+        at = [i for i, s in enumerate(samples) if not s.exact and s.version == version]
+        if version == spec.parent:
+            again = [old[i] for i in at]
+        elif version == 0:
+            again = [ref[i] for i in at]
+        else:
+            with policy.wearing(spec.adapters[version]):
+                again = score([samples[i].tokens for i in at], str(spec.adapters[version]))
+        for i, recomputed in zip(at, again, strict=True):
+            behaviour[i] = recomputed.sampled
+    known = [b for b in behaviour if b is not None]
+    assert len(known) == len(samples)
+
+    band = _band(preset, spec, samples, old, known, calibration, old_calibration, lessons, progress)
+    for sample, now, base, was in zip(samples, old, ref, known, strict=True):
+        verdict = objective.verdict(
+            now.sampled, was, token_low=preset.token_low, token_high=preset.token_high, band=band
+        )
+        _judge(sample, now, base, verdict, spec, preset, lessons)
+    _account(samples, spec, lessons, progress)
+    return lessons
+
+
+def log_probs(
+    policy: Policy, sequences: Sequence[Tokens], *, who: str, cache: Path, stop: Stop
+) -> list[LogProbs]:
+    """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""
+    if not sequences:
+        return []
+    content = repr((who, [(s.prompt, s.reply, s.temperature, s.top_p, s.top_k) for s in sequences]))
+    path = cache / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npy"
+    bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
+    if path.exists():
+        flat = np.load(path)  # (2, N)
+    else:
+        flat = np.empty((2, bounds[-1]))
+        for members in packing.group([len(s) for s in sequences], policy.budget):
+            stop.check()
+            packed = packing.pack([sequences[i] for i in members])
+            both = np.stack(policy.log_probs(packed))  # (2, n)
+            ends = np.cumsum(packed.lengths)
+            for i, part in zip(members, np.split(both, ends[:-1], axis=1), strict=True):
+                flat[:, bounds[i] : bounds[i + 1]] = part
+        cache.mkdir(exist_ok=True)
+        temporary = path.with_suffix(".tmp.npy")
+        np.save(temporary, flat)
+        temporary.replace(path)
+    return [LogProbs(flat[0, a:b], flat[1, a:b]) for a, b in pairwise(bounds)]
+
+
+def _held(samples: Sequence[Sample]) -> list[Sample]:
+    back = [s for s in samples if s.held]
+    liked = [s for s in back if s.reward > 0][:HELD_EACH]
+    return liked + [s for s in back if s.reward < 0][:HELD_EACH]
+
+
+def _eligible(sample: Sample, spec: RunSpec, preset: Preset, lessons: Lessons) -> bool:
+    cause = reason = None
+    if spec.parent - sample.version > preset.max_version_gap:
+        cause, reason = "version-gap", f"{spec.parent - sample.version} versions old"
+    elif not sample.exact and sample.version and sample.version not in spec.adapters:
+        cause, reason = "unusable", f"not exact, and run.json does not name the adapter of version {sample.version}"
+    elif sample.truncated and not sample.human:
+        cause, reason = "truncated", "cut short, and no person rated it"
+    if cause:
+        tokens = len(sample.tokens.reply)
+        lessons.outcomes[sample.rating] = Outcome(False, cause, tokens, 0, sample.exact, reason)
+    return cause is None
+
+
+def _band(
+    preset: Preset,
+    spec: RunSpec,
+    samples: Sequence[Sample],
+    old: Sequence[LogProbs],
+    behaviour: Sequence[Floats],
+    calibration: Sequence[Sample],
+    old_calibration: Sequence[LogProbs],
+    lessons: Lessons,
+    progress: Progress,
+) -> Band:
+    paper = Band(preset.band_low, preset.band_high)
+    if preset.band == "off":
+        progress.choice("band", "off", "the preset says so")
+        return OFF
+    if preset.band == "paper":
+        progress.choice("band", [paper.low, paper.high], "the preset says so")
+        return paper
+    sources: list[tuple[str, list[Floats]]] = [
+        (
+            "unrated completions of the parent version",
+            [
+                objective.log_ratio(o.sampled, s.behaviour)
+                for s, o in zip(calibration, old_calibration, strict=True)
+                if s.behaviour is not None
+            ],
+        ),
+        (
+            "the fresh rated samples themselves, for want of unrated ones",
+            [
+                objective.log_ratio(o.sampled, b)
+                for s, o, b in zip(samples, old, behaviour, strict=True)
+                if s.exact and s.version == spec.parent
+            ],
+        ),
+    ]
+    for source, ratios in sources:
+        log_x = np.concatenate(ratios) if ratios else np.empty(0)
+        log_x = log_x[np.abs(log_x) < objective.CLIP]  # the clip itself is a token outside the support
+        if len(log_x) < CALIBRATION_TOKENS:
+            continue
+        band = objective.calibrated(paper, log_x)
+        if band is None:
+            progress.warning(
+                f"log-probs of the server and of the trainer differ by {log_x.mean():+.2f} ± {log_x.std():.2f} nats "
+                f"a token on {source}: more than numeric noise. Look for another chat template, model or "
+                "quantisation; the paper's band is used."
+            )
+            return paper
+        lessons.metrics |= {"calibration_mu": band.mu, "calibration_sigma": band.sigma}
+        why = f"serving noise {band.mu:+.4f} ± {band.sigma:.4f} nats over {len(log_x)} tokens of {source}"
+        progress.choice("band", "calibrated", why)
+        return band
+    why = f"fewer than {CALIBRATION_TOKENS} fresh tokens to calibrate on"
+    progress.choice("band", [paper.low, paper.high], why)
+    return paper
+
+
+def _judge(
+    sample: Sample,
+    old: LogProbs,
+    ref: LogProbs,
+    verdict: Verdict,
+    spec: RunSpec,
+    preset: Preset,
+    lessons: Lessons,
+) -> None:
+    cause = verdict.cause(stale=sample.version != spec.parent)
+    value = objective.advantage(
+        sample.reward,
+        sample.weight,
+        spec.baseline,
+        weight_good=preset.weight_good,
+        clip=preset.advantage_clip,
+    )
+    lesson = Lesson(sample, old.plain, ref.plain, verdict.keep, value)
+    lessons.train.append(lesson)
+    lessons.outcomes[sample.rating] = Outcome(
+        used=False,  # until an optimiser step has used it
+        cause=cause,
+        tokens=len(old.plain),
+        accepted=int(verdict.keep.sum()),
+        exact=sample.exact,
+    )
+
+
+def _account(samples: Sequence[Sample], spec: RunSpec, lessons: Lessons, progress: Progress) -> None:
+    """Acceptance by cause, as shares of all reply tokens of the samples that reached the filter."""
+    rows = [(s, lessons.outcomes[s.rating]) for s in samples]
+    total = sum(o.tokens for _, o in rows)
+    if not total:
+        return
+
+    def share(chosen: list[tuple[Sample, Outcome]], accepted: bool = False) -> float:
+        return sum(o.accepted if accepted else o.tokens - o.accepted for _, o in chosen) / total
+
+    lessons.metrics["acceptance"] = share(rows, accepted=True)
+    for cause in ("fresh-mismatch", "stale"):
+        lessons.metrics[f"rejected_{cause.replace('-', '_')}"] = share([r for r in rows if r[1].cause == cause])
+    lessons.metrics["rejected_token"] = share([r for r in rows if r[1].cause in (None, "token")])
+    lessons.metrics["recomputed"] = sum(o.tokens for s, o in rows if not s.exact) / total
+    fresh = [o for s, o in rows if s.exact and s.version == spec.parent]
+    if fresh:
+        accepted = sum(o.accepted for o in fresh) / sum(o.tokens for o in fresh)
+        lessons.metrics["acceptance_fresh"] = accepted
+        if accepted < FRESH_FAULT:
+            progress.warning(
+                f"only {accepted:.0%} of the tokens that this very version produced pass the filter: the server "
+                "does not compute what the trainer computes (another chat template, quantisation or model)."
+            )
+    recomputed = sum(not s.exact for s in samples)
+    if recomputed:
+        progress.warning(
+            f"{recomputed} of {len(samples)} samples are not exact: their behaviour log-probs are recomputed, so "
+            "staleness is filtered and a mismatch of the server is not."
+        )
+
+
+def _up_to(samples: Sequence[Sample], tokens: int) -> list[Sample]:
+    chosen: list[Sample] = []
+    for sample in samples:
+        if sum(len(s.tokens.reply) for s in chosen) >= tokens:
+            break
+        chosen.append(sample)
+    return chosen
+
+
+def metrics_of(value: dict[str, Any]) -> dict[str, float]:
+    """Rounded for people and for JSON, which knows no NaN."""
+    return {k: round(float(v), 6) for k, v in value.items() if np.isfinite(v)}

@@ -1,0 +1,37 @@
+"""LoRA tensors to and from torch parameters and PEFT folders.
+
+Owns the shape on disk: adapter_model.safetensors and adapter_config.json, as PeftModel.from_pretrained and vLLM read
+them, with no path of this machine in it. Not here: atomicity and the manifest (adapter).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from peft import get_peft_model_state_dict
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+def save_adapter(model: Any, name: str, folder: Path, *, base_name: str) -> None:
+    tensors = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+    plain = {key: value.detach().to("cpu", torch.float32).contiguous() for key, value in tensors.items()}
+    save_file(plain, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = model.peft_config[name]
+    kept = config.base_model_name_or_path, config.inference_mode
+    config.base_model_name_or_path, config.inference_mode = base_name, True
+    try:
+        config.save_pretrained(str(folder))
+    finally:
+        config.base_model_name_or_path, config.inference_mode = kept
+
+
+def load_tensors(parameters: Mapping[str, Tensor], values: Mapping[str, NDArray[Any]]) -> None:
+    assert parameters.keys() == values.keys(), "these are another adapter's tensors"
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.from_numpy(values[name]))

@@ -1,0 +1,158 @@
+"""MIS-PO: policy gradient on samples of a slightly different policy, behind a hard two-level filter.
+
+Owns the mathematics: advantage, filter, loss. Pure functions on flat arrays, one entry a reply token (N,), with every
+mask a named number. Not here: where log-probs come from (samples, policies), when to step (loop). `verdict` and what
+feeds it has no θ in it and is plain numpy; `mis_po` has, so it takes the array module (`torch`, `mlx.core`, `numpy`)
+and its gradient goes through `theta` alone: the masks are comparisons, which have none.
+
+Step 3.5 Flash, arXiv 2602.10604v2 §5.2.1, as changed for single rated replies: facts in docs/training-log.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = Any  # numpy, torch or mlx
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Cause = Literal["fresh-mismatch", "stale", "token"]
+
+CLIP = 20.0  # nats: exp(20) is finite in fp32 and far outside every bound
+# Serving noise of a 4-bit server is about 0.2 nats a token. Past this it is not noise but another model or template,
+# and a band as wide as that would let it through.
+MAX_SIGMA = 0.5
+
+
+def advantage(reward: float, weight: float, baseline: float, *, weight_good: float, clip: float) -> float:
+    """A = w · (r − b), clipped. No z-score: it makes the baseline meaningless and a batch of one a zero."""
+    scale = weight * (weight_good if reward > 0 else 1.0)
+    return max(-clip, min(clip, scale * (reward - baseline)))
+
+
+def ema(baseline: float, rewards: Sequence[float], decay: float) -> float:
+    """The baseline after these rewards, in order. It starts at 0, which stands for 1/(1 − decay) neutral ones."""
+    for reward in rewards:
+        baseline = decay * baseline + (1 - decay) * reward
+    return baseline
+
+
+# --- the filter: which tokens and replies train ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """What log ρ̄ of a reply may be: the given band, widened to 3σ/√T of serving noise and never narrowed."""
+
+    low: float  # of ρ̄, not its log
+    high: float
+    mu: float = 0.0  # mean and deviation of log x over tokens, nats
+    sigma: float = 0.0
+
+    def limits(self, tokens: int) -> tuple[float, float]:
+        noise = 3 * self.sigma / math.sqrt(max(tokens, 1))
+        low = -math.inf if self.low <= 0 else math.log(self.low)
+        return min(low, self.mu - noise), max(math.log(self.high), self.mu + noise)
+
+
+OFF = Band(0.0, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the filter says of one reply."""
+
+    tokens: Bools  # (T,) inside [token_low, token_high]
+    log_rho: float  # mean log x
+    reply: bool  # log ρ̄ inside the band
+
+    @property
+    def keep(self) -> Bools:
+        return self.tokens & self.reply  # (T,)
+
+    def cause(self, *, stale: bool) -> Cause | None:
+        """Why nothing of this reply trains; None when something does."""
+        if not self.reply:
+            return "stale" if stale else "fresh-mismatch"
+        return None if self.tokens.any() else "token"
+
+
+def log_ratio(old: Floats, behaviour: Floats) -> Floats:
+    """log x_t = ℓ_old − ℓ_β, clipped so that its exp is finite. (T,)"""
+    clipped: Floats = np.clip(old - behaviour, -CLIP, CLIP)
+    return clipped
+
+
+def verdict(old: Floats, behaviour: Floats, *, token_low: float, token_high: float, band: Band) -> Verdict:
+    """The two-level filter on one reply; both (T,), both under the distribution that was sampled from.
+
+    ℓ_old is −inf where the token is outside the truncated support (top-p, top-k): such a token is masked and left
+    out of ρ̄, where one of them would outweigh all the others.
+    """
+    inside = np.isfinite(old)
+    log_x = log_ratio(np.where(inside, old, behaviour), behaviour)
+    x = np.exp(log_x)
+    log_rho = float(log_x[inside].mean()) if inside.any() else -CLIP
+    low, high = band.limits(int(inside.sum()))
+    return Verdict(
+        tokens=inside & (x >= token_low) & (x <= token_high),
+        log_rho=log_rho,
+        reply=low <= log_rho <= high,
+    )
+
+
+def calibrated(band: Band, log_x: Floats) -> Band | None:
+    """The band widened by the noise seen in `log_x` (N,) of fresh tokens; None when that is more than noise."""
+    mu, sigma = float(log_x.mean()), float(log_x.std())
+    if sigma > MAX_SIGMA or abs(mu) > MAX_SIGMA / 2:
+        return None
+    return Band(band.low, band.high, mu, sigma)
+
+
+# --- the loss ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the loss of N tokens needs besides θ; all (N,), all constants."""
+
+    old: Array  # ℓ_old, temperature only
+    ref: Array  # ℓ_ref, temperature only
+    keep: Array  # 1 where token and reply passed the filter
+    advantage: Array  # A of the token's reply
+    share: Array  # 1 / (T_i · replies in the batch): a sum with it is a mean of replies' means
+
+
+def k3(xp: Any, other: Array, theta: Array) -> Array:
+    """Schulman's estimator of KL(θ ‖ other) at each sampled token: never negative, low variance."""
+    gap = other - theta
+    return xp.exp(xp.clip(gap, -CLIP, CLIP)) - gap - 1.0
+
+
+def mis_po(
+    xp: Any, theta: Array, terms: Terms, *, kl_ref: float, guard_low: float, guard_high: float
+) -> tuple[Array, dict[str, Array]]:
+    """L = − Σ_i (1/T_i) Σ_t m M A ℓ_θ / n + β_KL · k3(θ‖ref), and what there is to know about it as sums over tokens.
+
+    The guard: a token that this run has already moved past the bounds in the direction of its advantage has no
+    gradient from it any more. It is a comparison, so it has none of its own.
+    """
+    moved = theta - terms.old  # (N,) log π_θ/π_old
+    guarded = ((terms.advantage > 0) & (moved > math.log(guard_high))) | (
+        (terms.advantage < 0) & (moved < math.log(guard_low))
+    )
+    train = xp.where(guarded, 0.0, terms.keep)  # (N,)
+    kl = k3(xp, terms.ref, theta)  # (N,)
+    actor = -(terms.share * train * terms.advantage * theta).sum()
+    loss = actor + kl_ref * (terms.share * kl).sum()
+    return loss, {
+        "loss": loss,
+        "kl_ref": kl.sum(),
+        "kl_old": k3(xp, terms.old, theta).sum(),
+        "guarded": xp.where(guarded, terms.keep, 0.0).sum(),
+    }

@@ -1,0 +1,65 @@
+"""What the loop needs of an array framework: log-probs, a backward pass, a step, a few replies.
+
+Owns the Protocol and nothing else. torch_policy has it for transformers + peft. Arrays that cross it are numpy; only
+the loss sees the framework's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.objective import Array, Terms
+from trainer.packing import Packed
+
+State = dict[str, NDArray[Any]]
+# (array module, ℓ_θ (N,), constants (N,)) -> (loss, sums)
+Loss = Callable[[Any, Array, Terms], tuple[Array, dict[str, Array]]]
+
+
+class LogProbs(NamedTuple):
+    plain: NDArray[np.float64]  # (N,) at the serving temperature, over the whole vocabulary
+    sampled: NDArray[np.float64]  # (N,) of the distribution sampled from: top-k and top-p too, −inf outside it
+
+
+class Policy(Protocol):
+    device: str
+    why: str  # why this device
+    choices: list[tuple[str, Any, str]]  # what was decided while loading: name, value, reason
+    tokenizer: Any
+    budget: int  # tokens a micro-batch, with padding
+
+    def wearing(self, adapter: Path | None) -> AbstractContextManager[None]:
+        """Inside it the model wears this adapter instead of the one in training; None is the bare base."""
+
+    def log_probs(self, packed: Packed) -> LogProbs:
+        """No gradient, no dropout, the same code path as `backward`; fp32 from the head on."""
+
+    def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
+        """Add this micro-batch's gradient to the step's. Returns the loss's sums."""
+
+    def step(self, learning_rate: float, max_grad_norm: float) -> float:
+        """One optimiser step with the gradient so far. Returns its norm; not finite: nothing was changed."""
+
+    def adapter(self) -> State:
+        """A copy of the adapter's tensors."""
+
+    def wear(self, adapter: Mapping[str, NDArray[Any]]) -> None:
+        """Put tensors from `adapter()` back."""
+
+    def optimiser(self) -> State: ...
+
+    def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None: ...
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int
+    ) -> list[list[int]]:
+        """One reply a prompt, in one batch, with its end token where it ended."""
+
+    def save(self, folder: Path) -> None:
+        """The adapter as a PEFT folder."""

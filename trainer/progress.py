@@ -1,0 +1,83 @@
+"""What a run says while it runs: one JSON line an event, on stdout and in progress.jsonl.
+
+Owns the event names of docs/architecture.md and the flag that asks a run to stop. A reader that has gone away never
+stops a run: the file has every line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any, Self
+
+
+class Stopped(Exception):
+    """The run was asked to stop, and did at a point from where it can go on."""
+
+
+class Stop:
+    """Set by SIGTERM, SIGINT or a closed stdin; looked at between micro-batches and after each step."""
+
+    def __init__(self) -> None:
+        self.why: str | None = None
+
+    def ask(self, why: str) -> None:
+        self.why = self.why or why
+
+    def check(self) -> None:
+        if self.why:
+            raise Stopped(self.why)
+
+    def on_signals(self) -> None:
+        def handler(number: int, frame: FrameType | None) -> None:
+            self.ask(f"got {signal.Signals(number).name}")
+
+        signal.signal(signal.SIGTERM, handler)
+        signal.signal(signal.SIGINT, handler)
+
+    def on_closed_stdin(self) -> None:
+        def watch() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                while os.read(sys.stdin.fileno(), 4096):
+                    pass
+            self.ask("stdin closed: the process that started this run has gone")
+
+        threading.Thread(target=watch, name="watch-stdin", daemon=True).start()
+
+
+class Progress:
+    def __init__(self, folder: Path, out: IO[str] | None = None) -> None:
+        self._file = (folder / "progress.jsonl").open("a", encoding="utf-8")
+        self._out = out
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        self._file.close()
+
+    def event(self, event: str, **fields: Any) -> None:
+        line = json.dumps({"event": event} | fields, ensure_ascii=False) + "\n"
+        self._file.write(line)
+        self._file.flush()
+        if self._out is not None:
+            try:
+                self._out.write(line)
+                self._out.flush()
+            except OSError:  # nobody reads any more
+                self._out = None
+
+    def phase(self, phase: str) -> None:
+        self.event("phase", phase=phase)
+
+    def choice(self, name: str, value: Any, why: str) -> None:
+        self.event("choice", name=name, value=value, why=why)
+
+    def warning(self, message: str) -> None:
+        self.event("warning", message=message)

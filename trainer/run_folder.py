@@ -1,0 +1,127 @@
+"""The run folder: the boundary between proxy and trainer, as plain files.
+
+Owns the names in it, reading run.json, writing atomically, the lock. Not here: what a sample means (samples), what a
+checkpoint holds (loop). The format is in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+
+
+class RunError(Exception):
+    """This run cannot be done. One sentence: what, where, what to do."""
+
+
+class Held(RunError):
+    """Another trainer holds the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """run.json."""
+
+    run: int
+    model: str
+    weights: str
+    version: int
+    parent: int  # 0: the base
+    out: Path
+    adapters: dict[int, Path] = field(default_factory=dict)
+    baseline: float = 0.0
+    seed: int = 0
+    threads: int = 0  # 0: as many as the environment gives
+    preset: str = "balanced"
+    overrides: dict[str, Any] = field(default_factory=dict)
+    gate: dict[str, float] = field(default_factory=dict)
+
+
+def read_spec(folder: Path) -> RunSpec:
+    path = folder / "run.json"
+    try:
+        raw = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{folder} is not a run folder: it has no run.json.") from None
+    except ValueError as error:
+        raise RunError(f"{path} is not JSON: {error}.") from None
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise RunError(f"{path} has format {raw.get('format') if isinstance(raw, dict) else raw!r}, not {FORMAT}.")
+    try:
+        spec = RunSpec(
+            run=int(raw["run"]),
+            model=str(raw["model"]),
+            weights=str(raw["weights"]),
+            version=int(raw["version"]),
+            parent=int(raw["parent"]),
+            out=Path(raw["out"]),
+            adapters={int(version): Path(where) for version, where in raw.get("adapters", {}).items()},
+            baseline=float(raw.get("baseline", 0.0)),
+            seed=int(raw.get("seed", 0)),
+            threads=int(raw.get("threads", 0)),
+            preset=str(raw.get("preset", "balanced")),
+            overrides=dict(raw.get("overrides", {})),
+            gate={name: float(value) for name, value in raw.get("gate", {}).items()},
+        )
+    except KeyError as error:
+        raise RunError(f"{path} lacks {error}.") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path} is wrong: {error}.") from None
+    if spec.parent and spec.parent not in spec.adapters:
+        raise RunError(f"{path} names version {spec.parent} as the parent but not its folder in `adapters`.")
+    if not -1 <= spec.baseline <= 1 or spec.threads < 0:
+        raise RunError(f"{path}: baseline must be within -1..1 and threads not below 0.")
+    return spec
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """(line number, object) of a JSON-lines file; None for a line that is not an object. A missing file is empty."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except ValueError:
+                value = None
+            yield number, value if isinstance(value, dict) else None
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Whole and on disk, or not there."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One trainer a folder. The kernel lets go of it however this process ends."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Held(f"another trainer is at work in {folder}.") from None
+        yield

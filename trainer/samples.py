@@ -1,0 +1,258 @@
+"""Run folder -> samples: token ids, reply, behaviour log-probs, reward. Asserts, never guesses.
+
+Owns what a line of samples.jsonl must hold, and the chat template for the lines whose ids are not exact. A bad line
+costs that line: it becomes `Unusable` with its reason, and the run goes on. Not here: log-probs under any model
+(policies), the filter (objective).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.objective import Floats
+from trainer.packing import Tokens
+from trainer.run_folder import read_lines
+
+# Servers write −9999 (or lower) where they have no log-prob; no token that was really sampled comes near it.
+PLACEHOLDER = -1000.0
+ROUNDING = 1e-3  # a log-prob of 0 may come back as 0.0004 from a half-precision server
+PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
+
+
+class BadLine(Exception):
+    """One reason why this line cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    rating: str
+    held: bool  # for the gate only
+    version: int  # that produced it; 0 is the base
+    reward: float
+    weight: float
+    human: bool
+    truncated: bool  # finish_reason is "length"
+    tokens: Tokens
+    behaviour: Floats | None  # (T,) ℓ_β as captured; None: to be recomputed under `version`
+    messages: tuple[dict[str, Any], ...] = ()
+    comment: str | None = None
+    correction: str | None = None
+
+    @property
+    def exact(self) -> bool:
+        return self.behaviour is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    rating: str
+    reason: str
+
+
+class Template:
+    """The model's chat template: messages in OpenAI form -> ids, as the server would have rendered them."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.vocabulary = len(tokenizer)
+        self.end = self._end_of_turn()
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Any = None) -> tuple[int, ...]:
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                [_plain(m) for m in messages], tools=tools, add_generation_prompt=True, return_dict=False
+            )
+        except BadLine:
+            raise
+        except Exception as error:  # a template is a program of the model's; it may raise anything
+            raise BadLine(f"the chat template refuses these messages: {error}") from None
+        return tuple(ids)
+
+    def reply(self, text: str, *, ended: bool) -> tuple[int, ...]:
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return (*ids, self.end) if ended else tuple(ids)
+
+    def text(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _end_of_turn(self) -> int:
+        """The token that the template puts after a reply: not every model's turns end with its eos_token."""
+        asked = [{"role": "user", "content": "a"}]
+        eos = self._tokenizer.eos_token_id
+        assert eos is not None, "the tokenizer names no end token"
+        try:
+            before = self._tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
+            whole = self._tokenizer.apply_chat_template(
+                [*asked, {"role": "assistant", "content": "b"}], return_dict=False
+            )
+        except Exception:
+            return int(eos)
+        special = set(self._tokenizer.all_special_ids)
+        return int(next((i for i in whole[len(before) :] if i in special), eos))
+
+
+def load(path: Path, template: Template, *, max_seq_len: int) -> tuple[list[Sample], list[Unusable]]:
+    """The samples of samples.jsonl in order, and the lines that cannot be used."""
+    samples: list[Sample] = []
+    unusable: list[Unusable] = []
+    seen: set[str] = set()
+    for number, line in read_lines(path):
+        rating = str(line.get("rating") or f"line {number}") if line else f"line {number}"
+        try:
+            if line is None:
+                raise BadLine("not a JSON object")
+            if rating in seen:
+                raise BadLine("this rating is already in the run")
+            seen.add(rating)
+            samples.append(parse(line, rating, template, max_seq_len=max_seq_len))
+        except BadLine as error:
+            unusable.append(Unusable(rating, str(error)))
+    return samples, unusable
+
+
+def load_calibration(path: Path, template: Template, *, version: int, max_seq_len: int) -> list[Sample]:
+    """Exact completions of `version` from calibration.jsonl, newest first. Others say nothing about serving noise."""
+    fresh: list[Sample] = []
+    for number, line in read_lines(path):
+        if line is None or line.get("exact") is not True or line.get("version") != version:
+            continue
+        try:
+            neutral = line | {"reward": 0.0, "weight": 1.0}
+            sample = parse(neutral, f"calibration {number}", template, max_seq_len=max_seq_len)
+        except BadLine:
+            continue
+        if sample.exact:
+            fresh.append(sample)
+    return fresh[::-1]
+
+
+def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_len: int) -> Sample:
+    reward = _number(line, "reward")
+    if not -1 <= reward <= 1:
+        raise BadLine(f"reward {reward} is outside -1..1")
+    weight = _number(line, "weight", 1.0)
+    if weight <= 0:
+        raise BadLine(f"weight {weight} is not above 0")
+    version = line.get("version")
+    if not isinstance(version, int) or version < 0:
+        raise BadLine(f"version {version!r} is not a version number")
+    if line.get("split", "train") not in ("train", "held"):
+        raise BadLine(f"split {line.get('split')!r} is neither train nor held")
+    finish = line.get("finish_reason")
+    tokens, behaviour = _exact(line, template) if line.get("exact") is True else (_rendered(line, template), None)
+    if len(tokens) > max_seq_len:
+        raise BadLine(f"{len(tokens)} tokens, max_seq_len is {max_seq_len}")
+    return Sample(
+        rating=rating,
+        held=line.get("split") == "held",
+        version=version,
+        reward=reward,
+        weight=weight,
+        human=bool(line.get("human", True)),
+        truncated=finish == "length",
+        tokens=tokens,
+        behaviour=behaviour,
+        messages=tuple(line.get("messages") or ()),
+        comment=line.get("comment"),
+        correction=line.get("correction"),
+    )
+
+
+def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None]:
+    prompt = _ids(line, "prompt_token_ids", template.vocabulary)
+    reply = _ids(line, "token_ids", template.vocabulary)
+    raw = line.get("logprobs")
+    if not isinstance(raw, list):
+        raise BadLine("says exact but has no logprobs")
+    if len(raw) != len(reply):
+        raise BadLine(f"says exact but has {len(reply)} token ids and {len(raw)} log-probs")
+    try:
+        behaviour = np.asarray(raw, np.float64)
+    except (TypeError, ValueError):
+        raise BadLine("logprobs are not all numbers") from None
+    if behaviour.ndim != 1 or not np.isfinite(behaviour).all():
+        raise BadLine("a log-prob is not finite")
+    if behaviour.max() > ROUNDING:
+        raise BadLine(f"a log-prob is {behaviour.max():.3g}, above 0")
+    if behaviour.min() < PLACEHOLDER:
+        raise BadLine(f"a log-prob is {behaviour.min():.6g}: a server's placeholder, not a measurement")
+    sampling = line.get("sampling") or {}
+    if not isinstance(sampling, dict):
+        raise BadLine("sampling is not an object")
+    temperature = _number(sampling, "temperature", 1.0)
+    top_p = _number(sampling, "top_p", 1.0)
+    top_k = int(_number(sampling, "top_k", 0))
+    if temperature < 0 or not 0 < top_p <= 1:
+        raise BadLine(f"temperature {temperature} with top_p {top_p} is not a way to sample")
+    greedy = temperature == 0  # log-probs are those at temperature 1, over the whole vocabulary
+    tokens = Tokens(
+        prompt, reply, 1.0 if greedy else temperature, 1.0 if greedy else top_p, 0 if greedy else max(top_k, 0)
+    )
+    # Log-probs under penalties are of a distribution that depends on the text so far in each server's own way.
+    penalised = any(_number(sampling, name, off) != off for name, off in PENALTIES.items())
+    return tokens, None if penalised else behaviour
+
+
+def _rendered(line: Mapping[str, Any], template: Template) -> Tokens:
+    """An inexact line: the trainer's own rendering. All of it is recomputed; nothing is compared by mistake."""
+    messages, text = line.get("messages"), line.get("text")
+    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+        raise BadLine("not exact and without messages to render")
+    if not isinstance(text, str) or not text:
+        raise BadLine("not exact and without text")
+    prompt = template.prompt(messages, line.get("tools"))
+    reply = template.reply(text, ended=line.get("finish_reason") == "stop")
+    sampling = line.get("sampling")
+    temperature = _number(sampling, "temperature", 1.0) if isinstance(sampling, dict) else 1.0
+    if not prompt or not reply:
+        raise BadLine("renders to no tokens")
+    return Tokens(prompt, reply, temperature if temperature > 0 else 1.0)
+
+
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """As templates want it: text parts joined, tool arguments as objects. What is not text cannot be trained on."""
+    plain = dict(message)
+    content = plain.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+            raise BadLine("a message holds more than text")
+        plain["content"] = "\n".join(str(part.get("text", "")) for part in content)
+    elif content is None:
+        plain["content"] = ""
+    calls = [json.loads(json.dumps(call)) for call in plain.get("tool_calls") or ()]
+    for call in calls:
+        function = call.get("function", {})
+        if isinstance(function.get("arguments"), str):
+            try:
+                function["arguments"] = json.loads(function["arguments"])
+            except ValueError:
+                raise BadLine("a tool call's arguments are not JSON") from None
+    if calls:
+        plain["tool_calls"] = calls
+    return plain
+
+
+def _ids(line: Mapping[str, Any], name: str, vocabulary: int) -> tuple[int, ...]:
+    ids = line.get(name)
+    if not isinstance(ids, list) or not ids:
+        raise BadLine(f"says exact but has no {name}")
+    for i in ids:
+        if type(i) is not int or not 0 <= i < vocabulary:
+            raise BadLine(f"{name} holds {i!r}, which this model's {vocabulary} tokens do not have")
+    return tuple(ids)
+
+
+def _number(line: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    value = line.get(name)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadLine(f"{name} is {value!r}, not a number")
+    return float(value)

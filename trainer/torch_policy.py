@@ -1,0 +1,292 @@
+"""transformers + peft behind the Policy protocol: one model load a run, one LoRA in training, any other to wear.
+
+Owns torch. Log-probs are computed one way for ℓ_old, ℓ_ref and training: hidden states of reply tokens only, then
+the head, then a log-softmax in fp32 at the serving temperature. Dropout is off throughout: a person's few ratings
+are not what it was made for, and ℓ_old must be what the first step sees. Not here: what is trained on (loop).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from config.presets import Preset
+from trainer.lora_files import load_tensors, save_adapter
+from trainer.objective import Terms
+from trainer.packing import Packed
+from trainer.policy import LogProbs, Loss, State
+
+TRAINED = "default"  # PEFT's name for the adapter in training
+BUDGET = 640  # tokens a micro-batch: measured on 2 cores, see docs/training-log.md
+HEAD_ROWS = 1024  # rows of (N, V) logits at a time without gradient
+SHARE_OF_FREE_MEMORY = 0.6  # what training may plan with; the server beside it grows too
+
+
+class TorchPolicy:
+    def __init__(self, weights: Path, preset: Preset, *, parent: Path | None, threads: int, seed: int) -> None:
+        self.choices: list[tuple[str, Any, str]] = []
+        self.device, self.why = find_device()
+        if self.device == "cpu" and threads:
+            torch.set_num_threads(threads)
+        torch.manual_seed(seed)
+        transformers_logging.disable_progress_bar()
+        self.tokenizer = AutoTokenizer.from_pretrained(weights)
+        causal = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32).to(self.device)
+        for module in causal.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        if getattr(causal.config, "attention_dropout", 0):
+            causal.config.attention_dropout = 0.0
+        self._weights_name = weights.name
+        self.model = self._with_adapter(causal, preset, parent)
+        self.model.eval()
+        self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        assert self.trained, "no parameter is trainable"
+        self._causal: Any = self.model.get_base_model()
+        self._scale_logits = _logit_scaling(self._causal.config)
+        self._optimiser = torch.optim.AdamW(self.trained.values(), lr=preset.learning_rate, weight_decay=0.0)
+        self.budget = BUDGET
+        self._checkpointing = self._plan_memory(preset)
+        self._check_head()
+
+    # --- which adapter the model wears ---
+
+    def _with_adapter(self, causal: Any, preset: Preset, parent: Path | None) -> Any:
+        if parent is not None:
+            with _peft():
+                model = PeftModel.from_pretrained(causal, parent, adapter_name=TRAINED, is_trainable=True)
+            config = model.peft_config[TRAINED]
+            if (config.r, float(config.lora_alpha)) != (preset.rank, preset.alpha):
+                why = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
+                self.choices.append(("rank", config.r, why))
+            config.lora_dropout = 0.0
+            self.choices.append(("start", parent.name, "warm start: its weights go on training"))
+            return model
+        self.choices.append(("start", "base", "no parent: a new adapter that changes nothing yet"))
+        config = LoraConfig(
+            r=preset.rank,
+            lora_alpha=preset.alpha,
+            target_modules="all-linear",
+            lora_dropout=0.0,
+            bias="none",
+            task_type="CAUSAL_LM",
+        )
+        with _peft():
+            return get_peft_model(causal, config, adapter_name=TRAINED)
+
+    @contextlib.contextmanager
+    def wearing(self, adapter: Path | None) -> Iterator[None]:
+        if adapter is None:
+            with self.model.disable_adapter():
+                yield
+            return
+        name = f"worn-{adapter.name.replace('.', '-')}"
+        with _peft():
+            self.model.load_adapter(str(adapter), adapter_name=name)
+        try:
+            self.model.set_adapter(name)
+            yield
+        finally:
+            self.model.set_adapter(TRAINED)
+            self.model.delete_adapter(name)
+
+    # --- log-probs ---
+
+    def log_probs(self, packed: Packed) -> LogProbs:
+        with torch.inference_mode():
+            hidden = self._hidden(packed)  # (N, H)
+            plain, sampled = [], []
+            for first in range(0, hidden.shape[0], HEAD_ROWS):
+                part = slice(first, first + HEAD_ROWS)
+                logits = self._logits(hidden[part], packed, part)  # (n, V)
+                target = self._tensor(packed.target)[part]
+                own = _gather(logits, target)  # (n,)
+                plain.append(own)
+                if packed.truncated:
+                    top_p, top_k = self._tensor(packed.top_p)[part], self._tensor(packed.top_k)[part]
+                    sampled.append(own - _support(logits, target, top_p, top_k))
+        whole = torch.cat(plain).double().cpu().numpy()
+        return LogProbs(whole, torch.cat(sampled).double().cpu().numpy() if sampled else whole)
+
+    def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
+        if self._checkpointing:
+            self.model.train()  # transformers checkpoints only then; every dropout is 0
+        theta = _gather(self._logits(self._hidden(packed), packed, slice(None)), self._tensor(packed.target))  # (N,)
+        self.model.eval()
+        constants = Terms(*(self._tensor(np.asarray(getattr(terms, f), np.float32)) for f in Terms.__slots__))
+        value, sums = loss(torch, theta, constants)
+        value.backward()
+        return {name: float(total.detach()) for name, total in sums.items()}
+
+    def _hidden(self, packed: Packed) -> Tensor:
+        # No attention mask: padding is on the right, and without one SDPA takes its fast causal path.
+        ids = self._tensor(packed.ids)  # (B, S)
+        states = self._causal.base_model(input_ids=ids, use_cache=False).last_hidden_state  # (B, S, H)
+        gathered: Tensor = states[self._tensor(packed.row), self._tensor(packed.column)]  # (N, H)
+        return gathered
+
+    def _logits(self, hidden: Tensor, packed: Packed, part: Any) -> Tensor:
+        """(n, H) -> (n, V) in fp32 at the serving temperature."""
+        logits = self._scale_logits(self._causal.get_output_embeddings()(hidden).float())
+        scaled: Tensor = logits / self._tensor(packed.temperature)[part, None]
+        return scaled
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _check_head(self) -> None:
+        """The short way through the head must give the model's own logits; a model with another head is refused."""
+        ids = torch.arange(2, 10, device=self.device)[None] % self._causal.config.get_text_config().vocab_size
+        with torch.inference_mode():
+            own = self._causal(input_ids=ids, use_cache=False).logits.float()  # (1, 8, V)
+            states = self._causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            short = self._scale_logits(self._causal.get_output_embeddings()(states).float())
+        gap = float((own - short).abs().max())
+        if not gap <= 1e-3 * max(1.0, float(own.abs().max())):
+            raise ValueError(
+                f"{type(self._causal).__name__} computes its logits in a way that this trainer does not "
+                f"know (they differ by {gap:.3g}): log-probs would be wrong."
+            )
+
+    # --- training ---
+
+    def step(self, learning_rate: float, max_grad_norm: float) -> float:
+        for group in self._optimiser.param_groups:
+            group["lr"] = learning_rate
+        norm = float(torch.nn.utils.clip_grad_norm_(list(self.trained.values()), max_grad_norm))
+        if np.isfinite(norm):
+            self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        return norm
+
+    def adapter(self) -> State:
+        return {name: p.detach().cpu().numpy().copy() for name, p in self.trained.items()}
+
+    def wear(self, adapter: Mapping[str, NDArray[Any]]) -> None:
+        load_tensors(self.trained, adapter)
+
+    def optimiser(self) -> State:
+        state: State = {}
+        for name, p in self.trained.items():
+            for key, value in self._optimiser.state.get(p, {}).items():
+                state[f"{key}/{name}"] = value.detach().cpu().numpy().copy()
+        return state
+
+    def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
+        for key, value in optimiser.items():
+            field, name = key.split("/", 1)
+            tensor = torch.from_numpy(np.array(value))
+            p = self.trained[name]
+            # AdamW keeps its step count on the CPU.
+            self._optimiser.state[p][field] = tensor if field == "step" else tensor.to(p.device)
+
+    def _plan_memory(self, preset: Preset) -> bool:
+        """Whether activations must be recomputed instead of kept; turns that on."""
+        config = self._causal.config.get_text_config()
+        width = 14 * config.hidden_size + 6 * (getattr(config, "intermediate_size", None) or 4 * config.hidden_size)
+        tokens = min(self.budget, preset.max_seq_len)
+        # Per token and layer: the inputs of every linear and of its LoRA, norms, attention; then logits twice over.
+        need = 4 * tokens * (config.num_hidden_layers * width + 3 * config.vocab_size)
+        free = torch.cuda.mem_get_info()[0] if self.device == "cuda" else psutil.virtual_memory().available
+        why = f"{tokens} tokens a micro-batch need about {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+        on = bool(need > SHARE_OF_FREE_MEMORY * free)
+        self.choices.append(("gradient_checkpointing", on, why))
+        if on:
+            self._causal.gradient_checkpointing_enable({"use_reentrant": False})
+            self._causal.enable_input_require_grads()  # else no gradient enters the first recomputed layer
+        return on
+
+    # --- replies and files ---
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int
+    ) -> list[list[int]]:
+        width = max(map(len, prompts))
+        end = _end_ids(self.tokenizer, self._causal)
+        ids = torch.full((len(prompts), width), end[0], device=self.device)  # (B, P), padded on the left
+        mask = torch.zeros_like(ids)
+        for i, prompt in enumerate(prompts):
+            ids[i, width - len(prompt) :] = torch.tensor(prompt)
+            mask[i, width - len(prompt) :] = 1
+        torch.manual_seed(seed)
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        with torch.inference_mode():
+            out = self.model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=max_tokens,
+                eos_token_id=end,
+                pad_token_id=end[0],
+                **(sampling if temperature > 0 else {"do_sample": False}),
+            )[:, width:]  # (B, ≤ max_tokens)
+        return [_until_end(row, end) for row in out.tolist()]
+
+    def save(self, folder: Path) -> None:
+        save_adapter(self.model, TRAINED, folder, base_name=self._weights_name)
+
+
+@contextlib.contextmanager
+def _peft() -> Iterator[None]:
+    """peft 0.21 asks transformers 5.23 for a property under its old name, and that warns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        yield
+
+
+def find_device() -> tuple[str, str]:
+    if torch.cuda.is_available():
+        return "cuda", f"{torch.cuda.get_device_name()} found"
+    return "cpu", "no CUDA found"
+
+
+def _logit_scaling(config: Any) -> Any:
+    """What a model does to its logits after the head: nothing, a soft cap (Gemma 2), or one factor."""
+    config = config.get_text_config()
+    cap = getattr(config, "final_logit_softcapping", None)
+    if cap:
+        return lambda logits: torch.tanh(logits / cap) * cap
+    factor = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+    return (lambda logits: logits * factor) if factor != 1.0 else (lambda logits: logits)
+
+
+def _gather(logits: Tensor, target: Tensor) -> Tensor:
+    """log-softmax (n, V) at the targets (n,), without writing the whole of it down."""
+    return logits.gather(-1, target[:, None]).squeeze(-1) - logits.logsumexp(-1)
+
+
+def _support(logits: Tensor, target: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
+    """log of the mass that top-k, then top-p keep (n,); +inf where the target is not kept."""
+    ordered, order = logits.sort(-1, descending=True)  # (n, V)
+    rank = torch.arange(ordered.shape[-1], device=logits.device)
+    ordered = ordered.masked_fill((rank >= top_k[:, None]) & (top_k > 0)[:, None], -torch.inf)
+    shares = ordered.softmax(-1)
+    before = shares.cumsum(-1) - shares  # mass of the likelier tokens
+    kept = (before < top_p[:, None]) & ordered.isfinite()  # the first always
+    place = (order == target[:, None]).to(torch.int8).argmax(-1)
+    mass = torch.where(kept, logits.gather(-1, order), -torch.inf).logsumexp(-1) - logits.logsumexp(-1)
+    return torch.where(kept.gather(-1, place[:, None]).squeeze(-1), mass, torch.inf)
+
+
+def _end_ids(tokenizer: Any, causal: Any) -> list[int]:
+    configured = getattr(causal.generation_config, "eos_token_id", None)
+    ids = configured if isinstance(configured, list) else [configured]
+    return [i for i in ids if i is not None] or [tokenizer.eos_token_id]
+
+
+def _until_end(ids: list[int], end: Sequence[int]) -> list[int]:
+    for n, i in enumerate(ids):
+        if i in end:
+            return ids[: n + 1]
+    return ids
