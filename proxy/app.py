@@ -13,7 +13,6 @@ from typing import Final
 import aiohttp
 import structlog
 from aiohttp import web
-from trainer.launch import Launcher
 
 from config.settings import Settings
 from proxy import security
@@ -23,6 +22,7 @@ from proxy.control import Control
 from proxy.dialects import DIALECTS, Dialect
 from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
+from proxy.exchange import Parts
 from proxy.feedback import Feedback
 from proxy.learner import Learner
 from proxy.lifecycle import Tasks
@@ -33,6 +33,7 @@ from proxy.status import StatusReport
 from proxy.swap import Swap
 from store.errors import StoreError
 from store.store import Store
+from trainer.launch import Launcher
 
 log = structlog.get_logger()
 
@@ -51,7 +52,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     learner = Learner(settings, store, backend, swap, launcher, events, metrics, tasks, lambda: relay.last_request)
     status = StatusReport(store, backend, swap, learner)
     commands = ChatCommands(store, feedback, status.text)
-    relay = Relay(settings, store, backend, swap, commands, metrics, tasks)
+    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks), commands)
     models = Models(store, backend, swap)
     control = Control(store, backend, swap, learner, status, events, metrics)
 
@@ -84,10 +85,10 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             sock_read=settings.backend.read_timeout_s,
         )
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as http:
-            relay.http = http
+            relay.parts.http = http
             await backend.start(http, swap.restore)
             await _restored(swap)
-            learner.start()
+            await learner.start()
             tasks.spawn("wake-learner", _wake_on_ratings(events, learner))
             tasks.spawn("expire", _expire(store, settings))
             yield

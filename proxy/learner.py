@@ -74,7 +74,8 @@ class Learner:
 
     # What others ask for
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        self.paused = bool(await self._store.get_meta("paused", False))
         self._tasks.spawn("learner", self._loop())
 
     def wake(self) -> None:
@@ -174,7 +175,6 @@ class Learner:
     # The loop
 
     async def _loop(self) -> None:
-        self.paused = bool(await self._store.get_meta("paused", False))
         await self._finish_swap()
         while True:
             self._wake.clear()  # before the step: what comes during it calls for another
