@@ -17,6 +17,7 @@ from aiohttp import web
 from config.settings import Settings
 from proxy import security
 from proxy.backends.base import Backend
+from proxy.capture import Health
 from proxy.chat_command import ChatCommands
 from proxy.control import Control
 from proxy.dialects import DIALECTS, Dialect
@@ -46,13 +47,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
-    events, metrics, tasks = Events(), Metrics(), Tasks()
+    events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
     swap = Swap(store, backend, tasks, events)
     feedback = Feedback(store, events, metrics)
     learner = Learner(settings, store, backend, swap, launcher, events, metrics, tasks, lambda: relay.last_request)
-    status = StatusReport(store, backend, swap, learner)
+    status = StatusReport(store, backend, swap, learner, health)
     commands = ChatCommands(store, feedback, status.text)
-    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks), commands)
+    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health), commands)
     models = Models(store, backend, swap)
     control = Control(store, backend, swap, learner, status, events, metrics)
 

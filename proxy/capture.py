@@ -42,13 +42,22 @@ def choice_id(request_id: str, choice: int) -> str:
     return request_id if choice == 0 else f"{request_id}.{choice}"
 
 
+class Health:
+    """Whether the disk takes what is captured; `problem` is for `status`."""
+
+    problem: str | None = None
+
+
 class Capture:
     """The completions of one request, from sent to committed."""
 
-    def __init__(self, store: Store, metrics: Metrics, dialect: Dialect, first: NewCompletion, n: int) -> None:
+    def __init__(
+        self, store: Store, metrics: Metrics, health: Health, dialect: Dialect, first: NewCompletion, n: int
+    ) -> None:
         self.id = first.request_id
         self._store = store
         self._metrics = metrics
+        self._health = health
         self._fold = dialect.fold()
         self._dialect = dialect
         self._broken: str | None = None
@@ -101,8 +110,10 @@ class Capture:
                 await self._store.record(self._rows, rows)
         except StoreError as failed:
             self._metrics.not_stored.inc(len(rows))
+            self._health.problem = f"Answers are relayed but not captured: {failed}"
             log.error("completion not stored", completion=self.id, error=str(failed))
             return False
+        self._health.problem = None
         self._metrics.captured.labels(status).inc(len(rows))
         return True
 

@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.backends.openai import down
-from proxy.capture import Capture
+from proxy.capture import Capture, Health
 from proxy.dialects import Asked, Dialect
 from proxy.errors import BackendBroke, Conflict, ProxyError
 from proxy.lifecycle import Tasks
@@ -49,6 +49,7 @@ class Parts:
     swap: Swap
     metrics: Metrics
     tasks: Tasks
+    health: Health
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
@@ -82,7 +83,9 @@ class Exchange:
     async def capture_as(self, row: NewCompletion) -> None:
         """Raises Conflict where the client chose an id that exists."""
         own_id = "x-rl-completion-id" in self._request.headers
-        self._capture = Capture(self._parts.store, self._parts.metrics, self._dialect, row, self._asked.n)
+        self._capture = Capture(
+            self._parts.store, self._parts.metrics, self._parts.health, self._dialect, row, self._asked.n
+        )
         try:
             await self._capture.begin(wait=own_id)
         except DuplicateCompletion:

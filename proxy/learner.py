@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 import structlog
-from trainer.launch import AdapterError, Job, Launcher, LaunchError, verify_adapter
 
 from config.settings import Settings
 from proxy import run_folder
@@ -28,12 +27,15 @@ from proxy.metrics import Metrics
 from proxy.swap import Swap
 from store.records import Adapter, Fresh, Run
 from store.store import Store
+from trainer.launch import AdapterError, Job, Launcher, LaunchError, verify_adapter
 
 log = structlog.get_logger()
 
 LOOK_AGAIN_S: Final = 5.0  # for what no event tells: quiet, memory
 HELD_BEFORE: Final = 32  # held-back samples of earlier runs that the gate sees again
 RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
+HELD: Final = 75  # how a trainer ends that finds another at work in its folder
+HELD_PAUSE_S: Final = 1.0
 DONE_BADLY: Final = {"rejected", "empty", "failed"}
 
 
@@ -256,36 +258,43 @@ class Learner:
     async def _train(self, run: Run) -> None:
         """Supervise the trainer until the run has ended, or until it is stopped at a checkpoint."""
         folder = Path(run.folder)
+        status = None
         while (found := run_folder.result(folder)) is None:
-            if run.attempts >= self._settings.train.max_attempts:
+            if status == HELD:  # a trainer of ours before us is still ending; that is no attempt
+                await asyncio.sleep(HELD_PAUSE_S)
+            elif run.attempts >= self._settings.train.max_attempts:
                 reason = f"the trainer ended {run.attempts} times without a result; see {folder}/trainer.log"
                 await self._end(run, "failed", reason, None)
                 return
-            await self._store.run_started(run.id)
-            run = await self._store.run(run.id) or run
-            self.run, self.progress = run, {}
+            else:
+                await self._store.run_started(run.id)
+                run = await self._store.run(run.id) or run
             self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
-            try:
-                status = await self._supervise(folder)
-            finally:
-                self.run, self._job = None, None
+            status = await self._supervise(run)
             if self.paused or self._stopping:
                 return
             log.info("trainer ended", run=run.id, status=status)
         await self._take(run, found)
 
-    async def _supervise(self, folder: Path) -> int:
+    async def _supervise(self, run: Run) -> int:
+        """One trainer process, from start to end. It never outlives this call."""
         train = self._settings.train
         try:
-            self._job = await self._launcher.start(folder, threads=train.threads, nice=train.nice)
+            job = await self._launcher.start(Path(run.folder), threads=train.threads, nice=train.nice)
         except LaunchError as error:
-            log.error("trainer did not start", error=str(error))
+            log.error("trainer did not start", run=run.id, error=str(error))
             return -1
-        async for event in self._job.events():
-            self.progress[event.get("event", "")] = event
-            assert self.run is not None
-            self._events.emit("run", run=self.run.id, **event)
-        return await self._job.wait()
+        self.run, self._job, self.progress = run, job, {}
+        try:
+            if self.paused or self._stopping:  # said while the process was starting
+                await job.terminate()
+            async for event in job.events():
+                self.progress[event.get("event", "")] = event
+                self._events.emit("run", **{**event, "run": run.id})
+            return await job.wait()
+        finally:
+            self.run, self._job = None, None
+            await job.terminate()
 
     async def _take(self, run: Run, found: dict[str, Any]) -> None:
         """The trainer's last word, into the store; a passed candidate goes live."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxy.backends.base import Backend
+from proxy.capture import Health
 from proxy.errors import ProxyError
 from proxy.learner import Learner
 from proxy.swap import Swap
@@ -13,11 +14,12 @@ from store.store import Store
 
 
 class StatusReport:
-    def __init__(self, store: Store, backend: Backend, swap: Swap, learner: Learner) -> None:
+    def __init__(self, store: Store, backend: Backend, swap: Swap, learner: Learner, health: Health) -> None:
         self._store = store
         self._backend = backend
         self._swap = swap
         self._learner = learner
+        self._health = health
 
     async def full(self) -> dict[str, Any]:
         fresh, runs = await self._learner.fresh(), await self._store.runs(limit=1)
@@ -53,7 +55,7 @@ class StatusReport:
             },
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),
-            "problem": self._swap.problem,
+            "problem": self._health.problem or self._swap.problem,
         }
 
     async def text(self) -> str:

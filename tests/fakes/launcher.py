@@ -17,12 +17,16 @@ class FakeJob:
         self._stopped = asyncio.Event()
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
+        yield {"event": "start", "run": 1, "device": "cpu", "why": "it is a fake"}
         yield {"event": "step", "step": 1, "steps": 2, "loss": 0.5, "eta_s": 1.0}
 
     async def wait(self) -> int:
         if self._launcher.hold:
             await self._stopped.wait()
             return 143
+        if self._launcher.held > 0:
+            self._launcher.held -= 1
+            return 75
         if self._launcher.crashes > 0:
             self._launcher.crashes -= 1
             return -9
@@ -39,6 +43,7 @@ class FakeLauncher:
     def __init__(self) -> None:
         self.outcome = "passed"
         self.crashes = 0
+        self.held = 0  # trainers that find another at work in their folder
         self.hold = False
         self.started: list[Path] = []
         self.lacks: str | None = None

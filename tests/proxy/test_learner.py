@@ -107,6 +107,14 @@ async def test_a_trainer_that_always_crashes_gives_up(proxy: Proxy) -> None:
     assert len(proxy.launcher.started) == 3 and "3 times" in status["last_run"]["reason"]
 
 
+async def test_a_trainer_that_finds_another_at_work_waits(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.learner.HELD_PAUSE_S", 0.01)
+    proxy.launcher.held = 5
+    await rated(proxy, 4)
+    status = await until(proxy, live=1)
+    assert status["last_run"]["attempts"] == 1 and len(proxy.launcher.started) == 6
+
+
 async def test_an_adapter_that_is_corrupt_is_not_published(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.fakes import launcher
 
