@@ -93,12 +93,15 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             tasks.spawn("wake-learner", _wake_on_ratings(events, learner))
             tasks.spawn("expire", _expire(store, settings))
             yield
-            await learner.stop()
             await tasks.drain_named("finish-", DRAIN_S)
             await tasks.cancel()
             await backend.stop()
 
+    async def stop_learning(app: web.Application) -> None:
+        await learner.stop()  # first, while running answers still have their time to end
+
     app.cleanup_ctx.append(running)
+    app.on_shutdown.append(stop_learning)
     return app
 
 

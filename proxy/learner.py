@@ -178,7 +178,7 @@ class Learner:
 
     async def _loop(self) -> None:
         await self._finish_swap()
-        while True:
+        while not self._stopping:
             self._wake.clear()  # before the step: what comes during it calls for another
             try:
                 await self._step()
@@ -186,10 +186,11 @@ class Learner:
                 log.exception("learner")
                 self._events.emit("problem", message=f"Training could not go on: {error}")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), LOOK_AGAIN_S)
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await self._wake.wait()
 
     async def _step(self) -> None:
-        if self.paused:
+        if self.paused or self._stopping:
             return
         for run in await self._store.open_runs():  # left by a crash, a stop or a pause
             await self._prepare(run)
@@ -272,6 +273,7 @@ class Learner:
             self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
             status = await self._supervise(run)
             if self.paused or self._stopping:
+                await self._store.run_paused(run.id)  # told to stop: that was no failed attempt
                 return
             log.info("trainer ended", run=run.id, status=status)
         await self._take(run, found)

@@ -18,7 +18,6 @@ from typing import Final
 
 import structlog
 from aiohttp import web
-from trainer.launch import LocalLauncher
 
 from config.settings import Settings
 from proxy import security
@@ -26,6 +25,7 @@ from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.server_address import ADDRESS_FILE
 from store.store import Store
+from trainer.launch import LocalLauncher
 
 STOP_S: Final = 30.0  # how long running answers may take to end
 

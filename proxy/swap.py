@@ -15,7 +15,6 @@ from typing import Any
 
 import aiohttp
 import structlog
-from trainer.launch import AdapterError, verify_adapter
 
 from proxy.backends.base import Backend
 from proxy.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
@@ -24,6 +23,7 @@ from proxy.lifecycle import Tasks
 from store.errors import StoreError
 from store.records import BASE, Adapter, Pointer
 from store.store import Store
+from trainer.launch import AdapterError, verify_adapter
 
 log = structlog.get_logger()
 

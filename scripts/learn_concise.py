@@ -55,9 +55,7 @@ class Chat:
         replies: list[Tokens] = []
         with self.policy.wearing(adapter):
             for first in range(0, len(texts), BATCH):
-                asked = [
-                    self.template.prompt([{"role": "user", "content": t}]) for t in texts[first : first + BATCH]
-                ]
+                asked = [self.template.prompt([{"role": "user", "content": t}]) for t in texts[first : first + BATCH]]
                 out = self.policy.generate(asked, max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=seed + first)
                 replies += [Tokens(p, tuple(r), TEMPERATURE) for p, r in zip(asked, out, strict=True)]
         return replies
@@ -151,6 +149,7 @@ def main() -> None:
     parser.add_argument("--ratings", type=int, default=32, help="a round")
     parser.add_argument("--held", type=int, default=4, help="of them, kept back for the gate")
     parser.add_argument("--eval", type=int, default=80, help="held-out prompts")
+    parser.add_argument("--search", action="store_true", help="evaluate the last version only")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--name", default="default")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a preset value")
@@ -164,6 +163,7 @@ def main() -> None:
     home = Path(tempfile.mkdtemp(prefix="learn-"))
     held_out = texts["held-out"][: asked.eval]
     live: Path | None = None
+    held_before: list[dict[str, Any]] = []
     version, baseline = 0, 0.0
     record: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -198,12 +198,14 @@ def main() -> None:
             "preset": "balanced",
             "overrides": overrides,
         }
-        result = train(home / f"runs/r{number:05}", spec, lines)
+        result = train(home / f"runs/r{number:05}", spec, lines + held_before)
+        held_before = [line for line in lines if line["split"] == "held"] + held_before  # as the proxy does
         if result["status"] == "passed":
             live, version, baseline = out, number, result["baseline_after"]
         elif (home / f"runs/r{number:05}/rejected").exists():
             result["rejected_eval"] = chat.evaluate(held_out, home / f"runs/r{number:05}/rejected", seed=1000)
-        now = chat.evaluate(held_out, live, seed=1000)
+        skip = asked.search and number < asked.rounds
+        now = base if skip else chat.evaluate(held_out, live, seed=1000)
         good = sum(line["reward"] > 0 for line in lines)
         record["rounds"].append({"good": good, "rating_seconds": rating_seconds, "run": result, "eval": now})
         gates = {name: check["value"] for name, check in result["gate"].items()}

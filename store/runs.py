@@ -26,6 +26,12 @@ def started(db: sqlite3.Connection, run_id: int) -> None:
     )
 
 
+def paused(db: sqlite3.Connection, run_id: int) -> None:
+    """It was told to stop half-way: that attempt does not count."""
+    _must_be_open(db, run_id)
+    db.execute("UPDATE runs SET attempts = attempts - 1 WHERE id = ?", (run_id,))
+
+
 def end(
     db: sqlite3.Connection, run_id: int, status: RunStatus, reason: str | None, result: dict[str, Any] | None
 ) -> None:

@@ -219,6 +219,10 @@ class Store:
     async def run_started(self, run_id: int) -> None:
         await self._writer.submit(lambda db: runs.started(db, run_id))
 
+    async def run_paused(self, run_id: int) -> None:
+        """Stopped half-way because it was told to: the attempt does not count."""
+        await self._writer.submit(lambda db: runs.paused(db, run_id))
+
     async def end_run(
         self,
         run_id: int,

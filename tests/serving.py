@@ -31,6 +31,7 @@ class Serving:
 
     async def start(self) -> None:
         (self.home / ADDRESS_FILE).unlink(missing_ok=True)
+        self._told = False
         with self._log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self._command, cwd=ROOT, env=self._env, stdout=log, stderr=log
@@ -46,10 +47,15 @@ class Serving:
     def log(self) -> str:
         return self._log.read_text()[-4000:]
 
+    def tell_to_stop(self) -> None:
+        self._told = True
+        self.process.terminate()
+
     async def stop(self) -> int:
+        """Told once: a second signal would mean at once."""
         await self.http.close()
-        if self.process.returncode is None:
-            self.process.terminate()
+        if not self._told and self.process.returncode is None:
+            self.tell_to_stop()
         return await self.process.wait()
 
     async def kill(self) -> None:

@@ -102,3 +102,43 @@ async def test_ten_kills(tiny_weights: Path, tmp_path: Path) -> None:
     finally:
         await store.close()
     assert len(person.ratings) >= 12, "too little life to test anything"
+
+
+@pytest.mark.model
+@pytest.mark.timeout(300)
+async def test_a_stop_in_the_middle_of_everything(tiny_weights: Path, tmp_path: Path) -> None:
+    """SIGTERM while an answer streams and a run trains: the answer ends whole, the run goes on after the restart."""
+    overrides = '{"passes": 200, "learning_rate": 1e-6}'  # long enough to be met in the middle
+    serving = Serving(tmp_path / "home", tiny_weights, "--start-at", "8", RLPROXY_TRAIN__OVERRIDES=overrides, **LENIENT)
+    await serving.start()
+    for n in range(8):
+        answer, _ = await serving.chat(f"Question {n}", max_tokens=4)
+        await serving.rate(answer["id"], "good" if n % 2 else "bad")
+    async with asyncio.timeout(120):
+        while "step" not in (await serving.status())["training"]["progress"]:
+            await asyncio.sleep(0.1)
+    body = {"model": "small", "messages": [{"role": "user", "content": "Go on"}], "max_tokens": 300, "stream": True}
+    async with serving.http.post("/v1/chat/completions", json=body) as response:
+        await response.content.readany()
+        serving.tell_to_stop()
+        rest = await response.read()
+        assert rest.endswith(b"data: [DONE]\n\n")
+        whole = response.headers["x-rl-completion-id"]
+    assert await serving.stop() == 0, serving.log
+
+    store = await Store.open(serving.home)
+    try:
+        found = await store.completion(whole)
+        assert found is not None and found.status == "done"
+        (run,) = await store.open_runs()
+        assert run.attempts == 0
+    finally:
+        await store.close()
+    await serving.start()
+    try:
+        async with asyncio.timeout(60):
+            while "step" not in (progress := (await serving.status())["training"]["progress"]):
+                await asyncio.sleep(0.1)
+        assert progress["step"]["step"] > 1, "it began from the beginning"
+    finally:
+        assert await serving.stop() == 0, serving.log

@@ -1,9 +1,9 @@
 """The gate: is the candidate no worse than its parent, and still sane? Named numbers with bounds, nothing else.
 
-Owns the checks, their prompts and the text. Every number is an exact computation on fixed inputs, so that the same
-candidate gets the same verdict twice. Replies are sampled (greedy ones of a small model loop even when it is well),
-several a prompt, from one fixed seed; what they say is scored exactly. Not here: what happens to a candidate that
-fails (loop).
+Owns the checks, their prompts and the text. Same candidate, same verdict: one fixed seed, and exact computations on
+what it brings. Replies are sampled, because greedy ones of a small model loop even when it is well. Eight replies are
+too few to compare means of (two seeds of the base itself differ by 0.2 nats a token), so the base is asked at the very
+positions of the candidate's replies instead. Not here: what happens to a candidate that fails (loop).
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ NEUTRAL = (
     "What does a librarian do?",
     "Tell me about the history of bread.",
 )
-PER_PROMPT = 2  # replies: one batch of 16 costs little more than one of 8
-REPLY_TOKENS = 48  # long enough to loop and to lose the thread; three seconds a batch on 2 cores
+REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
 TEMPERATURE = 0.8  # looser than greedy, where every small model loops; tighter than 1, where its tail speaks
 GATE_SEED = 20  # always the same, so that parent and candidate, and every run, are compared alike
 MIN_CHANGE = 1e-4  # nats a token: a tenth of what one small optimiser step does; rounding alone is below 1e-6
@@ -50,7 +49,7 @@ class Bounds:
     base_nll_rise: float = 0.3  # nats a token
     text_nll_rise: float = 0.05  # of the base's own NLL of the text
     min_length_ratio: float = 0.5  # of the parent's length, after what the ratings asked for
-    max_looping: int = 1  # replies more than the base's own
+    max_looping: int = 1  # replies
 
     @classmethod
     def of(cls, given: Mapping[str, float]) -> Bounds:
@@ -91,20 +90,15 @@ def judge(
     stop.check()
     checks["text_nll"] = text_nll(policy, template, bounds)
     stop.check()
-    with policy.wearing(None):
-        base = _replies(policy, template)
-    stop.check()
     candidate = _replies(policy, template)
-    before = base
-    if parent is not None:
-        stop.check()
-        with policy.wearing(parent):
-            before = _replies(policy, template)
+    stop.check()
+    with policy.wearing(parent):
+        before = _replies(policy, template)
     stop.check()
     checks["empty"] = empty(candidate, template)
-    checks["looping"] = looping(candidate, base, bounds)
+    checks["looping"] = looping(candidate, bounds)
     checks["length"] = length(candidate, before, lessons, bounds)
-    checks["base_nll"] = base_nll(policy, template, candidate, base, bounds)
+    checks["base_nll"] = base_nll(policy, candidate, bounds)
     return checks
 
 
@@ -114,7 +108,11 @@ def finite(policy: Policy) -> Check:
 
 
 def margin(policy: Policy, held: Sequence[HeldBack], bounds: Bounds) -> Check:
-    """Mean log-prob a token of liked minus disliked held-back replies, candidate minus parent."""
+    """Mean log-prob a token of liked minus disliked held-back replies, candidate minus parent.
+
+    With few of them chance alone moves it: the bound gives way by two standard errors, over tokens or over replies,
+    whichever is larger (one reply has no spread, and the tokens of a reply change together).
+    """
     liked = [one for one in held if one.sample.reward > 0]
     disliked = [one for one in held if one.sample.reward < 0]
     bound = -bounds.margin_slack
@@ -122,12 +120,18 @@ def margin(policy: Policy, held: Sequence[HeldBack], bounds: Bounds) -> Check:
         missing = "liked" if not liked else "disliked"
         return Check(None, bound, True, f"skipped: none of the {len(held)} held-back samples is {missing}")
 
-    def gain(side: Sequence[HeldBack]) -> float:
+    value = variance = 0.0
+    for side, sign in ((liked, 1), (disliked, -1)):
         now = _score(policy, [one.sample.tokens for one in side])
-        return float(np.mean([n.mean() - one.old.mean() for n, one in zip(now, side, strict=True)]))
-
-    value = gain(liked) - gain(disliked)
-    return Check(_round(value), bound, value >= bound, f"{len(liked)} liked and {len(disliked)} disliked")
+        changes = [n - one.old for n, one in zip(now, side, strict=True)]  # (T,) each
+        means = np.array([c.mean() for c in changes])
+        value += sign * float(means.mean())
+        within = sum(float(c.var()) / len(c) for c in changes) / len(changes) ** 2
+        between = float(means.var(ddof=1)) / len(means) if len(means) > 1 else 0.0
+        variance += max(within, between)
+    bound -= 2 * math.sqrt(variance)
+    note = f"{len(liked)} liked and {len(disliked)} disliked, standard error {math.sqrt(variance):.3f}"
+    return Check(_round(value), _round(bound), value >= bound, note)
 
 
 def text_nll(policy: Policy, template: Template, bounds: Bounds) -> Check:
@@ -147,11 +151,9 @@ def empty(replies: Sequence[Tokens], template: Template) -> Check:
     return Check(float(count), 0.0, count == 0)
 
 
-def looping(replies: Sequence[Tokens], base: Sequence[Tokens], bounds: Bounds) -> Check:
-    """Replies that repeat themselves, more than the base's own under the same seed."""
+def looping(replies: Sequence[Tokens], bounds: Bounds) -> Check:
     count = sum(loops(r.reply) for r in replies)
-    bound = float(bounds.max_looping + sum(loops(r.reply) for r in base))
-    return Check(float(count), bound, count <= bound)
+    return Check(float(count), float(bounds.max_looping), count <= bounds.max_looping)
 
 
 def loops(ids: Sequence[int], gram: int = 4) -> bool:
@@ -160,9 +162,7 @@ def loops(ids: Sequence[int], gram: int = 4) -> bool:
     return len(grams) >= 2 * gram and len(set(grams)) < 0.5 * len(grams)
 
 
-def length(
-    replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds
-) -> Check:
+def length(replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds) -> Check:
     """Mean length as a share of the parent's. A taste for short replies lowers the bound by as much as it asks for."""
     liked = [len(lesson.old) for lesson in lessons if lesson.sample.reward > 0]
     rated = [len(lesson.old) for lesson in lessons]
@@ -172,18 +172,18 @@ def length(
     return Check(_round(ratio), _round(bound), ratio >= bound, f"the ratings asked for {asked:.0%} of the length")
 
 
-def base_nll(
-    policy: Policy, template: Template, replies: Sequence[Tokens], base: Sequence[Tokens], bounds: Bounds
-) -> Check:
-    """Mean NLL a token of the candidate's replies under the base, minus that of the base's own replies."""
-    with policy.wearing(None):
-        scored = [np.concatenate(_score(policy, part)) for part in (replies, base)]
-    rise = float(scored[1].mean() - scored[0].mean())
+def base_nll(policy: Policy, replies: Sequence[Tokens], bounds: Bounds) -> Check:
+    """Mean NLL a token, under the base, of what the candidate would say, minus that of what the base would."""
+    parts = [
+        policy.surprise(packing.pack([replies[i] for i in members]))
+        for members in packing.group([len(r) for r in replies], policy.budget)
+    ]
+    rise = float(np.concatenate(parts).mean())
     return Check(_round(rise), bounds.base_nll_rise, rise <= bounds.base_nll_rise)
 
 
 def _replies(policy: Policy, template: Template) -> list[Tokens]:
-    prompts = [template.prompt([{"role": "user", "content": text}]) for text in NEUTRAL] * PER_PROMPT
+    prompts = [template.prompt([{"role": "user", "content": text}]) for text in NEUTRAL]
     replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED)
     return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
 

@@ -111,7 +111,6 @@ class LocalLauncher:
         return available()
 
     async def start(self, run_folder: Path, *, threads: int, nice: int) -> LocalJob:
-        run_folder = run_folder.absolute()
         process = await _spawn(
             ["-m", "trainer", str(run_folder), "--watch-stdin"],
             threads=threads or default_threads()[1],
@@ -226,6 +225,7 @@ async def _spawn(command: list[str], *, threads: int, log: Path) -> asyncio.subp
             stderr=errors,
             env=child_environment(threads),
             limit=LINE,
+            start_new_session=True,  # Ctrl-C in a terminal is for us: we end our children in order
         )
     except OSError as error:
         raise LaunchError(f"{' '.join(command[:2])} did not start: {error}.") from None
@@ -276,7 +276,8 @@ async def _end(process: asyncio.subprocess.Process, *, grace: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), grace)
+        async with asyncio.timeout(grace):
+            await process.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

@@ -128,9 +128,7 @@ def prepare(
     return lessons
 
 
-def log_probs(
-    policy: Policy, sequences: Sequence[Tokens], *, who: str, cache: Path, stop: Stop
-) -> list[LogProbs]:
+def log_probs(policy: Policy, sequences: Sequence[Tokens], *, who: str, cache: Path, stop: Stop) -> list[LogProbs]:
     """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""
     if not sequences:
         return []

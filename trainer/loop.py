@@ -192,15 +192,11 @@ def train(
     stop: Stop,
 ) -> Trained:
     """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice."""
-    plan = schedule(
-        [lesson.advantage for lesson in teaching], batch=preset.batch, passes=preset.passes, seed=spec.seed
-    )
+    plan = schedule([lesson.advantage for lesson in teaching], batch=preset.batch, passes=preset.passes, seed=spec.seed)
     progress.choice(
         "steps", len(plan), f"{preset.passes} passes over {len(teaching)} samples in batches of {preset.batch}"
     )
-    loss = partial(
-        objective.mis_po, kl_ref=preset.kl_ref, guard_low=preset.guard_low, guard_high=preset.guard_high
-    )
+    loss = partial(objective.mis_po, kl_ref=preset.kl_ref, guard_low=preset.guard_low, guard_high=preset.guard_high)
     start = policy.adapter()
     at = Checkpoint(_fingerprint(spec, preset, teaching), adapter=start, good=start)
     match checkpoint.read(folder / "checkpoint", at.fingerprint):
@@ -356,10 +352,10 @@ def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> s
 def _why_nothing(learned: Lessons) -> str:
     causes: dict[str, int] = {}
     for outcome in learned.outcomes.values():
-        cause = outcome.cause or "kept back for the gate or with an advantage of 0"
+        cause = outcome.cause or "with an advantage of 0"
         causes[cause] = causes.get(cause, 0) + 1
     if not causes:
-        return "The run has no samples."
+        return "The run has no samples to train on."
     told = ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
     return f"Nothing to learn from in {len(learned.outcomes)} samples: {told}."
 

@@ -40,6 +40,12 @@ class Policy(Protocol):
     def log_probs(self, packed: Packed) -> LogProbs:
         """No gradient, no dropout, the same code path as `backward`; fp32 from the head on."""
 
+    def surprise(self, packed: Packed) -> NDArray[np.float64]:
+        """(N,) nats by which what the model wears would surprise the bare base more than the base surprises itself.
+
+        At each position E_θ[−log π_base] − H(π_base), over the whole vocabulary and at temperature 1.
+        """
+
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         """Add this micro-batch's gradient to the step's. Returns the loss's sums."""
 

@@ -120,6 +120,18 @@ class TorchPolicy:
         whole = torch.cat(plain).double().cpu().numpy()
         return LogProbs(whole, torch.cat(sampled).double().cpu().numpy() if sampled else whole)
 
+    def surprise(self, packed: Packed) -> NDArray[np.float64]:
+        with torch.inference_mode():
+            worn = self._hidden(packed)  # (N, H)
+            with self.model.disable_adapter():
+                bare = self._hidden(packed)
+            excess = []
+            for first in range(0, len(worn), HEAD_ROWS):
+                part = slice(first, first + HEAD_ROWS)
+                base = self._head(bare[part]).log_softmax(-1)  # (n, V)
+                excess.append(((base.exp() - self._head(worn[part]).softmax(-1)) * base).sum(-1))
+        return torch.cat(excess).double().cpu().numpy()
+
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         if self._checkpointing:
             self.model.train()  # transformers checkpoints only then; every dropout is 0
@@ -139,9 +151,11 @@ class TorchPolicy:
 
     def _logits(self, hidden: Tensor, packed: Packed, part: Any) -> Tensor:
         """(n, H) -> (n, V) in fp32 at the serving temperature."""
-        logits = self._scale_logits(self._causal.get_output_embeddings()(hidden).float())
-        scaled: Tensor = logits / self._tensor(packed.temperature)[part, None]
-        return scaled
+        return self._head(hidden) / self._tensor(packed.temperature)[part, None]
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._scale_logits(self._causal.get_output_embeddings()(hidden).float())
+        return logits
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -152,7 +166,7 @@ class TorchPolicy:
         with torch.inference_mode():
             own = self._causal(input_ids=ids, use_cache=False).logits.float()  # (1, 8, V)
             states = self._causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            short = self._scale_logits(self._causal.get_output_embeddings()(states).float())
+            short = self._head(states)
         gap = float((own - short).abs().max())
         if not gap <= 1e-3 * max(1.0, float(own.abs().max())):
             raise ValueError(
@@ -204,7 +218,7 @@ class TorchPolicy:
         on = bool(need > SHARE_OF_FREE_MEMORY * free)
         self.choices.append(("gradient_checkpointing", on, why))
         if on:
-            self._causal.gradient_checkpointing_enable({"use_reentrant": False})
+            self._causal.activation_checkpointing_enable({"use_reentrant": False})
             self._causal.enable_input_require_grads()  # else no gradient enters the first recomputed layer
         return on
 

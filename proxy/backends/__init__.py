@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from trainer.launch import Launcher
-
 from config.settings import Settings
 from proxy.backends.base import Backend, Capabilities
 from proxy.backends.builtin import Builtin
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from proxy.errors import BadRequest
+from trainer.launch import Launcher
 
 
 def make_backend(settings: Settings, launcher: Launcher) -> Backend:

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 import structlog
-from trainer.launch import Launcher, LaunchError, Server
 
 from config.settings import Settings
 from proxy.backends.base import Served
 from proxy.backends.vllm import VLLM
 from proxy.errors import BackendDown, Unsupported
+from trainer.launch import Launcher, LaunchError, Server
 
 log = structlog.get_logger()
 
@@ -117,6 +117,7 @@ class Builtin(VLLM):
 
     async def ready(self) -> None:
         try:
-            await asyncio.wait_for(self._up.wait(), self._settings.ready_timeout_s)
+            async with asyncio.timeout(self._settings.ready_timeout_s):
+                await self._up.wait()
         except TimeoutError:
             raise BackendDown(f"The built-in backend is not up: {self._why_down}.", retry_after=5) from None

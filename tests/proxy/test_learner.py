@@ -170,6 +170,7 @@ async def test_a_restart_in_the_middle_of_a_run(proxy: Proxy) -> None:
     await proxy.start()
     status = await until(proxy, live=1)
     assert status["last_run"]["id"] == 1
+    assert status["last_run"]["attempts"] == 1  # being told to stop is no failure
 
 
 async def test_a_version_published_just_before_a_crash_goes_live(proxy: Proxy) -> None:

@@ -18,7 +18,14 @@ async def publish(proxy: Proxy, version: int) -> Path:
     folder = proxy.home / "adapters_out" / "fake" / f"v{version:04d}"
     write_adapter(folder)
     claimed = await proxy.store.claim(
-        model="fake", live=0, max_version_gap=8, limit=10, held_share=0, folder_of=str, version=version, min_total=1
+        model="fake",
+        live=0,
+        max_version_gap=8,
+        limit=10,
+        held_share=0,
+        folder_of=lambda run: str(proxy.home / "runs" / str(run)),
+        version=version,
+        min_total=1,
     )
     assert claimed is not None, "publish needs a fresh rating"
     run = claimed[0]

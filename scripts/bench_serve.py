@@ -1,0 +1,121 @@
+"""Serving speed of the built-in backend: tokens/s at 1, 4 and 8 at once, base and adapter, with 1 and 2 threads.
+
+`scripts/bench_serve.py [--tokens N] [--weights SPEC]` writes benchmarks/serve.json. Over HTTP and from a real server
+process, so what is measured is what a client gets; the time to read the prompt is part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+ROOT = Path(__file__).resolve().parent.parent
+QUESTIONS = ("Tell me about the sea.", "How do I boil an egg?", "Who was Newton?", "Write a letter to a friend.")
+
+
+def random_adapter(weights: Path, folder: Path) -> None:
+    """Rank 16 on every linear layer, as the presets train it; what it says does not matter here."""
+    import warnings
+
+    warnings.filterwarnings("ignore", category=FutureWarning)  # peft 0.21 on transformers 5.23
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(weights)
+    config = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", init_lora_weights=False)
+    get_peft_model(model, config).save_pretrained(str(folder), save_embedding_layers=False)
+
+
+async def speed(client: aiohttp.ClientSession, model: str, at_once: int, tokens: int) -> float:
+    async def one(n: int) -> int:
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": QUESTIONS[n % len(QUESTIONS)]}],
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "seed": n,
+        }
+        async with client.post("/v1/chat/completions", json=body, raise_for_status=True) as response:
+            return int((await response.json())["usage"]["completion_tokens"])
+
+    start = time.perf_counter()
+    made = await asyncio.gather(*(one(n) for n in range(at_once)))
+    return sum(made) / (time.perf_counter() - start)
+
+
+async def measure(weights: Path, adapter: Path, threads: int, tokens: int) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "trainer.serve", "--weights", str(weights), "--name", "base", "--watch-stdin"]
+    server = await asyncio.create_subprocess_exec(
+        *command, "--threads", str(threads), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    rows = []
+    try:
+        url = json.loads(await server.stdout.readline())["url"]
+        async with aiohttp.ClientSession(url) as client:
+            load = {"lora_name": "adapter", "lora_path": str(adapter)}
+            await client.post("/v1/load_lora_adapter", json=load, raise_for_status=True)
+            await speed(client, "adapter", 2, 4)  # warm
+            for model in ("base", "adapter"):
+                for at_once in (1, 4, 8):
+                    found = round(await speed(client, model, at_once, tokens), 1)
+                    rows.append({"threads": threads, "model": model, "at_once": at_once, "tokens_per_s": found})
+                    print(f"{threads} threads  {model:7}  {at_once} at once  {found:6.1f} tokens/s", flush=True)
+    finally:
+        server.stdin.close()
+        await server.wait()
+    return rows
+
+
+def machine() -> dict[str, Any]:
+    info = Path("/proc/cpuinfo")
+    names = (
+        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        if (info.exists())
+        else [platform.processor()]
+    )
+    return {"cpu": names[0], "cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=32, help="for each reply")
+    parser.add_argument("--weights", help="default: the small model")
+    options = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    from trainer.weights import resolve
+
+    about = machine()
+    weights = resolve(options.weights)
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        random_adapter(weights.path, Path(folder))
+        for threads in (1, 2):
+            rows += asyncio.run(measure(weights.path, Path(folder), threads, options.tokens))
+    git = ["git", "describe", "--always", "--dirty"]
+    result = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": about,
+        "commit": subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip(),
+        "model": weights.path.name,
+        "tokens_per_reply": options.tokens,
+        "speed": rows,
+    }
+    (ROOT / "benchmarks" / "serve.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

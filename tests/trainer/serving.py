@@ -1,0 +1,91 @@
+"""What the tests of the built-in backend share: one engine over the small real model, and two adapters for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+
+from tests.trainer.lora import peft_on_transformers, random_adapter
+from trainer.engine import Ask, Delta, Engine
+from trainer.lora_rows import Adapter, read_adapter
+from trainer.serve import load_model
+from trainer.weights import Weights
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "Tell me about the sea.",
+    "Who was Newton? Answer in one sentence, and say where he lived.",
+    "Name three colours.",
+)
+
+
+@dataclass(frozen=True)
+class Served:
+    engine: Engine
+    weights: Path
+    adapters: tuple[Adapter, Adapter]
+
+    def prompt(self, question: str) -> tuple[int, ...]:
+        message = {"role": "user", "content": question}
+        return tuple(self.engine.tokenizer.apply_chat_template([message], add_generation_prompt=True)["input_ids"])
+
+    async def replies(self, ask: Ask, choices: int = 1) -> list[list[Delta]]:
+        out: list[list[Delta]] = [[] for _ in range(choices)]
+        async for choice, delta in self.engine.generate(ask, choices):
+            out[choice].append(delta)
+        return out
+
+    async def reply(self, ask: Ask) -> list[Delta]:
+        return (await self.replies(ask))[0]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("waited 30 s for what did not come")
+
+
+@pytest.fixture(scope="session")
+def served(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("adapters")
+    one = random_adapter(weights, folder / "one", seed=1)
+    # Another rank and scaling, and not on every layer.
+    two = random_adapter(weights, folder / "two", seed=2, r=4, use_rslora=True, target_modules=["q_proj", "down_proj"])
+    model, tokenizer = load_model(Weights(weights, "a test"), threads=1)
+    engine = Engine(model, tokenizer)
+    yield Served(engine, weights, (read_adapter("one", one, model), read_adapter("two", two, model)))
+    engine.close()
+
+
+def peft_model(served: Served, adapter: Adapter | None) -> Any:
+    """The same model as transformers and peft run it, to compare with."""
+    model, _ = load_model(Weights(served.weights, "a test"), threads=1)
+    if adapter is None:
+        return model
+    with peft_on_transformers():
+        return PeftModel.from_pretrained(model, adapter.path).eval()
+
+
+def greedy(model: Any, prompt: Sequence[int], tokens: int) -> list[int]:
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, pad_token_id=2
+    )
+    reply: list[int] = out[0, len(prompt) :].tolist()
+    return reply
+
+
+def forward_logprobs(model: Any, prompt: Sequence[int], reply: Sequence[int], temperature: float) -> torch.Tensor:
+    """(R, V): the distributions that each token of `reply` was drawn from."""
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([[*prompt, *reply]])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits.float() / temperature, dim=-1)

@@ -1,0 +1,151 @@
+"""The gate lets good candidates through and stops broken ones, on numbers that are the same every time."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.trainer import tiny
+from trainer import gate, packing
+from trainer.gate import Bounds, loops
+from trainer.lessons import HeldBack, Lesson
+from trainer.progress import Stop
+from trainer.run_folder import RunError
+from trainer.samples import Sample, Template
+
+WIDE = Bounds(base_nll_rise=0.3, text_nll_rise=0.05, max_looping=8)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return tiny.policy(tiny.make_model(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture
+def template(policy):
+    return Template(policy.tokenizer)
+
+
+@pytest.fixture
+def broken(policy):
+    """Wears adapters of growing size, and takes them off again."""
+    before = policy.adapter()
+
+    def wear(size, seed=0):
+        noise = np.random.default_rng(seed)
+        policy.wear({n: (t + noise.normal(0, size, t.shape)).astype(np.float32) for n, t in before.items()})
+
+    yield wear
+    policy.wear(before)
+
+
+def one(reward, reply, policy):
+    tokens = packing.Tokens((1, 50), tuple(reply))
+    old = policy.log_probs(packing.pack([tokens])).plain
+    sample = Sample("rt", True, 0, reward, 1.0, True, False, tokens, old)
+    return HeldBack(sample, old), Lesson(sample, old, old, np.ones(len(old), bool), reward)
+
+
+def judge(policy, template, held=(), lessons=(), changed=1.0, bounds=WIDE):
+    return gate.judge(policy, template, bounds, parent=None, lessons=lessons, held=held, changed=changed, stop=Stop())
+
+
+def test_a_candidate_like_its_parent_passes_and_twice_alike(policy, template, broken):
+    broken(1e-3)
+    checks = judge(policy, template)
+    assert all(check.ok for check in checks.values()), checks
+    assert checks == judge(policy, template)
+    assert abs(checks["base_nll"].value) < 0.01
+    assert abs(checks["text_nll"].value) < 0.001
+    assert checks["length"].value == pytest.approx(1, abs=0.3)
+
+
+def test_a_wrecked_candidate_does_not(policy, template, broken):
+    broken(2.0)
+    checks = judge(policy, template)
+    assert not checks["base_nll"].ok
+    assert not checks["text_nll"].ok
+    assert checks["base_nll"].value > 1
+
+
+def test_an_adapter_that_changes_nothing_is_a_no_op(policy, template):
+    checks = judge(policy, template, changed=0.0)
+    assert not checks["no_op"].ok
+    assert checks["base_nll"].value == pytest.approx(0, abs=1e-6)
+    assert checks["text_nll"].value == pytest.approx(0, abs=1e-6)
+
+
+def test_what_is_not_finite_goes_no_further(policy, template, broken):
+    broken(np.nan)
+    checks = judge(policy, template)
+    assert not checks["finite"].ok
+    assert set(checks) == {"finite", "no_op"}
+    assert checks["finite"].json()["value"] > 0
+
+
+def test_the_margin_needs_both_signs(policy, template):
+    held, _ = one(1.0, [60, 61, 2], policy)
+    check = gate.margin(policy, [held], WIDE)
+    assert check.ok
+    assert check.value is None
+    assert "disliked" in check.note
+    assert check.json()["value"] is None
+
+
+def test_the_margin_is_liked_minus_disliked_and_its_bound_knows_chance(policy, template):
+    liked, _ = one(1.0, [60, 61, 62, 63, 64, 2], policy)
+    disliked, _ = one(-1.0, [70, 71, 72, 73, 74, 2], policy)
+    worse = [dataclasses.replace(liked, old=liked.old + 0.5), disliked]
+    check = gate.margin(policy, worse, Bounds())
+    assert check.value == pytest.approx(-0.5, abs=1e-5)
+    assert not check.ok
+    noisy = [dataclasses.replace(liked, old=liked.old + np.array([3, -3, 3, -3, 3, 0])), disliked]
+    check = gate.margin(policy, noisy, Bounds())
+    assert check.value == pytest.approx(-0.5, abs=1e-5)
+    assert check.bound < -2
+    assert check.ok
+
+
+def test_length_may_fall_by_what_the_ratings_asked_for(policy):
+    long, short = packing.Tokens((1,), tuple(range(3, 43))), packing.Tokens((1,), tuple(range(3, 13)))
+    _, liked = one(1.0, [60] * 5, policy)
+    _, disliked = one(-1.0, [60] * 35, policy)
+    assert not gate.length([short], [long], [], Bounds()).ok
+    check = gate.length([short], [long], [liked, disliked], Bounds())
+    assert check.bound == pytest.approx(0.5 * 5 / 20)
+    assert check.ok
+    assert gate.length([long], [short], [liked], Bounds()).ok
+
+
+def test_looping_and_empty_replies_are_counted(template):
+    loop = packing.Tokens((1,), tuple([5, 6, 7, 8] * 8))
+    nothing = packing.Tokens((1,), (2,))
+    assert gate.looping([loop], Bounds()).ok
+    assert not gate.looping([loop, loop], Bounds()).ok
+    assert gate.empty([nothing], template).value == 1
+    assert not gate.empty([loop, nothing], template).ok
+
+
+@pytest.mark.parametrize(
+    ("ids", "looping"),
+    [
+        (list(range(48)), False),
+        ([1, 2, 3] * 16, True),
+        ([*range(30), *([40, 41] * 20)], True),
+        ([7] * 9, False),  # too short to tell
+        ([i if i % 6 else 0 for i in range(48)], False),  # a list: the same bullet before each item
+    ],
+)
+def test_loops(ids, looping):
+    assert loops(ids) is looping
+
+
+def test_a_bound_that_is_not_one_is_refused():
+    assert Bounds.of({"max_looping": 2}) == Bounds(max_looping=2)
+    with pytest.raises(RunError, match="margins"):
+        Bounds.of({"margins": 1})
+
+
+def test_the_text_is_about_three_hundred_tokens():
+    text = (gate.files("trainer") / "gate_text.txt").read_text()
+    assert 220 <= len(text.split()) <= 320

@@ -1,0 +1,158 @@
+"""Real child processes: a run from start to end, one that is stopped and goes on, one whose parent dies."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.trainer import tiny
+from trainer import launch
+from trainer.launch import LaunchError, LocalLauncher, verify_adapter
+from trainer.run_folder import locked
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def lines(model):
+    return tiny.sample_lines(model)
+
+
+async def test_a_run_that_is_stopped_goes_on_and_ends(tmp_path, model, lines):
+    folder = tiny.run_folder(tmp_path / "run", model, lines, overrides={"passes": 40, "learning_rate": 1e-6})
+    job = await LocalLauncher().start(folder, threads=1, nice=5)
+    assert os.getpriority(os.PRIO_PROCESS, job.pid) == 5
+    seen = []
+    async for event in job.events():
+        seen.append(event["event"])
+        if event["event"] == "step":
+            await job.terminate()
+    assert await job.wait() == 143
+    assert seen[0] == "start"
+    assert seen[-1] == "stopped"
+    assert not (folder / "result.json").exists()
+    assert (folder / "trainer.log").exists()
+
+    order = json.loads((folder / "run.json").read_text())
+    job = await LocalLauncher().start(folder, threads=1, nice=0)
+    events = [event async for event in job.events()]
+    assert await job.wait() == 0
+    assert events[-1]["event"] == "end"
+    assert events[-1]["status"] == "passed"
+    assert verify_adapter(tmp_path / "out" / "v0001")["run"] == order["run"]
+    steps = [json.loads(x) for x in (folder / "progress.jsonl").read_text().splitlines() if '"step"' in x]
+    assert [s["step"] for s in steps if s["event"] == "step"] == list(range(1, 81))  # none twice
+
+
+async def test_one_trainer_a_folder(tmp_path):
+    with locked(tmp_path):
+        job = await LocalLauncher().start(tmp_path, threads=1, nice=0)
+        assert [event async for event in job.events()] == []
+        assert await job.wait() == 75
+    assert "another trainer" in (tmp_path / "trainer.log").read_text()
+
+
+async def test_no_orphan_outlives_its_parent(tmp_path, model, lines):
+    folder = tiny.run_folder(tmp_path / "run", model, lines, overrides={"passes": 2000})
+    script = (
+        "import asyncio, pathlib, sys\n"
+        "from trainer.launch import LocalLauncher\n"
+        "async def main():\n"
+        f"    job = await LocalLauncher().start(pathlib.Path({str(folder)!r}), threads=1, nice=0)\n"
+        "    async for event in job.events():\n"
+        "        print(event['event'], job.pid, flush=True)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
+    name = b""
+    while name != b"step":
+        name, pid = (await parent.stdout.readline()).split()
+    parent.send_signal(signal.SIGKILL)
+    await parent.communicate()
+    for _ in range(200):
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            break
+        await asyncio.sleep(0.1)
+    else:
+        pytest.fail("the trainer lives on")
+    assert "stdin closed" in (folder / "progress.jsonl").read_text().splitlines()[-1]
+
+
+async def test_a_broken_folder_ends_with_status_one(tmp_path):
+    (tmp_path / "run.json").write_text("{")
+    job = await LocalLauncher().start(tmp_path, threads=1, nice=0)
+    events = [event async for event in job.events()]
+    assert await job.wait() == 1
+    assert events[-1]["status"] == "failed"
+    assert "not JSON" in json.loads((tmp_path / "result.json").read_text())["reason"]
+
+
+async def test_events_survive_garbage_and_very_long_lines(monkeypatch, tmp_path):
+    script = (
+        "import json; print('not json'); print('[1]'); print('x' * 3_000_000);"
+        "print(json.dumps({'event': 'end', 'pad': 'y' * 200_000}))"
+    )
+    process = await launch._spawn(["-c", script], threads=1, log=tmp_path / "log")
+    job = launch.LocalJob(process)
+    assert [e["event"] async for e in job.events()] == ["end"]
+    assert [e async for e in job.events()] == []
+    assert await job.wait() == 0
+
+
+async def test_who_does_not_listen_to_sigterm_is_killed(monkeypatch, tmp_path):
+    monkeypatch.setattr(launch, "GRACE_S", 0.5)
+    script = (
+        'import signal, time; signal.signal(15, signal.SIG_IGN);print(\'{"event": "up"}\', flush=True); time.sleep(60)'
+    )
+    job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log"))
+    assert [e async for e in _first(job)] == ["up"]
+    await job.terminate()
+    assert await job.wait() == -9
+
+
+async def _first(job):
+    async for event in job.events():
+        yield event["event"]
+        return
+
+
+async def test_a_server_that_does_not_come_up_says_why(tmp_path):
+    with pytest.raises(LaunchError, match=r"backend\.log"):
+        await LocalLauncher().start_server(str(tmp_path / "nothing"), "m", log=tmp_path / "logs" / "backend.log")
+
+
+def test_children_get_no_secrets_and_a_thread_budget(monkeypatch):
+    for name in ("RLPROXY_SERVER__KEY", "OPENAI_API_KEY", "HF_TOKEN", "MY_password", "AWS_SECRET_X"):
+        monkeypatch.setenv(name, "hush")
+    monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    found = launch.child_environment(3)
+    assert "hush" not in found.values()
+    assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "3"
+    assert found["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_the_budgets_together_are_no_more_than_the_cores(monkeypatch):
+    for cores, budgets in ((1, (1, 1)), (2, (1, 1)), (3, (2, 1)), (8, (4, 4))):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
+        assert launch.default_threads() == budgets
+
+
+def test_the_proxy_side_brings_no_torch():
+    code = "import sys, trainer.launch; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'transformers')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    assert launch.available() is None
+    monkeypatch.setattr(launch, "find_spec", lambda name: None if name == "peft" else object())
+    assert "needs peft" in launch.available()
+    assert "rlproxy[train]" in LocalLauncher().available()

@@ -1,0 +1,331 @@
+"""Whole runs on a tiny model: what they leave, what they refuse, and that they go on where they were stopped."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from tests.trainer import tiny
+from trainer import loop
+from trainer.launch import verify_adapter
+from trainer.progress import Progress, Stop, Stopped
+from trainer.torch_policy import TorchPolicy
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def lines(model):
+    return tiny.sample_lines(model)
+
+
+def go(folder, stop=None):
+    out = io.StringIO()
+    with Progress(folder, out) as progress:
+        result = loop.run(folder, progress, stop or Stop())
+    return result, [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def of(events, name):
+    return [e for e in events if e["event"] == name]
+
+
+def tensors(adapter):
+    return load_file(adapter / "adapter_model.safetensors")
+
+
+def test_a_run_leaves_an_adapter_that_verifies(tmp_path, model, lines):
+    folder = tiny.run_folder(tmp_path / "run", model, lines)
+    result, events = go(folder)
+    assert result["status"] == "passed", result["reason"]
+    assert result == json.loads((folder / "result.json").read_bytes())
+    manifest = verify_adapter(tmp_path / "out" / "v0001")
+    train = [line["rating"] for line in lines if line["split"] == "train"]
+    assert manifest["samples"] == sorted(train)
+    assert manifest["metrics"]["steps"] == len(of(events, "step")) == 4  # 10 samples in batches of about 4, twice
+    assert {"margin", "base_nll", "text_nll", "length", "looping", "empty", "no_op", "finite"} == set(result["gate"])
+    assert all(outcome["used"] == (rating in train) for rating, outcome in result["samples"].items() if rating in train)
+    assert result["baseline_after"] == pytest.approx(
+        loop.objective.ema(0.0, [x["reward"] for x in lines if x["split"] == "train"], 0.99)
+    )
+    assert result["metrics"]["acceptance"] == 1
+    assert events[0] == {"event": "start", "run": 1, "device": "cpu", "why": "no CUDA found"}
+    assert [e["phase"] for e in of(events, "phase")] == ["load", "old", "train", "gate", "write"]
+    assert all(e["why"] for e in of(events, "choice"))
+    assert events[-1] == {"event": "end", "status": "passed", "reason": result["reason"]}
+    assert [json.loads(x) for x in (folder / "progress.jsonl").read_text().splitlines()] == events
+
+
+def test_it_learns_what_was_rated(tmp_path, model, lines):
+    folder = tiny.run_folder(
+        tmp_path / "run", model, lines, overrides={"learning_rate": 3e-3, "passes": 4, "drift_bound": 10.0}
+    )
+    result, _ = go(folder)
+    assert result["status"] == "passed"
+    policy = tiny.policy(model)
+    samples, _ = loop.samples.load(folder / "samples.jsonl", loop.samples.Template(policy.tokenizer), max_seq_len=999)
+    train = [s for s in samples if not s.held]
+    packed = loop.packing.pack([s.tokens for s in train])
+    before = policy.log_probs(packed).plain
+    with policy.wearing(tmp_path / "out" / "v0001"):
+        gained = np.split(policy.log_probs(packed).plain - before, np.cumsum(packed.lengths)[:-1])
+    liked = np.mean([g.mean() for g, s in zip(gained, train, strict=True) if s.reward > 0])
+    disliked = np.mean([g.mean() for g, s in zip(gained, train, strict=True) if s.reward < 0])
+    assert liked > 0.05
+    assert disliked < -0.05
+
+
+def test_a_finished_folder_only_reports(tmp_path, model, lines, monkeypatch):
+    folder = tiny.run_folder(tmp_path / "run", model, lines)
+    first, _ = go(folder)
+    monkeypatch.setattr(loop, "TorchPolicy", None)
+    again, events = go(folder)
+    assert again == first
+    assert events == [{"event": "end", "status": "passed", "reason": first["reason"]}]
+
+
+class StopAfter(Progress):
+    """Asks the run to stop when it reports step n."""
+
+    def __init__(self, folder, stop, step):
+        super().__init__(folder)
+        self.stop, self.step = stop, step
+
+    def event(self, event, **fields):
+        super().event(event, **fields)
+        if event == "step" and fields["step"] == self.step:
+            self.stop.ask("the test said so")
+
+
+@pytest.mark.parametrize("step", [1, 3, 4])
+def test_a_stopped_run_goes_on_as_if_it_never_stopped(tmp_path, model, lines, step):
+    whole = tiny.run_folder(tmp_path / "a" / "run", model, lines)
+    go(whole)
+    folder = tiny.run_folder(tmp_path / "b" / "run", model, lines)
+    stop = Stop()
+    with StopAfter(folder, stop, step) as progress, pytest.raises(Stopped):
+        loop.run(folder, progress, stop)
+    assert not (folder / "result.json").exists()
+    assert not (tmp_path / "b" / "out").exists()
+    result, events = go(folder)
+    assert result["status"] == "passed"
+    assert [e["step"] for e in of(events, "step")] == list(range(step + 1, 5))
+    one, other = tensors(tmp_path / "a" / "out" / "v0001"), tensors(tmp_path / "b" / "out" / "v0001")
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_killed_after_the_write_it_does_not_write_again(tmp_path, model, lines):
+    folder = tiny.run_folder(tmp_path / "run", model, lines)
+    go(folder)
+    before = (tmp_path / "out" / "v0001" / "manifest.json").read_bytes()
+    (folder / "result.json").unlink()
+    result, events = go(folder)
+    assert result["status"] == "passed"
+    assert of(events, "step") == []
+    assert (tmp_path / "out" / "v0001" / "manifest.json").read_bytes() == before
+
+
+def test_a_checkpoint_of_other_samples_is_not_used(tmp_path, model, lines):
+    folder = tiny.run_folder(tmp_path / "run", model, lines)
+    go(folder)
+    other = tiny.run_folder(tmp_path / "other" / "run", model, lines[:8])
+    (folder / "checkpoint").rename(other / "checkpoint")
+    result, events = go(other)
+    assert result["status"] == "passed"
+    assert "other samples" in of(events, "warning")[0]["message"]
+    (other / "result.json").unlink()
+    (other / "checkpoint" / "state.safetensors").write_bytes(b"torn")
+    _, events = go(other)
+    assert "cannot be read" in of(events, "warning")[0]["message"]
+
+
+def neutral(line):
+    return line | {"reward": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "spec", "why"),
+    [
+        (lambda line: None, {}, "no samples"),
+        (neutral, {}, "advantage of 0"),
+        (lambda line: line | {"split": "held"}, {}, "no samples"),
+        (lambda line: line | {"finish_reason": "length", "human": False}, {}, "truncated"),
+        (lambda line: line | {"logprobs": [x - 1 for x in line["logprobs"]]}, {}, "fresh-mismatch"),
+        (lambda line: line | {"logprobs": [-30.0] * len(line["logprobs"])}, {"overrides": {"band": "off"}}, "token"),
+        (lambda line: line | {"logprobs": None}, {}, "unusable"),
+    ],
+)
+def test_nothing_to_learn_is_said_and_publishes_nothing(tmp_path, model, lines, monkeypatch, change, spec, why):
+    monkeypatch.setattr(TorchPolicy, "step", lambda *_: pytest.fail("an optimiser step was taken"))
+    changed = [c for c in map(change, lines) if c]
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, changed, **spec))
+    assert result["status"] == "empty"
+    assert why in result["reason"]
+    assert result["baseline_after"] == 0.0
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_bad_line_does_not_lose_the_run(tmp_path, model, lines):
+    folder = tiny.run_folder(tmp_path / "run", model, lines)
+    with (folder / "samples.jsonl").open("a") as file:
+        file.write("{torn\n" + json.dumps(lines[0] | {"rating": "rt-bad", "logprobs": [0.1]}) + "\n")
+    result, events = go(folder)
+    assert result["status"] == "passed"
+    assert result["samples"]["rt-bad"]["cause"] == result["samples"]["line 13"]["cause"] == "unusable"
+    assert len(of(events, "warning")) == 2
+
+
+def test_a_number_that_is_not_finite_publishes_nothing(tmp_path, model, lines, monkeypatch):
+    monkeypatch.setattr(TorchPolicy, "backward", lambda *_: {"loss": float("nan"), "kl_old": 0.0})
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines))
+    assert result["status"] == "failed"
+    assert "not finite" in result["reason"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_drift_bound_keeps_the_last_good_step(tmp_path, model, lines):
+    overrides = {"learning_rate": 1e-2, "passes": 4, "drift_bound": 0.2}
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides))
+    assert result["status"] == "passed", result
+    assert "drift bound" in result["reason"]
+    assert 0 < result["metrics"]["steps"] < 8
+    assert any("last good step" in e["message"] for e in of(events, "warning"))
+
+
+def test_a_first_step_too_far_fails(tmp_path, model, lines):
+    overrides = {"learning_rate": 0.5, "drift_bound": 0.01}
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides))
+    assert result["status"] == "failed"
+    assert "learning_rate" in result["reason"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_the_gate_refuses_is_kept_beside_the_run(tmp_path, model, lines):
+    folder = tiny.run_folder(tmp_path / "run", model, lines, gate=tiny.LOOSE | {"base_nll_rise": -1.0})
+    result, _ = go(folder)
+    assert result["status"] == "rejected"
+    assert "base_nll" in result["reason"]
+    assert result["baseline_after"] == 0.0
+    assert verify_adapter(folder / "rejected")["gate"]["base_nll"]["ok"] is False
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"format": 9}, "format"),
+        ({"parent": 3}, "version 3"),
+        ({"weights": "/nowhere/at/all"}, "nowhere"),
+        ({"preset": "wild"}, "wild"),
+        ({"overrides": {"learning_rat": 1}}, "learning_rate"),
+        ({"overrides": {"objective": "ppo"}}, "ppo"),
+        ({"gate": {"margins": 1}}, "margins"),
+        ({"baseline": 3}, "baseline"),
+        ({"out": None}, "wrong"),
+    ],
+)
+def test_an_order_that_cannot_be_followed_fails_with_the_reason(tmp_path, model, lines, spec, why):
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, **spec))
+    assert result["status"] == "failed"
+    assert why in result["reason"]
+    assert events[-1]["status"] == "failed"
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, model, lines):
+    """Version 1, far enough from the base that its replies show it."""
+    folder = tiny.run_folder(
+        tmp_path_factory.mktemp("first") / "run", model, lines, overrides={"learning_rate": 1e-2, "drift_bound": 10.0}
+    )
+    result, _ = go(folder)
+    assert result["status"] == "passed"
+    return folder.parent / "out" / "v0001"
+
+
+def second(path, model, lines, first, **spec):
+    spec = {"version": 2, "parent": 1, "adapters": {"1": str(first)}, "out": str(path / "v0002")} | spec
+    return go(tiny.run_folder(path / "run", model, lines, **spec))
+
+
+def test_the_second_version_starts_from_the_first(tmp_path, model, first):
+    fresh = tiny.sample_lines(model, version=1, adapter=first, seed=5)
+    result, events = second(tmp_path, model, fresh, first)
+    assert result["status"] == "passed", result
+    assert result["metrics"]["acceptance_fresh"] == 1
+    assert result["metrics"]["kl_ref"] > result["metrics"]["kl_old"]  # one more version away from the base
+    assert ["start", "v0001"] in [[e["name"], e["value"]] for e in of(events, "choice")]
+    one, other = tensors(first), tensors(tmp_path / "v0002")
+    assert 0 < max(np.abs(one[name] - other[name]).max() for name in one) < 0.05
+
+
+def test_samples_of_an_older_version_are_stale_and_of_a_much_older_one_not_even_tried(tmp_path, model, lines, first):
+    result, _ = second(tmp_path / "a", model, lines, first)
+    assert result["status"] == "empty"
+    assert {o["cause"] for o in result["samples"].values() if not o["used"]} >= {"stale"}
+    result, _ = second(tmp_path / "b", model, lines, first, overrides={"max_version_gap": 0})
+    assert "10 version-gap" in result["reason"]
+
+
+def test_inexact_samples_are_recomputed_under_their_version_and_labelled(tmp_path, model, first):
+    fresh = tiny.sample_lines(model, version=1, adapter=first, seed=5)
+    inexact = [line | {"exact": False, "logprobs": None, "text": f"some text {i}"} for i, line in enumerate(fresh)]
+    result, events = second(tmp_path / "a", model, inexact, first)
+    assert result["status"] == "passed", result
+    assert result["metrics"]["recomputed"] == result["metrics"]["acceptance"] == 1  # x is 1 for the parent's own
+    assert verify_adapter(tmp_path / "a" / "v0002")["recomputed"] == sorted(
+        line["rating"] for line in fresh if line["split"] == "train"
+    )
+    assert any("not exact" in e["message"] for e in of(events, "warning"))
+    of_base = [line | {"version": 0} for line in inexact]  # recomputed under the base: staleness is still filtered
+    result, _ = second(tmp_path / "b", model, of_base, first)
+    assert result["metrics"]["rejected_stale"] > 0.5
+    unknown = [line | {"version": 7} for line in inexact]
+    result, _ = second(tmp_path / "c", model, unknown, first)
+    assert result["status"] == "empty"
+    assert "unusable" in result["reason"]
+
+
+def test_the_band_is_calibrated_on_unrated_completions(tmp_path, model, lines):
+    noise = np.random.default_rng(0)
+
+    def noisy(line):
+        return line | {"logprobs": [min(0.0, x + noise.normal(0, 0.05)) for x in line["logprobs"]]}
+
+    folder = tiny.run_folder(tmp_path / "run", model, [noisy(line) for line in lines])
+    more = tiny.sample_lines(model, count=24, seed=9)
+    unrated = [{k: v for k, v in noisy(line).items() if k not in ("reward", "weight")} for line in more]
+    (folder / "calibration.jsonl").write_text("\n".join(map(json.dumps, unrated)))
+    result, events = go(folder)
+    assert result["metrics"]["calibration_sigma"] == pytest.approx(0.05, rel=0.3)
+    assert result["metrics"]["acceptance_fresh"] > 0.9
+    reasons = [e["why"] for e in of(events, "choice") if e["name"] == "band"]
+    assert any("unrated completions" in why for why in reasons)
+
+
+@given(st.lists(st.sampled_from([-1.0, 1.0]), min_size=1, max_size=70), st.integers(1, 16), st.integers(1, 3))
+def test_every_batch_mixes_the_signs(signs, batch, passes):
+    plan = loop.schedule(signs, batch=batch, passes=passes, seed=3)
+    assert plan == loop.schedule(signs, batch=batch, passes=passes, seed=3)
+    steps = len(plan) // passes
+    for start in range(0, len(plan), steps):
+        assert sorted(i for step in plan[start : start + steps] for i in step) == list(range(len(signs)))
+    share = signs.count(1.0) / len(signs)
+    for step in plan:
+        assert abs(sum(signs[i] > 0 for i in step) - share * len(step)) <= 2
+
+
+def test_the_loss_of_a_batch_is_the_mean_over_its_replies(model, lines):
+    template = loop.samples.Template(tiny.tokenizer())
+    parsed = [loop.samples.parse(x, x["rating"], template, max_seq_len=999) for x in lines]
+    made = [loop.Lesson(s, s.behaviour, s.behaviour, np.ones(len(s.behaviour), bool), s.reward) for s in parsed[:3]]
+    terms = loop.terms(made, 3)
+    assert terms.share.sum() == pytest.approx(1)
+    assert (terms.advantage * terms.share).sum() == pytest.approx(np.mean([s.reward for s in parsed[:3]]))

@@ -1,0 +1,202 @@
+"""The mathematics, against slow float64 references written from the formulas."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from trainer import objective
+from trainer.objective import OFF, Band, Terms
+
+PAPER = Band(0.996, 1.001)
+LIMITS = {"token_low": 0.5, "token_high": 2.0}
+GUARD = {"guard_low": 0.5, "guard_high": 2.0}
+
+
+def reference(theta, lengths, old, ref, keep, advantages, kl_ref):
+    """The loss of the facts' §2.7 and §2.8, one token at a time."""
+    total, at = 0.0, 0
+    for length, a in zip(lengths, advantages, strict=True):
+        actor = kl = 0.0
+        for t in range(at, at + length):
+            ratio = math.exp(theta[t] - old[t])
+            guarded = (a > 0 and ratio > 2) or (a < 0 and ratio < 0.5)
+            if keep[t] and not guarded:
+                actor -= a * theta[t]
+            gap = ref[t] - theta[t]
+            kl += math.exp(gap) - gap - 1
+        total += (actor + kl_ref * kl) / length / len(lengths)
+        at += length
+    return total
+
+
+@st.composite
+def batches(draw):
+    lengths = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    n = sum(lengths)
+    values = st.floats(-6, -0.01, width=64)
+    theta, old, ref = (draw(arrays(np.float64, n, elements=values)) for _ in range(3))
+    # Away from the guard's edges, where the loss has a kink.
+    moved = theta - old
+    for edge in (math.log(2), math.log(0.5)):
+        theta = np.where(np.abs(moved - edge) < 1e-3, theta - 0.01, theta)
+    keep = draw(arrays(np.bool_, n)).astype(np.float64)
+    advantages = draw(st.lists(st.floats(-2, 2), min_size=len(lengths), max_size=len(lengths)))
+    return theta, lengths, old, ref, keep, advantages
+
+
+def flat(lengths, old, ref, keep, advantages, as_array=np.asarray):
+    return Terms(
+        old=as_array(old),
+        ref=as_array(ref),
+        keep=as_array(keep),
+        advantage=as_array(np.repeat(advantages, lengths)),
+        share=as_array(np.repeat([1 / (n * len(lengths)) for n in lengths], lengths)),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches(), st.floats(0, 1))
+def test_loss_equals_the_formula(batch, kl_ref):
+    theta, lengths, old, ref, keep, advantages = batch
+    expected = reference(theta, lengths, old, ref, keep, advantages, kl_ref)
+    terms = flat(lengths, old, ref, keep, advantages)
+    assert objective.mis_po(np, theta, terms, kl_ref=kl_ref, **GUARD)[0] == pytest.approx(expected, abs=1e-9)
+    in_torch = flat(lengths, old, ref, keep, advantages, torch.from_numpy)
+    loss, _ = objective.mis_po(torch, torch.from_numpy(theta), in_torch, kl_ref=kl_ref, **GUARD)
+    assert float(loss) == pytest.approx(expected, abs=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches())
+def test_gradient_equals_finite_differences(batch):
+    theta, lengths, old, ref, keep, advantages = batch
+    terms = flat(lengths, old, ref, keep, advantages, torch.from_numpy)
+    variable = torch.from_numpy(theta.copy()).requires_grad_()
+    objective.mis_po(torch, variable, terms, kl_ref=0.05, **GUARD)[0].backward()
+    for t in range(len(theta)):
+        step = 1e-6
+        up, down = theta.copy(), theta.copy()
+        up[t] += step
+        down[t] -= step
+        slope = (
+            reference(up, lengths, old, ref, keep, advantages, 0.05)
+            - reference(down, lengths, old, ref, keep, advantages, 0.05)
+        ) / (2 * step)
+        assert float(variable.grad[t]) == pytest.approx(slope, rel=1e-4, abs=1e-6)
+
+
+def test_on_policy_it_is_reinforce():
+    logits = torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    theta = logits.log_softmax(-1)[torch.arange(5), torch.tensor([1, 2, 3, 4, 5])]
+    old = theta.detach().numpy()
+    verdict = objective.verdict(old, old, **LIMITS, band=PAPER)
+    terms = flat([2, 3], old, old, verdict.keep.astype(float), [1.0, -0.5], torch.from_numpy)
+    objective.mis_po(torch, theta, terms, kl_ref=0.05, **GUARD)[0].backward()
+    got = logits.grad.clone()
+    logits.grad = None
+    again = logits.log_softmax(-1)[torch.arange(5), torch.tensor([1, 2, 3, 4, 5])]
+    (-(again[:2].mean() * 1.0 + again[2:].mean() * -0.5) / 2).backward()
+    torch.testing.assert_close(got, logits.grad)  # at θ = ref the KL term has no slope either
+
+
+def test_the_guard_stops_the_gradient_and_only_that():
+    old = torch.zeros(4, dtype=torch.float64) - 3
+    theta = (old + torch.tensor([math.log(2.1), math.log(1.9), math.log(0.4), math.log(0.6)])).requires_grad_()
+    ones = torch.ones(4, dtype=torch.float64)
+    for sign, free in ((1.0, [0, 1, 1, 1]), (-1.0, [1, 1, 0, 1])):
+        theta.grad = None
+        terms = Terms(old, old, ones, sign * ones, ones / 4)
+        _, sums = objective.mis_po(torch, theta, terms, kl_ref=0.0, **GUARD)
+        _.backward()
+        assert (theta.grad != 0).int().tolist() == free
+        assert float(sums["guarded"]) == 1
+
+
+def test_masked_tokens_have_no_gradient():
+    theta = torch.full((3,), -1.0, dtype=torch.float64, requires_grad=True)
+    constant = torch.full((3,), -1.0, dtype=torch.float64)
+    keep = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    loss, _ = objective.mis_po(
+        torch, theta, Terms(constant, constant, keep, -constant, -constant / 3), kl_ref=0.0, **GUARD
+    )
+    loss.backward()
+    assert theta.grad.tolist() == pytest.approx([-1 / 3, 0, -1 / 3])
+
+
+def test_token_bounds_are_inclusive():
+    behaviour = np.zeros(4)  # so that x is exactly what is written here
+    old = np.log([0.5, 2.0, 0.4999, 2.0001])
+    assert objective.verdict(old, behaviour, **LIMITS, band=OFF).tokens.tolist() == [True, True, False, False]
+
+
+def test_trajectory_bounds_are_inclusive():
+    behaviour = np.full(1, -2.0)
+    for rho, inside in ((0.9961, True), (1.0009, True), (0.9959, False), (1.0011, False)):
+        assert objective.verdict(behaviour + math.log(rho), behaviour, **LIMITS, band=PAPER).reply is inside
+
+
+@pytest.mark.parametrize("shift", [-40.0, -0.01, 0.0, 0.0005, 40.0])
+def test_ten_thousand_tokens_neither_overflow_nor_underflow(shift):
+    behaviour = np.full(10_000, -30.0)
+    with np.errstate(all="raise"):
+        verdict = objective.verdict(behaviour + shift, behaviour, **LIMITS, band=PAPER)
+    assert verdict.log_rho == pytest.approx(max(-20, min(20, shift)))
+    assert verdict.reply is (shift in (0.0, 0.0005))
+
+
+@given(st.floats(-0.3, 0.3), st.floats(0, 0.5), st.integers(1, 5000))
+def test_a_calibrated_band_is_never_stricter_than_the_papers(mu, sigma, tokens):
+    low, high = Band(0.996, 1.001, mu, sigma).limits(tokens)
+    assert low <= math.log(0.996)
+    assert high >= math.log(1.001)
+
+
+def test_calibration_keeps_fresh_replies_of_a_noisy_server():
+    noise = np.random.default_rng(0)
+    log_x = noise.normal(-0.02, 0.2, 2000)
+    band = objective.calibrated(PAPER, log_x)
+    behaviour = np.full(100, -2.0)
+    fresh = [behaviour + noise.normal(-0.02, 0.2, 100) for _ in range(200)]
+    verdicts = [objective.verdict(old, behaviour, **LIMITS, band=band) for old in fresh]
+    assert np.mean([v.reply for v in verdicts]) > 0.98
+    assert np.mean([objective.verdict(o, behaviour, **LIMITS, band=PAPER).reply for o in fresh]) < 0.2
+
+
+def test_another_model_is_not_noise():
+    assert objective.calibrated(PAPER, np.random.default_rng(0).normal(-0.8, 1.2, 1000)) is None
+
+
+def test_a_token_outside_the_support_is_masked_and_left_out_of_rho():
+    behaviour = np.full(4, -1.0)
+    old = np.array([-1.0, -np.inf, -1.0, -1.0])
+    verdict = objective.verdict(old, behaviour, **LIMITS, band=PAPER)
+    assert verdict.keep.tolist() == [True, False, True, True]
+    assert verdict.log_rho == 0
+    nowhere = objective.verdict(np.full(4, -np.inf), behaviour, **LIMITS, band=PAPER)
+    assert nowhere.cause(stale=False) == "fresh-mismatch"
+
+
+def test_every_loss_of_a_reply_has_a_cause():
+    behaviour = np.full(10, -2.0)
+    drifted = objective.verdict(behaviour - 0.1, behaviour, **LIMITS, band=PAPER)
+    assert drifted.cause(stale=True) == "stale"
+    assert drifted.cause(stale=False) == "fresh-mismatch"
+    assert objective.verdict(behaviour - 5, behaviour, **LIMITS, band=OFF).cause(stale=False) == "token"
+    assert objective.verdict(behaviour, behaviour, **LIMITS, band=PAPER).cause(stale=False) is None
+
+
+def test_advantage_is_weighted_and_clipped():
+    assert objective.advantage(1.0, 1.0, 0.2, weight_good=1.5, clip=2.0) == pytest.approx(1.2)
+    assert objective.advantage(-1.0, 1.0, 0.2, weight_good=1.5, clip=2.0) == pytest.approx(-1.2)
+    assert objective.advantage(-1.0, 5.0, 0.0, weight_good=1.0, clip=2.0) == -2.0
+
+
+def test_the_baseline_starts_as_a_hundred_neutral_ratings():
+    assert objective.ema(0.0, [1.0], 0.99) == pytest.approx(0.01)
+    assert objective.ema(0.0, [-1.0] * 100, 0.99) == pytest.approx(-(1 - 0.99**100))
+    assert objective.ema(0.5, [], 0.99) == 0.5

@@ -1,0 +1,140 @@
+import json
+
+import numpy as np
+import pytest
+
+from tests.trainer import tiny
+from trainer.samples import BadLine, Template, load, load_calibration, parse
+
+GOOD = {
+    "rating": "rt-1",
+    "completion": "rl-1",
+    "split": "train",
+    "version": 2,
+    "reward": 1.0,
+    "weight": 1.0,
+    "human": True,
+    "finish_reason": "stop",
+    "sampling": {"temperature": 0.8, "top_p": 0.9},
+    "exact": True,
+    "prompt_token_ids": [1, 5],
+    "token_ids": [7, 2],
+    "logprobs": [-0.5, -0.1],
+    "messages": [{"role": "user", "content": "hi"}],
+    "text": "d",
+}
+
+
+@pytest.fixture(scope="module")
+def template() -> Template:
+    return Template(tiny.tokenizer())
+
+
+def read(template, **changes):
+    return parse(GOOD | changes, "rt-1", template, max_seq_len=100)
+
+
+def test_an_exact_line_is_taken_as_it_is(template):
+    sample = read(template)
+    assert sample.tokens.prompt == (1, 5)
+    assert sample.tokens.reply == (7, 2)
+    assert (sample.tokens.temperature, sample.tokens.top_p) == (0.8, 0.9)
+    assert sample.behaviour.tolist() == [-0.5, -0.1]
+    assert sample.exact
+
+
+def test_greedy_counts_as_temperature_one_without_truncation(template):
+    tokens = read(template, sampling={"temperature": 0, "top_p": 0.1, "top_k": 5}).tokens
+    assert (tokens.temperature, tokens.top_p, tokens.top_k) == (1.0, 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"logprobs": None}, "no logprobs"),
+        ({"logprobs": [-0.5]}, "2 token ids and 1 log-probs"),
+        ({"logprobs": [-0.5, float("nan")]}, "not finite"),
+        ({"logprobs": [-0.5, float("-inf")]}, "not finite"),
+        ({"logprobs": [-0.5, "x"]}, "not all numbers"),
+        ({"logprobs": [-0.5, 0.5]}, "above 0"),
+        ({"logprobs": [-0.5, -9999.0]}, "placeholder"),
+        ({"token_ids": []}, "no token_ids"),
+        ({"token_ids": [7, 99999]}, "do not have"),
+        ({"token_ids": [7, True]}, "do not have"),
+        ({"prompt_token_ids": None}, "no prompt_token_ids"),
+        ({"reward": 1.5}, "outside -1..1"),
+        ({"reward": None}, "not a number"),
+        ({"reward": float("nan")}, "not a number"),
+        ({"weight": 0}, "not above 0"),
+        ({"version": -1}, "not a version"),
+        ({"split": "test"}, "neither"),
+        ({"sampling": {"temperature": -1}}, "not a way to sample"),
+        ({"prompt_token_ids": [1] * 100}, "max_seq_len"),
+        ({"exact": False, "text": ""}, "without text"),
+        ({"exact": False, "messages": []}, "without messages"),
+        ({"exact": False, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "more than text"),
+        ({"exact": False, "messages": [{"content": "no role"}]}, "template refuses"),
+    ],
+)
+def test_a_line_that_cannot_be_trusted_says_why(template, changes, reason):
+    with pytest.raises(BadLine, match=reason):
+        read(template, **changes)
+
+
+def test_an_inexact_line_is_rendered_whole(template):
+    sample = read(template, exact=False, token_ids=[9], logprobs=[-1.0])
+    assert sample.behaviour is None
+    assert not sample.exact
+    assert sample.tokens.prompt == template.prompt([{"role": "user", "content": "hi"}])
+    assert sample.tokens.reply == (*template.reply("d", ended=False), template.end)
+    assert (sample.tokens.temperature, sample.tokens.top_p) == (0.8, 1.0)
+
+
+def test_only_a_reply_that_stopped_gets_its_end_token(template):
+    cut = read(template, exact=False, finish_reason="length")
+    assert cut.tokens.reply == template.reply("d", ended=False)
+    assert cut.truncated
+
+
+def test_text_parts_and_tool_arguments_are_as_templates_want_them(template):
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert template.prompt([{"role": "user", "content": parts}]) == template.prompt(
+        [{"role": "user", "content": "a\nb"}]
+    )
+
+
+def test_penalties_make_log_probs_inexact(template):
+    sample = read(template, sampling={"temperature": 1.0, "presence_penalty": 0.5})
+    assert sample.behaviour is None
+
+
+def test_the_end_of_a_turn_is_what_the_template_says(template):
+    other = tiny.tokenizer()
+    other.eos_token = "<|endoftext|>"
+    assert Template(other).end == template.end == 2
+
+
+def test_a_bad_line_costs_that_line_only(tmp_path, template):
+    path = tmp_path / "samples.jsonl"
+    lines = [json.dumps(GOOD), "{nonsense", "[1]", json.dumps(GOOD), json.dumps(GOOD | {"rating": "rt-2", "reward": 9})]
+    path.write_text("\n".join(lines))
+    samples, unusable = load(path, template, max_seq_len=100)
+    assert [s.rating for s in samples] == ["rt-1"]
+    assert [(u.rating, u.reason.split()[0]) for u in unusable] == [
+        ("line 2", "not"),
+        ("line 3", "not"),
+        ("rt-1", "this"),
+        ("rt-2", "reward"),
+    ]
+
+
+def test_calibration_takes_exact_lines_of_the_parent_newest_first(tmp_path, template):
+    path = tmp_path / "calibration.jsonl"
+    bare = {k: v for k, v in GOOD.items() if k not in ("reward", "weight", "rating")}
+    changes = [{}, {"version": 1}, {"exact": False}, {"logprobs": None}, {"token_ids": [8, 2]}]
+    lines = [bare | change for change in changes]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    found = load_calibration(path, template, version=2, max_seq_len=100)
+    assert [s.tokens.reply[0] for s in found] == [8, 7]
+    assert all(np.isfinite(s.behaviour).all() for s in found)
+    assert load_calibration(tmp_path / "none.jsonl", template, version=2, max_seq_len=100) == []

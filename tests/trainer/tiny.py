@@ -1,0 +1,129 @@
+"""A model small enough to train in milliseconds: two layers, bytes for tokens, the ChatML template."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from config import presets
+from trainer import packing
+from trainer.packing import Tokens
+from trainer.samples import Template
+from trainer.torch_policy import TorchPolicy
+
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *alphabet]
+    raw = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw,
+        unk_token="<|endoftext|>",
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+        pad_token="<|im_end|>",
+        chat_template=TEMPLATE,
+    )
+
+
+def make_model(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=259,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+        initializer_range=0.2,  # at the usual 0.02 every token is as likely as the next
+        tie_word_embeddings=True,
+        **changes,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def policy(model: Path, parent: Path | None = None, **overrides: Any) -> TorchPolicy:
+    preset = presets.resolve("balanced", {"rank": 4, "alpha": 8} | overrides)
+    return TorchPolicy(model, preset, parent=parent, threads=1, seed=0)
+
+
+def sample_lines(
+    model: Path, count: int = 12, *, version: int = 0, adapter: Path | None = None, seed: int = 0, tokens: int = 12
+) -> list[dict[str, Any]]:
+    """Rated completions of the tiny model with exact log-probs; liked where the first reply token is even."""
+    served = policy(model)
+    template = Template(served.tokenizer)
+    texts = [f"q{seed}{i}" for i in range(count)]
+    prompts = [template.prompt([{"role": "user", "content": text}]) for text in texts]
+    with served.wearing(adapter):
+        replies = served.generate(prompts, max_tokens=tokens, temperature=0.8, seed=seed)
+        rows = [Tokens(p, tuple(r), 0.8) for p, r in zip(prompts, replies, strict=True)]
+        packed = packing.pack(rows)
+        logprobs = np.split(served.log_probs(packed).sampled, np.cumsum(packed.lengths)[:-1])
+    return [
+        {
+            "rating": f"rt-{version}-{seed}-{i}",
+            "completion": f"rl-{version}-{seed}-{i}",
+            "split": "held" if i % 6 == 5 else "train",
+            "version": version,
+            "reward": 1.0 if i % 2 else -1.0,
+            "weight": 1.0,
+            "human": True,
+            "finish_reason": "stop" if row.reply[-1] == template.end else "length",
+            "sampling": {"temperature": 0.8, "top_p": 1.0},
+            "exact": True,
+            "prompt_token_ids": list(row.prompt),
+            "token_ids": list(row.reply),
+            "logprobs": part.tolist(),
+            "messages": [{"role": "user", "content": text}],
+            "text": template.text(row.reply),
+        }
+        for i, (text, row, part) in enumerate(zip(texts, rows, logprobs, strict=True))
+    ]
+
+
+LOOSE = {"base_nll_rise": 100.0, "text_nll_rise": 100.0, "margin_slack": 100.0, "max_looping": 100}
+
+
+def run_folder(folder: Path, model: Path, lines: list[dict[str, Any]], **spec: Any) -> Path:
+    """A run folder as the proxy writes it, for a tiny model: the gate's bounds are wide unless given."""
+    folder.mkdir(parents=True)
+    order = {
+        "format": 1,
+        "run": 1,
+        "model": "tiny",
+        "weights": str(model),
+        "version": 1,
+        "parent": 0,
+        "out": str(folder.parent / "out" / "v0001"),
+        "adapters": {},
+        "baseline": 0.0,
+        "seed": 7,
+        "threads": 1,
+        "preset": "balanced",
+        "gate": LOOSE,
+    } | spec
+    order["overrides"] = {"rank": 4, "alpha": 8, "batch": 4} | order.get("overrides", {})
+    (folder / "run.json").write_text(json.dumps(order))
+    (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "calibration.jsonl").write_text("")
+    return folder
