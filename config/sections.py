@@ -88,20 +88,20 @@ class Train(Section):
     max_attempts: int = Field(default=3, ge=1, le=100)
     """Times a run that crashed is started before it fails."""
     calibration: int = Field(default=16, ge=0, le=1000)
-    """Unrated completions handed to a run, on which it must not change much."""
+    """Unrated completions handed to a run, to measure the noise between serving and training."""
 
 
 class Gate(Section):
     margin_slack: float = Field(default=0.05, ge=0)
     """Margin between good and bad held samples, in nats a token, that a candidate may lose to its parent."""
     base_nll_rise: float = Field(default=0.3, ge=0)
-    """Rise allowed, in nats a token, of the loss on what the base model wrote itself."""
+    """Rise allowed, in nats a token, of how unlikely the base model finds the candidate's replies."""
     text_nll_rise: float = Field(default=0.05, ge=0)
-    """Rise allowed, in nats a token, of the loss on plain text."""
+    """Rise allowed of the loss on a fixed text, as a share of what the base model has there."""
     min_length_ratio: float = Field(default=0.5, ge=0, le=1)
     """Shortest that the candidate's answers may be, as a share of its parent's."""
     max_looping: int = Field(default=1, ge=0)
-    """Probe answers allowed to end in a loop."""
+    """Probe answers that may loop beyond those of the base model."""
 
 
 class StoreSection(Section):

@@ -28,7 +28,7 @@ from typing import Any
 import aiohttp
 from openai import AsyncOpenAI
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +36,7 @@ HOME = ROOT / ".demo"
 ADAPTERS = ROOT / "adapters_out" / "demo"
 CLI = [sys.executable, "-m", "proxy.cli"]
 MODEL = "smollm2"
-TEMPERATURE, MAX_TOKENS, AT_ONCE = 0.8, 96, 8
+TEMPERATURE, MAX_TOKENS, AT_ONCE = 0.8, 96, 16
 ROUND = 32  # ratings that start a run
 PATIENCE_S = 900.0  # for one version; a demo that hangs should say so
 
@@ -177,13 +177,11 @@ class Demo:
             status = await self.status()
             run, live = status["last_run"], status["live"]
             if run and run["id"] > last_id and run["status"] in ("rejected", "empty", "failed"):
-                progress.update(
-                    bar, description=f"run {run['id']}: {run['status']}, {run['reason']}", total=1, completed=1
-                )
+                done(progress, bar, f"run {run['id']}: {run['status']}, {run['reason']}")
                 return status
             if live != before["live"]:
                 self.swaps.append(time.monotonic())
-                progress.update(bar, description=f"v{live} is live", total=1, completed=1)
+                done(progress, bar, f"v{live} is live: {run['reason']}")
                 return status
             seen = status["training"]["progress"]
             if step := seen.get("step"):
@@ -193,6 +191,13 @@ class Demo:
                 progress.update(bar, description=f"training: {phase['phase']}")
             await asyncio.sleep(0.25)
         raise RuntimeError(f"no version after {PATIENCE_S:.0f} s; see `rlproxy status --home {HOME}`")
+
+
+def done(progress: Progress, bar: TaskID, what: str) -> None:
+    """A finished step: its bar goes, a line with its time stays (also where there is no terminal)."""
+    seconds = next(task.elapsed or 0 for task in progress.tasks if task.id == bar)
+    progress.remove_task(bar)
+    progress.console.print(f"[green]✓[/green] {what} [dim]({seconds:.0f} s)[/dim]")
 
 
 async def at_once(work: Iterable[Callable[[], Awaitable[Any]]], done: Callable[[], None]) -> list[Any]:
@@ -216,7 +221,7 @@ async def held_out(demo: Demo, prompts: list[str], version: int, progress: Progr
     ]
     told = await at_once(jobs, lambda: progress.advance(bar))
     liked = sum(t.liked for t in told) / len(told)
-    progress.update(bar, description=f"held-out prompts, {name}: {liked:.0%} liked")
+    done(progress, bar, f"held-out prompts, {name}: {liked:.0%} liked")
     return told
 
 
@@ -232,7 +237,7 @@ async def chat_and_rate(demo: Demo, prompts: list[str], progress: Progress, live
         await demo.rate(told, n)
 
     await at_once([lambda n=n, p=p: one(n, p) for n, p in enumerate(prompts)], lambda: progress.advance(bar))  # type: ignore[misc]
-    progress.update(bar, description=f"rated {len(prompts)}: {good} good, {len(prompts) - good} bad")
+    done(progress, bar, f"rated {len(prompts)}: {good} good, {len(prompts) - good} bad")
     return time.monotonic()
 
 

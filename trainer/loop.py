@@ -336,7 +336,7 @@ def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], f
     now, was, base = np.concatenate(theta), np.concatenate(old), np.concatenate(ref)
     if not np.isfinite(now).all():
         raise Diverged("log-probs are not finite after the last step; nothing was kept.")
-    kl_old, kl_ref = objective.k3(np, was, now).mean(), objective.k3(np, base, now).mean()
+    kl_old, kl_ref = objective.drift(np, was, now).mean(), objective.k3(np, base, now).mean()
     return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(now - was).mean())
 
 

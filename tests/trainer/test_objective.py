@@ -117,6 +117,16 @@ def test_the_guard_stops_the_gradient_and_only_that():
         assert float(sums["guarded"]) == 1
 
 
+@given(st.lists(st.floats(-8, -0.01), min_size=2, max_size=6), st.integers(0, 10_000))
+def test_drift_is_the_divergence_itself_in_the_mean(logits, seed):
+    old = np.array(logits) - np.logaddexp.reduce(logits)
+    theta = old + np.random.default_rng(seed).normal(0, 0.5, len(old))
+    theta -= np.logaddexp.reduce(theta)
+    each = objective.drift(np, old, theta)
+    assert (each >= -1e-12).all()
+    assert (np.exp(old) * each).sum() == pytest.approx((np.exp(old) * (old - theta)).sum(), abs=1e-9)
+
+
 def test_masked_tokens_have_no_gradient():
     theta = torch.full((3,), -1.0, dtype=torch.float64, requires_grad=True)
     constant = torch.full((3,), -1.0, dtype=torch.float64)
