@@ -368,13 +368,14 @@ def report(found: dict[str, Any], nll: dict[str, float], seconds: float) -> dict
         )
     loop = found["loop"]
     console.print(
-        f"\nThe client that never stopped asking: [b]{loop.served}[/b] requests served, [b]{len(loop.failed)}[/b] failed; "
-        f"{loop.in_swap} were under way in the moment of a swap. Ratings: {found['channels']}. {seconds:.0f} s in all."
+        f"\nThe client that never stopped asking: [b]{loop.served}[/b] requests served, "
+        f"[b]{len(loop.failed)}[/b] failed; {loop.in_swap} were under way in the moment of a swap. "
+        f"Ratings: {found['channels']}. {seconds:.0f} s in all."
     )
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
-        "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip(),
+        "commit": commit(),
         "held_out": len(first),
         "versions": out,
         "served": loop.served,
@@ -383,7 +384,12 @@ def report(found: dict[str, Any], nll: dict[str, float], seconds: float) -> dict
         "failed": loop.failed,
         "channels": found["channels"],
         "seconds": seconds,
-    }  # fmt: skip
+    }
+
+
+def commit() -> str:
+    found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
+    return found.stdout.strip()
 
 
 def machine() -> str:

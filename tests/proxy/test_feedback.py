@@ -26,8 +26,8 @@ def test_values(rating: Any, scale: str | None, value: float) -> None:
 
 @pytest.mark.parametrize(
     ("rating", "scale"),
-    [(1, None), (1.0, None), (6, None), (-1.01, None), (2.5, None), ("great", None), ("6", None), (None, None), ([], None),
-     (float("nan"), None), (float("inf"), None), (0, "stars"), (5, "unit"), ("good", "miles")],
+    [(1, None), (1.0, None), (6, None), (-1.01, None), (2.5, None), ("great", None), ("6", None), (None, None),
+     ([], None), (float("nan"), None), (float("inf"), None), (0, "stars"), (5, "unit"), ("good", "miles")],
 )  # fmt: skip
 def test_no_values(rating: Any, scale: str | None) -> None:
     with pytest.raises(BadRequest):
