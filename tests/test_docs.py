@@ -8,6 +8,7 @@ from pathlib import Path
 import typer.main
 
 from proxy.cli import app as cli
+from scripts.tables import filled
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,6 +39,11 @@ def test_the_annotated_tree_names_every_module() -> None:
         for module in (ROOT / room).rglob("*.py"):
             if module.name != "__init__.py":
                 assert module.name in tree, f"{module.relative_to(ROOT)} is in no tree"
+
+
+def test_tables_are_those_of_the_benchmarks() -> None:
+    for page in ("README.md", "docs/benchmarks.md"):
+        assert filled(read(page)) == read(page), f"{page}: run scripts/tables.py"
 
 
 def test_links_lead_somewhere() -> None:

@@ -1,0 +1,87 @@
+"""Puts the measured tables into the documentation, from the raw JSON in benchmarks/. `--check` only compares.
+
+Each table stands between `<!-- NAME -->` and `<!-- /NAME -->`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/benchmarks.md")
+
+
+def demo(found: dict[str, Any]) -> str:
+    base = found["versions"][0]["base_nll"]
+    lines = [
+        "| version | ratings | liked, held out | base NLL of replies | last rating → new version answers | the run |",
+        "|---|---|---|---|---|---|",
+    ]
+    for v in found["versions"]:
+        name = f"v{v['version']}" if v["version"] else "base"
+        rise = f" ({v['base_nll'] - base:+.2f})" if v["version"] else ""
+        live = f"{v['rating_to_live_s']:.0f} s" if v["rating_to_live_s"] else ""
+        run = f"{v['run_s']:.0f} s" if v["run_s"] else ""
+        lines.append(f"| {name} | {v['ratings']} | {v['liked']:.0%} | {v['base_nll']:.2f}{rise} | {live} | {run} |")
+    lines += [
+        "",
+        f"{found['held_out']} held-out prompts; {found['served']} requests of a client that never stopped asking, "
+        f"{len(found['failed'])} failed, {found['in_swap']} under way in the moment of a swap; "
+        f"{found['seconds'] / 60:.1f} minutes in all. "
+        f"{found['date'][:10]}, {found['machine']}, no GPU, commit `{found['commit']}`.",
+    ]
+    return "\n".join(lines)
+
+
+def serve(found: dict[str, Any]) -> str:
+    rows = found["speed"]
+    sizes = sorted({r["at_once"] for r in rows})
+    lines = ["| threads | model | " + " | ".join(f"{n} at once" for n in sizes) + " |", "|---" * (len(sizes) + 2) + "|"]
+    for threads in sorted({r["threads"] for r in rows}):
+        for model in dict.fromkeys(r["model"] for r in rows):
+            speed = {r["at_once"]: r["tokens_per_s"] for r in rows if (r["threads"], r["model"]) == (threads, model)}
+            lines.append(f"| {threads} | {model} | " + " | ".join(f"{speed[n]:.0f}" for n in sizes) + " |")
+    lines += ["", _when(found)]
+    return "\n".join(lines)
+
+
+def _when(found: dict[str, Any]) -> str:
+    machine = found["machine"]
+    load = f", load {machine['load_before']:.1f} before it began" if machine["load_before"] > 0.5 else ""
+    return f"{found['date'][:10]}, {machine['cpu']}, {machine['cores']} cores{load}, commit `{found['commit']}`."
+
+
+TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "demo": ("benchmarks/demo.json", demo),
+    "serve": ("benchmarks/serve.json", serve),
+}
+
+
+def filled(page: str) -> str:
+    for name, (file, table) in TABLES.items():
+        text = table(json.loads((ROOT / file).read_text()))
+        page = re.sub(
+            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, t=text: f"{m[1]}{t}\n{m[2]}", page, flags=re.S
+        )
+    return page
+
+
+def main() -> int:
+    stale = []
+    for path in (ROOT / p for p in PAGES):
+        before = path.read_text(encoding="utf-8")
+        if (after := filled(before)) != before:
+            stale.append(path.name)
+            if "--check" not in sys.argv:
+                path.write_text(after, encoding="utf-8")
+    print(f"{'stale' if '--check' in sys.argv else 'written'}: {', '.join(stale) or 'nothing'}")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
