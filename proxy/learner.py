@@ -193,12 +193,10 @@ class Learner:
         if self.paused or self._stopping:
             return
         for run in await self._store.open_runs():  # left by a crash, a stop or a pause
-            await self._prepare(run)
-            await self._train(run)
+            await self._carry_out(run)
         asked, self._asked = self._asked, False
         if (await self.due(asked=asked)).now and (claimed := await self._claim(asked)) is not None:
-            await self._prepare(claimed)
-            await self._train(claimed)
+            await self._carry_out(claimed)
 
     async def _finish_swap(self) -> None:
         """A version that was published just before a crash goes live now."""
@@ -256,6 +254,15 @@ class Learner:
 
     # One run
 
+    async def _carry_out(self, run: Run) -> None:
+        """From the claim to its end, or to where it was told to stop."""
+        self.run, self.progress = run, {}
+        try:
+            await self._prepare(run)
+            await self._train(run)
+        finally:
+            self.run = None
+
     async def _train(self, run: Run) -> None:
         """Supervise the trainer until the run has ended, or until it is stopped at a checkpoint."""
         folder = Path(run.folder)
@@ -286,7 +293,7 @@ class Learner:
         except LaunchError as error:
             log.error("trainer did not start", run=run.id, error=str(error))
             return -1
-        self.run, self._job, self.progress = run, job, {}
+        self.run, self._job = run, job
         try:
             if self.paused or self._stopping:  # said while the process was starting
                 await job.terminate()
@@ -295,7 +302,7 @@ class Learner:
                 self._events.emit("run", **{**event, "run": run.id})
             return await job.wait()
         finally:
-            self.run, self._job = None, None
+            self._job = None
             await job.terminate()
 
     async def _take(self, run: Run, found: dict[str, Any]) -> None:
