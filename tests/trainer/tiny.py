@@ -122,7 +122,8 @@ def run_folder(folder: Path, model: Path, lines: list[dict[str, Any]], **spec: A
         "preset": "balanced",
         "gate": LOOSE,
     } | spec
-    order["overrides"] = {"rank": 4, "alpha": 8, "batch": 4} | order.get("overrides", {})
+    small = {"rank": 4, "alpha": 8, "batch": 4, "passes": 2, "learning_rate": 2e-4}  # whatever the preset says
+    order["overrides"] = small | order.get("overrides", {})
     (folder / "run.json").write_text(json.dumps(order))
     (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "calibration.jsonl").write_text("")
