@@ -20,7 +20,9 @@ test-heavy: setup  ## minutes long: the full kill -9 rounds, the real loop at fu
 
 bench: setup
 	@$(PY) scripts/bench_serve.py
+	@$(PY) scripts/demo.py --json benchmarks/demo.json
 	@$(PY) scripts/learn_concise.py
+	@$(PY) scripts/tables.py
 
 clean:
 	rm -rf .venv .demo adapters_out/demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

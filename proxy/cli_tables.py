@@ -41,11 +41,17 @@ def show_status(s: dict[str, Any], url: str) -> None:
     row("training", _training(training))
     if last := s["last_run"]:
         row("last run", f"{last['id']}, {last['status']}: {last['reason'] or ''}")
-    counts = s["counts"]
-    row("captured", ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in counts.items()))
+    row("captured", _captured(s["counts"]))
     if s["problem"]:
         row("problem", s["problem"], "red")
     Console().print(grid)
+
+
+def _captured(counts: dict[str, int]) -> str:
+    rest = [f"{counts[k]} {k}" for k in ("pending", "partial", "error") if counts[k]]
+    kept = f"{counts['done']} whole answers, {counts['captured_today']} today"
+    others = f" ({', '.join(rest)})" if rest else ""
+    return f"{kept}{others}; rated {counts['good']} good, {counts['bad']} bad"
 
 
 def _training(training: dict[str, Any]) -> str:

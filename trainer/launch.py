@@ -96,7 +96,10 @@ def available() -> str | None:
     missing = [name for name in ("torch", "transformers", "peft", "safetensors") if find_spec(name) is None]
     if not missing:
         return None
-    return f"training needs {', '.join(missing)}: install the train extra with `pip install 'rlproxy[train]'`"
+    return (
+        f"training and the built-in backend need {', '.join(missing)}: install the train extra with "
+        "`pip install 'rlproxy[train]'`"
+    )
 
 
 def default_threads() -> tuple[int, int]:
