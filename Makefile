@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test setup lint test-fast test-heavy bench clean
+.PHONY: demo test setup lint bench clean
 
 PY := .venv/bin/python
 
@@ -14,9 +14,6 @@ test: setup
 
 lint: setup
 	@scripts/lint
-
-test-heavy: setup  ## minutes long: the full kill -9 rounds, the real loop at full size
-	@$(PY) -m pytest -m heavy
 
 bench: setup
 	@$(PY) scripts/bench_serve.py

@@ -154,5 +154,5 @@ def test_the_proxy_side_brings_no_torch():
 def test_what_is_missing_is_named(monkeypatch):
     assert launch.available() is None
     monkeypatch.setattr(launch, "find_spec", lambda name: None if name == "peft" else object())
-    assert "needs peft" in launch.available()
+    assert "need peft" in launch.available()
     assert "rlproxy[train]" in LocalLauncher().available()
