@@ -284,6 +284,7 @@ class Learner:
                 return
             log.info("trainer ended", run=run.id, status=status)
         await self._take(run, found)
+        await asyncio.to_thread(run_folder.tidy, folder)
 
     async def _supervise(self, run: Run) -> int:
         """One trainer process, from start to end. It never outlives this call."""

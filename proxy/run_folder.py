@@ -6,6 +6,7 @@ Owns the writing half of the format in docs/architecture.md ("The run folder"); 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,12 @@ def result(folder: Path) -> dict[str, Any] | None:
     except (OSError, orjson.JSONDecodeError):
         return None
     return found if isinstance(found, dict) and "status" in found else None
+
+
+def tidy(folder: Path) -> None:
+    """What only an unfinished run needs goes: three times the adapter's size."""
+    for name in ("checkpoint", "cache"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def complete(folder: Path) -> bool:

@@ -57,6 +57,8 @@ class FakeLauncher:
 
 
 def write_result(folder: Path, status: str) -> None:
+    (folder / "checkpoint").mkdir(exist_ok=True)
+    (folder / "checkpoint" / "state").write_text("what an unfinished run needs")
     order = json.loads((folder / "run.json").read_text())
     result: dict[str, Any] = {
         "status": status,

@@ -48,6 +48,7 @@ async def test_the_run_folder_says_everything(proxy: Proxy) -> None:
     await rated(proxy, 4)
     await until(proxy, live=1)
     folder = proxy.launcher.started[0]
+    assert not (folder / "checkpoint").exists()
     order = json.loads((folder / "run.json").read_text())
     assert order["version"] == 1 and order["parent"] == 0 and order["adapters"] == {} and order["weights"] == "/nowhere"
     assert order["gate"]["base_nll_rise"] == 0.3 and order["preset"] == "balanced"
