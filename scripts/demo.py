@@ -277,7 +277,10 @@ async def address_of(server: subprocess.Popen[bytes]) -> str:
 
 async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
     prompts = read_prompts()
-    rated, held = prompts["rate"][: ROUND if quick else ratings], prompts["held-out"][:: 3 if quick else 1][: 24 if quick else 80]
+    rated, held = (
+        prompts["rate"][: ROUND if quick else ratings],
+        prompts["held-out"][:: 3 if quick else 1][: 24 if quick else 80],
+    )
     demo = Demo(url, MODEL)
     stop = asyncio.Event()
     asker = asyncio.create_task(demo.keep_asking(prompts["rate"][::-1], stop))
