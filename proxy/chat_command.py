@@ -69,7 +69,7 @@ class ChatCommands:
 
     async def _above(self, before: list[dict[str, Any]], who: Speaker) -> str | None:
         """The completion that wrote the last message before the command."""
-        history = without_commands(before)
+        history = [before[i] for i in without_commands(before)]
         if not history or history[-1].get("role") != "assistant":
             return None
         reply = chain([canonical(m) for m in history])[-1]

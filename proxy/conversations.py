@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -74,21 +74,21 @@ def is_command(message: Mapping[str, Any]) -> bool:
     return text is not None and _COMMAND.match(text) is not None
 
 
-def without_commands(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The history as the model may see it: no `/rl` line, and none of our answers to one.
+def without_commands(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Which messages of the history the model may see: no `/rl` line, and none of our answers to one.
 
     A command never reaches the model, so the assistant message after it can only be ours.
     """
-    kept: list[dict[str, Any]] = []
+    kept: list[int] = []
     ours = False
-    for message in messages:
+    for i, message in enumerate(messages):
         if is_command(message):
             ours = True
         elif ours and message.get("role") == "assistant":
             ours = False
         else:
             ours = False
-            kept.append(message)
+            kept.append(i)
     return kept
 
 

@@ -57,14 +57,15 @@ class Relay:
         who = speaker(request.headers, path_session=request.match_info.get("session"), user=asked.user)
         if is_command(asked.messages[-1]):
             return await self._command(request, dialect, asked, who)
-        messages = without_commands(asked.messages)
-        if not messages:
+        kept = without_commands(asked.messages)
+        if not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         await self.parts.backend.ready()
         lease = await self.parts.swap.acquire(asked.model)
         exchange = Exchange(self.parts, request, dialect, asked, lease, started)
         try:
-            add = {} if messages == asked.messages else dialect.with_messages(messages)
+            add = {} if len(kept) == len(asked.messages) else dialect.keep(body, asked, kept)
+            messages = [asked.messages[i] for i in kept]
             if request.headers.get("x-rl-capture") != "off":
                 add |= self.parts.backend.capabilities.asks
                 await exchange.capture_as(_row(request, dialect, asked, who, lease, messages, body, self.parts.backend))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from proxy.dialects.base import Asked, Dialect, Fold, Reply
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatCompletions
 
 DIALECTS: tuple[Dialect, ...] = (ChatCompletions(),)
 
-__all__ = ["DIALECTS", "Asked", "Dialect", "Fold", "Reply"]
+__all__ = ["DIALECTS", "Asked", "Dialect", "Fold", "Renderer", "Reply"]

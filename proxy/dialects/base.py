@@ -1,15 +1,16 @@
 """What every wire format can do. A dialect is the single place a protocol lives.
 
 Owns the shape of that knowledge: a request parsed, a stream folded into replies, the terminal event, a local
-answer, what to strip. Not here: HTTP, the store, what a rating is.
+answer, what to strip, and the way to chat completions and back for backends that speak nothing else. Messages are in
+chat form from here on, whatever the wire has. Not here: HTTP, the store, what a rating is.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from proxy.errors import ProxyError
 from proxy.sse import Event
@@ -21,7 +22,7 @@ class Asked:
     """A request as rlproxy needs to know it. The bytes themselves are passed on, not this."""
 
     model: str
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, Any]]  # in chat form, system text included
     stream: bool
     n: int
     sampling: dict[str, float]  # what the client set; the backend's defaults fill the rest
@@ -30,6 +31,10 @@ class Asked:
     wants_usage: bool  # a usage chunk at the end of a stream
     session: str | None
     user: str | None
+    # The item of the request's own list that each message came from; None: from elsewhere (`system`). Empty: itself.
+    origins: tuple[int | None, ...] = ()
+    tools: list[dict[str, Any]] | None = None  # in chat form
+    previous: str | None = None  # the completion this request goes on from, where it does not send the history
 
 
 @dataclass(slots=True)
@@ -74,17 +79,42 @@ class Fold(ABC):
         """What has come so far, one a choice."""
 
 
+class Renderer(ABC):
+    """One chat completion said in another dialect: for backends that lack it, and for local answers."""
+
+    @abstractmethod
+    def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
+        """A `chat.completion.chunk` as what goes over the wire for it; often nothing, or several events."""
+
+    @abstractmethod
+    def end(self) -> tuple[list[bytes], bytes]:
+        """When the last chunk is in: what comes before the terminal event, and the terminal event."""
+
+    @abstractmethod
+    def whole(self, body: Mapping[str, Any]) -> bytes:
+        """A plain `chat.completion` as a plain body."""
+
+
 class Dialect(ABC):
     name: ClassVar[str]
     paths: ClassVar[tuple[str, ...]]
+    framing: ClassVar[Literal["sse", "ndjson"]] = "sse"  # how a stream is cut into events
 
     @abstractmethod
     def parse(self, body: Any) -> Asked:
         """Raises BadRequest, naming the field."""
 
     @abstractmethod
-    def with_messages(self, messages: list[dict[str, Any]]) -> dict[str, bytes]:
-        """The members of the request that carry these messages, as JSON."""
+    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+        """The members of the request that carry the messages, as JSON, with only those of `asked.messages` left
+        whose indices are in `kept`; every item that stays is as the client sent it."""
+
+    @abstractmethod
+    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+        """The same request as chat completions. Raises BadRequest for what chat completions cannot say."""
+
+    @abstractmethod
+    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer: ...
 
     @abstractmethod
     def whole(self, body: Any) -> list[Reply]:
@@ -101,9 +131,32 @@ class Dialect(ABC):
     def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
         """What to change in each body or event on its way to the client: our id, their model, our extras gone."""
 
-    @abstractmethod
     def answer(self, text: str, *, id: str, asked: Asked, created: int) -> tuple[str, list[bytes]]:
         """A local answer in this format: content type, and the pieces to write (one, unless streamed)."""
+        say = self.renderer(id=id, asked=asked, created=created)
+        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        head = {"id": id, "created": created, "model": asked.model}
+        if not asked.stream:
+            message = {"role": "assistant", "content": text}
+            choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+            body = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+            return "application/json", [say.whole(body)]
+        head["object"] = "chat.completion.chunk"
+        deltas: list[tuple[dict[str, str], str | None]] = [
+            ({"role": "assistant", "content": ""}, None),
+            ({"content": text}, None),
+            ({}, "stop"),
+        ]
+        chunks: list[dict[str, Any]] = [
+            {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
+            for delta, reason in deltas
+        ]
+        if asked.wants_usage:
+            chunks.append({**head, "choices": [], "usage": usage})
+        pieces = [piece for chunk in chunks for piece in say.chunk(chunk)]
+        before, last = say.end()
+        kind = "text/event-stream" if self.framing == "sse" else "application/x-ndjson"
+        return kind, [*pieces, *before, last]
 
     def error(self, error: ProxyError) -> Mapping[str, Any]:
         return error.body()

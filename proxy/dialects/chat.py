@@ -5,12 +5,13 @@ Owns this wire format, with vLLM's `token_ids` and `prompt_token_ids`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import orjson
 
 from proxy import sse
-from proxy.dialects.base import Asked, Dialect, Fold, Reply
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
 from proxy.wire import EACH, Rules
@@ -52,10 +53,11 @@ class ChatCompletions(Dialect):
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
             session=None,
             user=_typed(body, "user", str, "") or None,
+            tools=body["tools"] if isinstance(body.get("tools"), list) else None,
         )
 
-    def with_messages(self, messages: list[dict[str, Any]]) -> dict[str, bytes]:
-        return {"messages": orjson.dumps(messages)}
+    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+        return {"messages": orjson.dumps([asked.messages[i] for i in kept])}
 
     def whole(self, body: Any) -> list[Reply]:
         return [
@@ -89,30 +91,27 @@ class ChatCompletions(Dialect):
             choice["token_ids"] = top["prompt_token_ids"] = b"null"
         return top
 
-    def answer(self, text: str, *, id: str, asked: Asked, created: int) -> tuple[str, list[bytes]]:
-        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        head = {"id": id, "created": created, "model": asked.model}
-        if not asked.stream:
-            message = {"role": "assistant", "content": text}
-            choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-            body = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
-            return "application/json", [orjson.dumps(body)]
-        head["object"] = "chat.completion.chunk"
-        deltas: list[tuple[dict[str, str], str | None]] = [
-            ({"role": "assistant", "content": ""}, None),
-            ({"content": text}, None),
-            ({}, "stop"),
-        ]
-        chunks: list[dict[str, Any]] = [
-            {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
-            for delta, reason in deltas
-        ]
-        if asked.wants_usage:
-            chunks.append({**head, "choices": [], "usage": usage})
-        return "text/event-stream", [*(sse.event(orjson.dumps(c)) for c in chunks), sse.event(b"[DONE]")]
+    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+        return dict(body)
+
+    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+        return ChatRenderer()
 
     def error_event(self, error: ProxyError) -> bytes:
         return sse.event(orjson.dumps(self.error(error)))
+
+
+class ChatRenderer(Renderer):
+    """Chat completions are what they are."""
+
+    def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
+        return [sse.event(orjson.dumps(chunk))]
+
+    def end(self) -> tuple[list[bytes], bytes]:
+        return [], sse.event(b"[DONE]")
+
+    def whole(self, body: Mapping[str, Any]) -> bytes:
+        return orjson.dumps(body)
 
 
 class ChatFold(Fold):

@@ -73,15 +73,12 @@ def test_a_history_without_its_commands(turns: list[tuple[str, str]]) -> None:
         if said == "a question"
         for m in ({"role": "user", "content": said}, assistant(answer))
     ]
-    assert without_commands(messages) == kept
+    assert [messages[i] for i in without_commands(messages)] == kept
 
 
 def test_a_command_without_its_answer() -> None:
     question = {"role": "user", "content": "q"}
-    assert without_commands([{"role": "user", "content": "/rl good"}, question, assistant("a")]) == [
-        question,
-        assistant("a"),
-    ]
+    assert without_commands([{"role": "user", "content": "/rl good"}, question, assistant("a")]) == [1, 2]
 
 
 def test_speaker() -> None:
