@@ -24,6 +24,7 @@ from config.errors import SettingsError
 from config.presets import Preset
 from trainer import adapter, checkpoint, gate, lessons, objective, packing, samples, weights
 from trainer.checkpoint import Checkpoint
+from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
 from trainer.manifest import AdapterError
 from trainer.objective import Terms
@@ -112,11 +113,22 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     teaching = [lesson for lesson in learned.train if lesson.advantage != 0 and lesson.keep.any()]
     if not teaching:
         raise NothingToLearn(_why_nothing(learned))
+    start = policy.adapter()
     clock.lap("old")
 
-    # train
-    progress.phase("train")
-    trained = train(policy, teaching, preset, spec, folder, progress, stop)
+    # train, gate
+    tries = Tries(folder, preset)
+    while True:
+        trained, checks, no = _try(
+            policy, template, bounds, parent, learned, teaching, tries, spec, progress, stop, clock
+        )
+        if no is None or not tries.again(no, checks):
+            break
+        progress.warning(f"{no}; once more from the start, at half the rate.")
+        policy.wear(start)
+        policy.restore({})
+    if trained is None:
+        raise Diverged(no)
     used = {lesson.sample.rating for lesson in trained.lessons}
     for rating in used:
         learned.outcomes[rating].used = True
@@ -124,28 +136,13 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     result["seconds_before"] = trained.seconds_before
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     result["metrics"] |= metrics_of(trained.metrics)
-    clock.lap("train")
-
-    # gate
-    progress.phase("gate")
-    checks = gate.judge(
-        policy,
-        template,
-        bounds,
-        parent=parent,
-        lessons=teaching,
-        held=learned.held,
-        changed=trained.changed,
-        stop=stop,
-    )
     result["gate"] = {name: check.json() for name, check in checks.items()}
-    failed = {name: check for name, check in checks.items() if not check.ok}
-    clock.lap("gate")
+    result["retried"] = tries.why
 
     # write: where it may go live, or beside the run for whoever wants to look at it
     progress.phase("write")
     result["metrics"] |= clock.laps
-    out = folder / "rejected" if failed else spec.out
+    out = folder / "rejected" if no else spec.out
     about = {
         "run": spec.run,
         "version": spec.version,
@@ -157,20 +154,86 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         "baseline": spec.baseline,
         "metrics": result["metrics"],
         "gate": result["gate"],
-        "preset": preset.model_dump(),
+        "preset": tries.preset.model_dump(),
+        "retried": tries.why,
     }
     adapter.write(out, policy.save, about)
-    if failed:
-        name, check = next(iter(failed.items()))
-        reason = f"{name} is {check.value}, the bound is {check.bound}"
-        result |= {"status": "rejected", "reason": f"The gate said no: {reason}.", "adapter": str(out)}
+    if no:
+        again = " at half the rate too" if tries.why else ""
+        result |= {"status": "rejected", "reason": f"The gate said no{again}: {no}.", "adapter": str(out)}
         return
     result["baseline_after"] = round(objective.ema(spec.baseline, rewards, preset.ema_decay), 9)
     steps, count = int(trained.metrics["steps"]), len(used)
     reason = f"{steps} steps on {count} samples passed the gate."
     if trained.early:
         reason = f"{steps} steps on {count} samples, {trained.early}; it passed the gate."
+    if tries.why:
+        reason += f" At half the rate, for at the full one {tries.why}."
     result |= {"status": "passed", "reason": reason, "adapter": str(out)}
+
+
+class Tries:
+    """At most two: the second from the start and at half the rate. On disk, so that a resumed run knows which it is."""
+
+    def __init__(self, folder: Path, preset: Preset) -> None:
+        self.folder = folder
+        self._path = folder / "retry.json"
+        self._full = preset
+        self.why: str | None = json.loads(self._path.read_bytes())["why"] if self._path.exists() else None
+
+    @property
+    def preset(self) -> Preset:
+        if self.why is None:
+            return self._full
+        return self._full.model_copy(update={"learning_rate": self._full.learning_rate / 2})
+
+    def again(self, why: str, checks: dict[str, Check]) -> bool:
+        """Whether a second try is worth it: not for what moved too little already."""
+        if self.why is not None or ("no_op" in checks and not checks["no_op"].ok):
+            return False
+        self.why = why
+        write_atomic(self._path, json.dumps({"why": why}, ensure_ascii=False).encode())
+        return True
+
+
+def _try(
+    policy: Policy,
+    template: samples.Template,
+    bounds: gate.Bounds,
+    parent: Path | None,
+    learned: Lessons,
+    teaching: Sequence[Lesson],
+    tries: Tries,
+    spec: RunSpec,
+    progress: Progress,
+    stop: Stop,
+    clock: Clock,
+) -> tuple[Trained | None, dict[str, Check], str | None]:
+    """Optimiser steps and gate: what came of them, and why it may not go live (None: it may)."""
+    progress.phase("train")
+    try:
+        trained = train(policy, teaching, tries.preset, spec, tries.folder, progress, stop)
+    except Diverged as error:
+        return None, {}, str(error).rstrip(".")
+    finally:
+        clock.lap("train")
+    progress.phase("gate")
+    checks = gate.judge(
+        policy,
+        template,
+        bounds,
+        parent=parent,
+        lessons=teaching,
+        held=learned.held,
+        changed=trained.changed,
+        stop=stop,
+    )
+    clock.lap("gate")
+    failed = next(((name, check) for name, check in checks.items() if not check.ok), None)
+    if failed is None:
+        return trained, checks, None
+    name, check = failed
+    return trained, checks, f"{name} is {check.value}, the bound is {check.bound}"
 
 
 @dataclass
@@ -314,14 +377,14 @@ def terms(batch: Sequence[Lesson], replies: int) -> Terms:
 
 @dataclass
 class Clock:
-    """Seconds a phase, for the manifest."""
+    """Seconds a phase, for the manifest; those of a second try on top."""
 
     since: float = field(default_factory=time.monotonic)
     laps: dict[str, float] = field(default_factory=dict)
 
     def lap(self, name: str) -> None:
         now = time.monotonic()
-        self.laps[f"seconds_{name}"] = round(now - self.since, 2)
+        self.laps[f"seconds_{name}"] = round(self.laps.get(f"seconds_{name}", 0.0) + now - self.since, 2)
         self.since = now
 
 

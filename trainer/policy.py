@@ -60,7 +60,8 @@ class Policy(Protocol):
 
     def optimiser(self) -> State: ...
 
-    def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None: ...
+    def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
+        """Put what `optimiser()` gave back; nothing: as before its first step."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int

@@ -199,6 +199,7 @@ class TorchPolicy:
         return state
 
     def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
+        self._optimiser.state.clear()
         for key, value in optimiser.items():
             field, name = key.split("/", 1)
             tensor = torch.from_numpy(np.array(value))
