@@ -27,7 +27,7 @@ from trainer.checkpoint import Checkpoint
 from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
 from trainer.manifest import AdapterError
-from trainer.objective import Terms
+from trainer.objective import Floats, Terms
 from trainer.policy import Policy
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec, read_spec, write_atomic
@@ -226,6 +226,7 @@ def _try(
         lessons=teaching,
         held=learned.held,
         changed=trained.changed,
+        replayed=trained.replayed,
         stop=stop,
     )
     clock.lap("gate")
@@ -240,6 +241,7 @@ def _try(
 class Trained:
     lessons: list[Lesson]  # that an optimiser step used
     changed: float  # mean |ℓ_θ − ℓ_old| on the probe, nats a token
+    replayed: float | None  # mean ℓ_θ − ℓ_old of the probe's liked replies minus that of its disliked ones
     metrics: dict[str, float]
     seconds_before: float  # in processes that this one resumed from
     early: str | None = None  # why it ended before its last step
@@ -318,12 +320,12 @@ def train(
 
     # Nothing has measured the last step yet.
     probe = list(teaching[:: max(1, len(teaching) // PROBE)])[:PROBE]
-    final, changed = _drift(policy, probe)
+    final, changed, replayed = _drift(policy, probe)
     if early is None and final["kl_old"] > preset.drift_bound:
         early = f"the last step undone by the drift bound ({final['kl_old']:.3f} nats a token)"
         policy.wear(at.good)
         at.step -= 1
-        final, changed = _drift(policy, probe)
+        final, changed, replayed = _drift(policy, probe)
     if early:
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
     if at.step == 0:
@@ -332,6 +334,7 @@ def train(
     return Trained(
         lessons=[teaching[i] for i in seen],
         changed=changed,
+        replayed=replayed,
         metrics={
             "steps": at.step,
             "loss": at.history[at.step - 1]["loss"],
@@ -388,19 +391,25 @@ class Clock:
         self.since = now
 
 
-def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], float]:
-    """Mean k3 to θ_old and to the reference, and the mean change of a log-prob, without a gradient."""
-    theta, old, ref = [], [], []
+def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], float, float | None]:
+    """How far the last step went, without a gradient: KL to θ_old and to the reference; mean |ℓ_θ − ℓ_old|; the
+    margin, None with one sign only."""
+    moved: list[Floats] = [np.empty(0)] * len(probe)
     for members in packing.group([len(lesson.sample.tokens) for lesson in probe], policy.budget):
         packed = packing.pack([probe[i].sample.tokens for i in members])
-        theta.append(policy.log_probs(packed).plain)
-        old.append(np.concatenate([probe[i].old for i in members]))
-        ref.append(np.concatenate([probe[i].ref for i in members]))
-    now, was, base = np.concatenate(theta), np.concatenate(old), np.concatenate(ref)
-    if not np.isfinite(now).all():
+        parts = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
+        for i, part in zip(members, parts, strict=True):
+            moved[i] = part - probe[i].old
+    flat, was = np.concatenate(moved), np.concatenate([lesson.old for lesson in probe])
+    if not np.isfinite(flat).all():
         raise Diverged("log-probs are not finite after the last step; nothing was kept.")
-    kl_old, kl_ref = objective.drift(np, was, now).mean(), objective.k3(np, base, now).mean()
-    return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(now - was).mean())
+    base = np.concatenate([lesson.ref for lesson in probe])
+    kl_old, kl_ref = objective.drift(np, was, was + flat).mean(), objective.k3(np, base, was + flat).mean()
+    signs: dict[bool, list[float]] = {True: [], False: []}
+    for lesson, part in zip(probe, moved, strict=True):
+        signs[lesson.advantage > 0].append(float(part.mean()))
+    margin = float(np.mean(signs[True]) - np.mean(signs[False])) if signs[True] and signs[False] else None
+    return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(flat).mean()), margin
 
 
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:
