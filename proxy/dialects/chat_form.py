@@ -6,16 +6,20 @@ to the dialects.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.wire import dumps, loads
+from proxy.wire import dumps
 
 
 def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
     """`arguments` as an object, or as text where the model wrote no JSON."""
     text = arguments if isinstance(arguments, str) else dumps(arguments).decode()
     return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+# Arguments are read by Python's own parser: orjson turns integers of more than 64 bits into floats.
 
 
 def arguments_of(text: str) -> dict[str, Any]:
@@ -25,7 +29,7 @@ def arguments_of(text: str) -> dict[str, Any]:
     model sees why.
     """
     try:
-        found = loads(text.encode()) if text.strip() else {}
+        found = json.loads(text) if text.strip() else {}
     except ValueError:
         found = text
     return found if isinstance(found, dict) else {"arguments": found}
@@ -34,7 +38,7 @@ def arguments_of(text: str) -> dict[str, Any]:
 def tidy_arguments(text: str) -> str:
     """Streamed arguments as a whole answer has them: without the model's own white space, where they are JSON."""
     try:
-        return dumps(loads(text.encode())).decode() if text.strip() else "{}"
+        return dumps(json.loads(text)).decode() if text.strip() else "{}"
     except ValueError:
         return text
 

@@ -49,6 +49,7 @@ _ERRORS: Final = {
 class Messages(Dialect):
     name: ClassVar[str] = "messages"
     paths: ClassVar[tuple[str, ...]] = ("/v1/messages",)
+    carriers: ClassVar[tuple[str, ...]] = ("messages", "system")
 
     def parse(self, body: Any) -> Asked:
         body = an_object(body)
@@ -113,6 +114,7 @@ class MessagesFold(Fold):
     """Blocks by their index; their text in pieces, joined when asked for."""
 
     def __init__(self) -> None:
+        self.failed: str | None = None
         self._begun = False
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[int, list[str]] = {}
@@ -132,7 +134,7 @@ class MessagesFold(Fold):
             self._reason = chunk["delta"].get("stop_reason") or self._reason
             self._count(chunk.get("usage"))
         elif kind == "error":
-            raise ValueError(f"the backend says: {chunk['error'].get('message')}")
+            self.failed = str(chunk["error"].get("message"))
         elif kind not in ("ping", "content_block_stop", "message_stop"):
             raise ValueError(f"an unknown event: {kind}")
 

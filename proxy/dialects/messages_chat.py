@@ -37,7 +37,8 @@ def conversation(body: Mapping[str, Any]) -> Conversation:
     """Each item becomes one chat message or, with tool results, several; never none."""
     messages: list[dict[str, Any]] = []
     origins: list[int | None] = []
-    if system := _paragraphs(_blocks({"content": body.get("system")}, "system.")):
+    text = body.get("system")
+    if system := _paragraphs([text_part(text)] if isinstance(text, str) else objects(body, "system")):
         messages.append({"role": "system", "content": system})
         origins.append(None)
     for i, item in enumerate(objects(body, "messages")):

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
-
 from proxy.dialects.base import Renderer
 from proxy.dialects.chat_form import arguments_of, reasoning_of
 from proxy.errors import BackendBroke
+from proxy.wire import dumps
 
 _STOPPED: Final = {
     "stop": "end_turn",
@@ -26,7 +25,7 @@ _STOPPED: Final = {
 
 def event(body: Mapping[str, Any]) -> bytes:
     """Named after its type: clients go by the name."""
-    return b"event: " + str(body["type"]).encode() + b"\ndata: " + orjson.dumps(body) + b"\n\n"
+    return b"event: " + str(body["type"]).encode() + b"\ndata: " + dumps(body) + b"\n\n"
 
 
 class MessagesRenderer(Renderer):
@@ -78,7 +77,7 @@ class MessagesRenderer(Renderer):
         self._usage = body.get("usage") or {}
         sequence = _stop_sequence(choice)
         reason = _stop_reason(choice.get("finish_reason"), called=bool(calls), sequence=sequence)
-        return orjson.dumps(self._message(content, reason, sequence))
+        return dumps(self._message(content, reason, sequence))
 
     # Pieces
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
-import orjson
-
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatFold
 from proxy.dialects.chat_form import arguments_of, reasoning_of, usage
@@ -75,7 +73,7 @@ class _Ollama(Dialect):
     def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
         found: dict[str, bytes | None] = {}
         if model is not None:
-            found["model"] = orjson.dumps(model)
+            found["model"] = dumps(model)
         if not asked.wants_logprobs:
             found["logprobs"] = None  # Ollama leaves it out too
         return found
@@ -111,6 +109,7 @@ class OllamaChat(_Ollama):
 class OllamaGenerate(_Ollama):
     name: ClassVar[str] = "ollama-generate"
     paths: ClassVar[tuple[str, ...]] = ("/api/generate",)
+    carriers: ClassVar[tuple[str, ...]] = ("prompt", "system", "images")
 
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         return prompt_messages(body)
@@ -127,6 +126,7 @@ class OllamaGenerate(_Ollama):
 
 class OllamaFold(Fold):
     def __init__(self, dialect: _Ollama) -> None:
+        self.failed: str | None = None
         self._said = dialect.said
         self._begun = False
         self._text: list[str] = []
@@ -137,7 +137,8 @@ class OllamaFold(Fold):
 
     def add(self, chunk: Any) -> None:
         if "error" in chunk:
-            raise ValueError(f"the backend says: {chunk['error']}")
+            self.failed = str(chunk["error"])
+            return
         message = self._said(chunk)
         self._begun = True
         self._text.append(message.get("content") or "")
@@ -152,17 +153,10 @@ class OllamaFold(Fold):
         if not self._begun:
             return []
         raw = {"content": "".join(self._text), "thinking": "".join(self._thinking), "tool_calls": self._calls}
-        return [
-            Reply(
-                index=0,
-                message=chat_message({"role": "assistant", **raw}),
-                finish_reason=self._finished(),
-                usage=usage(self._end.get("prompt_eval_count") or 0, self._end.get("eval_count") or 0)
-                if self._end
-                else None,
-                logprobs=self._logprobs,
-            )
-        ]
+        message = chat_message({"role": "assistant", **raw})
+        counted = usage(self._end.get("prompt_eval_count") or 0, self._end.get("eval_count") or 0)
+        used = counted if self._end else None
+        return [Reply(0, message, self._finished(), used, logprobs=self._logprobs)]
 
     def _finished(self) -> str | None:
         reason = self._end.get("done_reason") or ("stop" if self._end else None)
@@ -208,7 +202,7 @@ class OllamaRenderer(Renderer):
         self._usage = body.get("usage") or {}
         text = message.get("content") or message.get("refusal") or ""
         said = self._said(text, reasoning_of(message), _calls(message))
-        return orjson.dumps({**self._head, **said, **self._done(choice.get("finish_reason")), **self._logprobs(choice)})
+        return dumps({**self._head, **said, **self._done(choice.get("finish_reason")), **self._logprobs(choice)})
 
     def _said(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text}
@@ -259,4 +253,4 @@ def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _line(body: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(body) + b"\n"
+    return dumps(body) + b"\n"
