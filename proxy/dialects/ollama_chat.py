@@ -27,17 +27,17 @@ _NEUTRAL: Final = {"mirostat": 0, "typical_p": 1, "tfs_z": 1}  # samplers that c
 _IMAGES: Final = {"iVBOR": "png", "/9j/": "jpeg", "UklGR": "webp", "R0lGOD": "gif"}  # how their base64 begins
 
 
-def chat_message(message: Mapping[str, Any]) -> dict[str, Any]:
+def chat_message(message: Mapping[str, Any], within: str = "") -> dict[str, Any]:
     """One message of `/api/chat`, from a client or the model. Calls are numbered; whose result a tool's message is
     shows only in the whole conversation."""
-    text = str(message.get("content") or "")
+    text = member(message, "content", str, "", within=within)
     parts = [text_part(text)] if text else []
-    parts += [image_part(_image(str(data))) for data in message.get("images") or ()]
+    parts += [image_part(_image(str(data))) for data in member(message, "images", list, [], within=within)]
     found: dict[str, Any] = {"role": message.get("role"), "content": content_of(parts)}
-    if message.get("thinking"):
-        found["reasoning_content"] = message["thinking"]
-    if calls := message.get("tool_calls"):
-        functions = [call.get("function") or {} for call in calls]
+    if thinking := member(message, "thinking", str, "", within=within):
+        found["reasoning_content"] = thinking
+    if calls := objects(message, "tool_calls", within=within):
+        functions: list[dict[str, Any]] = [member(call, "function", dict, {}, within=within) for call in calls]
         found["tool_calls"] = [
             tool_call(_number(i), str(f.get("name") or ""), f.get("arguments") or {}) for i, f in enumerate(functions)
         ]
@@ -51,8 +51,8 @@ def chat_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     still open, else the first open one."""
     found: list[dict[str, Any]] = []
     unanswered: list[dict[str, Any]] = []
-    for item in objects(body, "messages"):
-        message = chat_message(item)
+    for i, item in enumerate(objects(body, "messages")):
+        message = chat_message(item, f"messages[{i}].")
         if message["role"] == "assistant":
             unanswered = list(message.get("tool_calls", ()))
         elif message["role"] == "tool":
@@ -99,7 +99,7 @@ def chat_request(body: Mapping[str, Any], messages: list[dict[str, Any]], *, str
 
 def _sampling(options: Mapping[str, Any]) -> dict[str, Any]:
     found = {chat: options[own] for own, chat in SAMPLING.items() if options.get(own) is not None}
-    if (limit := options.get("num_predict")) is not None and limit > 0:  # -1 and -2: no limit of its own
+    if (limit := member(options, "num_predict", int, -1, within="options.")) > 0:  # -1 and -2: no limit of its own
         found["max_tokens"] = limit
     for key in ("seed", "stop"):
         if options.get(key) is not None:
