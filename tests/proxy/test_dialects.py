@@ -22,7 +22,9 @@ _VALUES = (
     "user assistant system tool text image document search_result tool_use tool_result thinking content "
     "base64 url json any "
 )
-_atoms = st.none() | st.booleans() | st.integers() | st.sampled_from(_VALUES.split()) | st.text(max_size=3)
+_atoms = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.sampled_from(_VALUES.split()) | st.text(max_size=3)
+)
 _trees = st.recursive(
     _atoms,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS.split()), inner, max_size=5),
