@@ -122,19 +122,19 @@ class MessagesFold(Fold):
         self._usage: dict[str, Any] = {}
 
     def add(self, chunk: Any) -> None:
-        kind = chunk["type"]
-        if kind == "message_start":
+        kind = chunk.get("type")
+        if "error" in chunk:  # llama.cpp's have no type
+            self.failed = str(chunk["error"].get("message"))
+        elif kind == "message_start":
             self._begun = True
             self._count(chunk["message"].get("usage"))
         elif kind == "content_block_start":
-            self._blocks[chunk["index"]] = dict(chunk["content_block"])
+            self._blocks[chunk["index"]] = dict(chunk["content_block"])  # llama.cpp may begin one twice
         elif kind == "content_block_delta":
             self._delta(chunk["index"], chunk["delta"])
         elif kind == "message_delta":
             self._reason = chunk["delta"].get("stop_reason") or self._reason
             self._count(chunk.get("usage"))
-        elif kind == "error":
-            self.failed = str(chunk["error"].get("message"))
         elif kind not in ("ping", "content_block_stop", "message_stop"):
             raise ValueError(f"an unknown event: {kind}")
 

@@ -118,15 +118,52 @@ def test_an_answer_sent_back_is_the_answer_captured(both: tuple[dict[str, Any], 
     assert canonical(again) == canonical(folded(events).message)
 
 
+def test_blocks_that_stay_open_and_begin_again() -> None:
+    """As llama.cpp streams: no block ends before the last, one may begin twice, and a call has no `input` yet."""
+
+    def delta(index: int, **piece: Any) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": index, "delta": piece}
+
+    def start(index: int, **block: Any) -> dict[str, Any]:
+        return {"type": "content_block_start", "index": index, "content_block": block}
+
+    reply = folded([
+        {"type": "message_start", "message": {"id": "x", "usage": {"input_tokens": 3, "output_tokens": 0}}},
+        start(0, type="thinking", thinking=""),
+        delta(0, type="thinking_delta", thinking="hm"),
+        start(1, type="text", text=""),
+        delta(1, type="text_delta", text="I "),
+        start(2, type="tool_use", id="c", name="look"),
+        delta(2, type="input_json_delta", partial_json='{"a":'),
+        start(1, type="text", text=""),
+        delta(1, type="text_delta", text="look."),
+        start(2, type="tool_use", id="c", name="look"),
+        delta(2, type="input_json_delta", partial_json=" 1}"),
+        *({"type": "content_block_stop", "index": i} for i in range(3)),
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
+        {"type": "message_stop"},
+    ])  # fmt: skip
+    function = {"name": "look", "arguments": '{"a":1}'}
+    assert reply.message == {
+        "role": "assistant",
+        "content": "I look.",
+        "reasoning_content": "hm",
+        "tool_calls": [{"id": "c", "type": "function", "function": function}],
+    }
+    assert reply.finish_reason == "tool_calls"
+    assert reply.usage == {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
+
+
 def test_nothing_has_come_yet() -> None:
     fold = MESSAGES.fold()
     fold.add({"type": "ping"})
     assert fold.replies() == []
 
 
-def test_an_error_inside_a_stream_is_kept() -> None:
+@pytest.mark.parametrize("more", [{"type": "error"}, {}])
+def test_an_error_inside_a_stream_is_kept(more: dict[str, Any]) -> None:
     fold = MESSAGES.fold()
-    fold.add({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}})
+    fold.add({**more, "error": {"type": "overloaded_error", "message": "busy"}})
     assert fold.failed == "busy"
 
 
