@@ -1,13 +1,13 @@
 """A server that answers every dialect from one scripted chat completion, through the dialect's own translation.
 
 It stands where the proxy's engine stands, for tests of what client libraries make of our bytes: same routes, same
-order of calls, no store and no backend.
+order of calls, no store and no backend. With chat completions alone it is a backend that speaks nothing else.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -20,7 +20,8 @@ PIECE = 3  # characters a chunk
 
 
 class TranslatingServer:
-    def __init__(self) -> None:
+    def __init__(self, dialects: Sequence[Dialect] = DIALECTS) -> None:
+        self._dialects = dialects
         self.reply: dict[str, Any] = {"role": "assistant", "content": "Hello there."}
         self.finish_reason = "stop"
         self.error: ProxyError | None = None  # instead of an answer
@@ -31,7 +32,8 @@ class TranslatingServer:
 
     async def start(self) -> None:
         app = web.Application()
-        app.add_routes([web.post(path, self._handler(d)) for d in DIALECTS for path in d.paths])
+        app.add_routes([web.post(path, self._handler(d)) for d in self._dialects for path in d.paths])
+        app.router.add_get("/v1/models", self._models)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -49,6 +51,9 @@ class TranslatingServer:
                 return web.json_response(dialect.error(error), status=error.status)
 
         return handle
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
 
     async def _answer(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
         body = await request.json()

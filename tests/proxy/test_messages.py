@@ -16,7 +16,7 @@ from proxy.dialects.messages import Messages
 from proxy.errors import BackendBroke, BackendDown, BadRequest, Conflict, ProxyError, StorageFailed, TooLarge
 from proxy.sse import Event, Splitter
 from proxy.wire import rewrite
-from tests.proxy.chat_strategies import completions, cuts, inputs, names, texts
+from tests.proxy.chat_strategies import completions, cuts, inputs, names, texts, unhurried
 
 MESSAGES = Messages()
 
@@ -98,12 +98,14 @@ def streams(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return {**head, "content": content, "stop_reason": reason, "usage": used}, [start, *events, *end]
 
 
+@unhurried
 @given(streams())
 def test_a_stream_folds_to_the_whole_message(both: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     whole, events = both
     assert folded(events) == MESSAGES.whole(whole)[0]
 
 
+@unhurried
 @given(streams())
 def test_a_stream_cut_short_keeps_what_came(both: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     whole, events = both
@@ -111,6 +113,7 @@ def test_a_stream_cut_short_keeps_what_came(both: tuple[dict[str, Any], list[dic
     assert reply.text == MESSAGES.whole(whole)[0].text and reply.finish_reason is None
 
 
+@unhurried
 @given(streams())
 def test_an_answer_sent_back_is_the_answer_captured(both: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     whole, events = both
@@ -271,6 +274,7 @@ items = st.builds(
 )
 
 
+@unhurried
 @given(st.lists(items, min_size=1), st.booleans())
 def test_items_that_stay_are_as_they_came(found: list[dict[str, Any]], system: bool) -> None:
     body: dict[str, Any] = {"messages": found} | ({"system": "s"} if system else {})
@@ -423,6 +427,7 @@ def test_bad_bodies(body: Any, param: str | None) -> None:
 # Chat completions as messages
 
 
+@unhurried
 @given(completions())
 def test_a_chat_stream_comes_back_from_our_own_fold(both: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     whole, chunks = both

@@ -16,7 +16,7 @@ from proxy.dialects.ollama import OllamaChat, OllamaGenerate
 from proxy.errors import BackendDown, BadRequest
 from proxy.sse import Event
 from proxy.wire import rewrite
-from tests.proxy.chat_strategies import completions, cuts, inputs, names, texts
+from tests.proxy.chat_strategies import completions, cuts, inputs, names, texts, unhurried
 
 CHAT, GENERATE = OllamaChat(), OllamaGenerate()
 HEAD = {"model": "m", "created_at": "2026-11-21T08:00:00Z"}
@@ -72,6 +72,7 @@ def streams(draw: st.DrawFn, dialect: Dialect) -> tuple[dict[str, Any], list[dic
 
 
 @pytest.mark.parametrize("dialect", [CHAT, GENERATE])
+@unhurried
 @given(st.data())
 def test_lines_fold_to_the_whole_answer(dialect: Dialect, data: st.DataObject) -> None:
     whole, lines = data.draw(streams(dialect))
@@ -82,6 +83,7 @@ def test_lines_fold_to_the_whole_answer(dialect: Dialect, data: st.DataObject) -
     assert [dialect.terminal(Event(line)) for line in raw] == [False] * (len(raw) - 1) + [True]
 
 
+@unhurried
 @given(streams(CHAT), st.booleans())
 def test_an_answer_sent_back_is_the_answer_captured(
     both: tuple[dict[str, Any], list[dict[str, Any]]], with_ids: bool
@@ -246,6 +248,7 @@ def test_bad_bodies(dialect: Dialect, body: Any, param: str | None) -> None:
     assert error.value.param == param
 
 
+@unhurried
 @given(st.lists(st.builds(lambda t: {"role": "user", "content": t, "odd": [2**60, {"a": None}]}, texts), min_size=1))
 def test_items_that_stay_are_as_they_came(items: list[dict[str, Any]]) -> None:
     body = {"messages": items}
@@ -268,6 +271,7 @@ def alike(reply: Reply) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dialect", [CHAT, GENERATE])
+@unhurried
 @given(both=completions())
 def test_a_chat_stream_comes_back_from_our_own_fold(
     dialect: Dialect, both: tuple[dict[str, Any], list[dict[str, Any]]]

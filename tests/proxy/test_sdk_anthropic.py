@@ -30,8 +30,14 @@ async def server() -> AsyncIterator[TranslatingServer]:
 
 
 @pytest.fixture
-async def client(server: TranslatingServer) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    async with anthropic.AsyncAnthropic(base_url=server.url, api_key="key", max_retries=0) as client:
+def url(server: TranslatingServer) -> str:
+    """Where the client goes."""
+    return server.url
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=url, api_key="key", max_retries=0) as client:
         yield client
 
 
@@ -129,19 +135,19 @@ async def test_an_error_in_the_middle(server: TranslatingServer, client: anthrop
     assert broken.value.api_message == "It broke off."
 
 
-async def test_every_event_has_the_types_of_the_sdk(server: TranslatingServer) -> None:
+async def test_every_event_has_the_types_of_the_sdk(server: TranslatingServer, url: str) -> None:
     """The client takes what it gets without checking; its types are stricter."""
     server.reply |= {"reasoning_content": "Hm.", "tool_calls": [call("call_1", "look", where="north")]}
     async with aiohttp.ClientSession() as http:
-        async with http.post(f"{server.url}/v1/messages", json=ask(stream=True)) as response:
+        async with http.post(f"{url}/v1/messages", json=ask(stream=True)) as response:
             assert response.content_type == "text/event-stream"
             events = Splitter().feed(await response.read())
         for event in events:
             assert event.data is not None
             found = EVENT.validate_python(loads(event.data), strict=True)
             assert event.raw.startswith(f"event: {found.type}\n".encode())
-        async with http.post(f"{server.url}/v1/messages", json=ask()) as response:
+        async with http.post(f"{url}/v1/messages", json=ask()) as response:
             Message.model_validate(await response.json(), strict=True)
         server.error = BackendDown("x")
-        async with http.post(f"{server.url}/v1/messages", json=ask()) as response:
+        async with http.post(f"{url}/v1/messages", json=ask()) as response:
             ErrorResponse.model_validate(await response.json(), strict=True)

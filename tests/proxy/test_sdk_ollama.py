@@ -21,8 +21,14 @@ async def server() -> AsyncIterator[TranslatingServer]:
 
 
 @pytest.fixture
-async def client(server: TranslatingServer) -> AsyncIterator[ollama.AsyncClient]:
-    async with ollama.AsyncClient(host=server.url) as client:
+def url(server: TranslatingServer) -> str:
+    """Where the client goes."""
+    return server.url
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[ollama.AsyncClient]:
+    async with ollama.AsyncClient(host=url) as client:
         yield client
 
 
