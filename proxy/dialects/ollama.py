@@ -171,6 +171,7 @@ class OllamaRenderer(Renderer):
         at = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
         self._head = {"model": asked.model, "created_at": at}
         self._wants_logprobs = asked.wants_logprobs
+        self._loads = not asked.messages  # nothing was asked: the model was only to be loaded
         self._fold = ChatFold()
         self._usage: Mapping[str, Any] = {}
         self._started = time.perf_counter_ns()
@@ -222,7 +223,7 @@ class OllamaRenderer(Renderer):
         first = self._first or self._started
         return {
             "done": True,
-            "done_reason": "length" if reason == "length" else "stop",
+            "done_reason": "load" if self._loads else "length" if reason == "length" else "stop",
             "total_duration": now - self._started,
             "load_duration": 0,
             "prompt_eval_count": self._usage.get("prompt_tokens") or 0,

@@ -148,6 +148,8 @@ def test_what_is_asked() -> None:
 def test_a_request_that_only_loads_a_model_has_no_message(body: dict[str, Any]) -> None:
     assert GENERATE.parse({"model": "m", **body}).messages == []
     assert CHAT.parse({"model": "m", "messages": []}).messages == []
+    kind, (body,) = GENERATE.answer("", id="rl-1", asked=GENERATE.parse({**body, "stream": False}), created=1)
+    assert kind == "application/json" and json.loads(body)["done_reason"] == "load"
 
 
 def test_pictures_thinking_and_tools() -> None:
@@ -277,7 +279,7 @@ def test_a_chat_stream_comes_back_from_our_own_fold(
     dialect: Dialect, both: tuple[dict[str, Any], list[dict[str, Any]]]
 ) -> None:
     whole, chunks = both
-    asked = dialect.parse({"model": "m", "prompt": "p"})
+    asked = dialect.parse({"model": "m", "prompt": "p", "messages": [{"role": "user", "content": "p"}]})
     say = dialect.renderer(id="rl-1", asked=asked, created=1_795_248_000)
     pieces = [piece for chunk in chunks for piece in say.chunk(chunk)]
     before, last = say.end()
