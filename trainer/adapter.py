@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trainer import momentum
 from trainer.manifest import FORMAT, MANIFEST, AdapterError, sha256, verify
 from trainer.run_folder import sync_folder
 
@@ -40,7 +41,8 @@ def write(out: Path, save: Callable[[Path], None], about: Mapping[str, Any]) -> 
             "format": FORMAT,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             **about,
-            "files": {p.name: sha256(p) for p in parts},
+            "files": {p.name: sha256(p) for p in parts if p.name != momentum.FILE},
+            "kept": {p.name: sha256(p) for p in parts if p.name == momentum.FILE},  # may be deleted
         }
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
         for part in [*parts, temporary / MANIFEST]:

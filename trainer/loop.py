@@ -1,8 +1,8 @@
 """One run, top to bottom: load → ℓ_old, ℓ_ref → filter → optimiser steps → gate → write.
 
 Owns the order of things and when to stop. Every decision made on the way is an event with its reason. Left out on
-purpose: learning-rate decay and an optimiser that outlives the run (a run is a dozen steps), mixed precision (the
-ratio arithmetic must not see it), replay. Not here: the mathematics (objective), the framework (torch_policy).
+purpose: learning-rate decay (a run is a dozen steps), mixed precision (the ratio arithmetic must not see it), replay.
+Not here: the mathematics (objective), the framework (torch_policy).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from config import presets
 from config.errors import SettingsError
 from config.presets import Preset
-from trainer import adapter, checkpoint, gate, lessons, objective, packing, samples, weights
+from trainer import adapter, checkpoint, gate, lessons, momentum, objective, packing, samples, weights
 from trainer.checkpoint import Checkpoint
 from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
@@ -88,6 +88,9 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     policy = TorchPolicy(found.path, preset, parent=parent, threads=spec.threads, seed=spec.seed)
     for name, value, reason in policy.choices:
         progress.choice(name, value, reason)
+    optimiser, why = momentum.read(parent, policy.adapter()) if parent else ({}, "a new adapter")
+    policy.restore(optimiser)
+    progress.choice("optimiser", "warm" if optimiser else "cold", why)
     template = samples.Template(policy.tokenizer)
     loaded, unusable = samples.load(folder / "samples.jsonl", template, max_seq_len=preset.max_seq_len)
     calibration = samples.load_calibration(
@@ -126,7 +129,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
             break
         progress.warning(f"{no}; once more from the start, at half the rate.")
         policy.wear(start)
-        policy.restore({})
+        policy.restore(optimiser)
     if trained is None:
         raise Diverged(no)
     used = {lesson.sample.rating for lesson in trained.lessons}
@@ -157,7 +160,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         "preset": tries.preset.model_dump(),
         "retried": tries.why,
     }
-    adapter.write(out, policy.save, about)
+    adapter.write(out, partial(_save, policy), about)
     if no:
         again = " at half the rate too" if tries.why else ""
         result |= {"status": "rejected", "reason": f"The gate said no{again}: {no}.", "adapter": str(out)}
@@ -410,6 +413,11 @@ def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], f
         signs[lesson.advantage > 0].append(float(part.mean()))
     margin = float(np.mean(signs[True]) - np.mean(signs[False])) if signs[True] and signs[False] else None
     return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(flat).mean()), margin
+
+
+def _save(policy: Policy, folder: Path) -> None:
+    policy.save(folder)
+    momentum.write(folder, policy.optimiser())
 
 
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:

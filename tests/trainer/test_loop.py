@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -314,8 +315,19 @@ def test_the_second_version_starts_from_the_first(tmp_path, model, first):
     assert result["metrics"]["acceptance_fresh"] == 1
     assert result["metrics"]["kl_ref"] > result["metrics"]["kl_old"]  # one more version away from the base
     assert ["start", "v0001"] in [[e["name"], e["value"]] for e in of(events, "choice")]
+    assert ["optimiser", "warm"] in [[e["name"], e["value"]] for e in of(events, "choice")]
     one, other = tensors(first), tensors(tmp_path / "v0002")
     assert 0 < max(np.abs(one[name] - other[name]).max() for name in one) < 0.05
+
+
+def test_a_version_that_lost_its_optimiser_state_is_trained_on_all_the_same(tmp_path, model, first):
+    shutil.copytree(first, tmp_path / "v0001")
+    (tmp_path / "v0001" / "optimiser.safetensors").unlink()
+    verify_adapter(tmp_path / "v0001")
+    fresh = tiny.sample_lines(model, version=1, adapter=first, seed=5)
+    result, events = second(tmp_path, model, fresh, tmp_path / "v0001")
+    assert result["status"] == "passed", result
+    assert ["optimiser", "cold"] in [[e["name"], e["value"]] for e in of(events, "choice")]
 
 
 def test_samples_of_an_older_version_are_stale_and_of_a_much_older_one_not_even_tried(tmp_path, model, lines, first):
