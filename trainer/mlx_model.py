@@ -21,8 +21,7 @@ from trainer.peft_folder import Pair
 
 Array = Any  # mx.array
 HEAD = "lm_head"
-# To mlx a router is a linear layer, to transformers it is not: an adapter on it could be worn nowhere else.
-ROUTERS = ("gate", "router")
+ROUTERS = ("gate", "router")  # linear to mlx, not to transformers: an adapter on one could not be served everywhere
 
 
 class Lora(nn.Module):  # type: ignore[misc]  # mlx is Any where it is not installed
@@ -91,7 +90,10 @@ class MlxModel:
             layer.__class__ = _recomputed(type(layer))
 
     def _wrap(self, weights: Path) -> dict[str, Lora]:
-        """Every linear layer but head and routers, by the name that transformers and PEFT have for it."""
+        """Every linear layer but head and routers, by the name that transformers and PEFT have for it.
+
+        Experts are one stacked tensor to mlx, so they are none of these.
+        """
         found = {
             path: Lora(module)
             for path, module in self.whole.named_modules()
@@ -107,6 +109,10 @@ class MlxModel:
             )
         self.whole.update_modules(tree_unflatten(list(found.items())))
         return found
+
+    @property
+    def has_experts(self) -> bool:
+        return any(path.rsplit(".", 1)[-1] in ROUTERS for path, _ in self.whole.named_modules())
 
     def _refuse_unread_rope(self, raw: dict[str, Any]) -> None:
         nested = raw.get("rope_parameters") and "rope_theta" not in raw["rope_parameters"]

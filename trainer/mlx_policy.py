@@ -47,6 +47,9 @@ class MlxPolicy:
         self.tokenizer = AutoTokenizer.from_pretrained(weights)
         self._model = MlxModel(weights)
         self._weights_name = weights.name
+        if self._model.has_experts:
+            why = "of a mixture of experts the layers outside the experts train; with torch the experts do as well"
+            self.choices.append(("experts", False, why))
         self._config = self._start(preset, parent, seed)
         self._gradient: dict[str, Array] = {}
         self._optimiser = AdamW(preset.learning_rate, weight_decay=0.0, bias_correction=True)  # torch's; mlx's is off

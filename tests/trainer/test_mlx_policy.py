@@ -232,10 +232,10 @@ def test_the_real_model_is_the_same_too(weights):
     prompt = template.prompt([{"role": "user", "content": "What is the capital of France?"}])
     reply = template.reply("The capital of France is Paris, on the Seine.", ended=True)
     packed = pack([Tokens(prompt, reply, 0.8), Tokens(prompt[:9], prompt[9:])])
-    np.testing.assert_allclose(other.log_probs(packed).plain, one.log_probs(packed).plain, atol=2e-4)
+    np.testing.assert_allclose(other.log_probs(packed).plain, one.log_probs(packed).plain, atol=1e-4)
     (theirs, ours), *grads = gradients(one, other, packed)
-    assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5)
-    assert_close(*grads, rtol=1e-3)
+    assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+    assert_close(*grads, rtol=1e-4)
     asked = {"max_tokens": 12, "temperature": 0.0, "seed": 0}
     greedy = other.generate([prompt, prompt[-9:]], **asked)
     assert greedy == one.generate([prompt, prompt[-9:]], **asked)
@@ -345,8 +345,8 @@ def test_a_model_with_another_head_is_refused(llama, monkeypatch):
         mlx_policy(llama)
 
 
-@pytest.mark.filterwarnings("ignore:The following rank_pattern keys")  # of peft
-def test_a_router_wears_nothing(tmp_path):
+@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys")  # of peft
+def test_of_a_mixture_of_experts_the_attention_trains(tmp_path):
     config = Qwen3MoeConfig(
         **SMALL, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True
     )
@@ -355,9 +355,20 @@ def test_a_router_wears_nothing(tmp_path):
         mlx_policy(folder)
     written = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(written | {"num_experts": 4}))
-    one, other = tiny.policy(folder), mlx_policy(folder)
-    assert one.adapter().keys() == other.adapter().keys()
-    np.testing.assert_allclose(other.log_probs(pack(ROWS)).plain, one.log_probs(pack(ROWS)).plain, atol=1e-4)
+    packed = pack(ROWS)
+    other = mlx_policy(folder)
+    before = other.log_probs(packed).plain
+    np.testing.assert_allclose(before, tiny.policy(folder).log_probs(packed).plain, atol=1e-4)
+    assert {name.split(".")[5] for name in other.adapter()} == {"self_attn"}
+    assert ("experts", False) in [choice[:2] for choice in other.choices]
+    for _ in range(3):
+        other.backward(packed, terms(other, packed), loss)
+        other.step(1e-2, 1.0)
+    (tmp_path / "v1").mkdir()
+    other.save(tmp_path / "v1")
+    after = other.log_probs(packed).plain
+    assert np.abs(after - before).max() > 1e-2
+    np.testing.assert_allclose(tiny.policy(folder, parent=tmp_path / "v1").log_probs(packed).plain, after, atol=1e-4)
 
 
 # --- replies ---
