@@ -174,6 +174,7 @@ class MlxPolicy:
             self._put(self._optimiser.apply_gradients(gradient, self._trained()))
             mx.eval(self._trained(), self._optimiser.state)
         self._gradient = {}
+        mx.clear_cache()  # buffers of past shapes: the server beside a Mac's trainer has the same memory
         return norm
 
     def _trained(self) -> dict[str, Array]:

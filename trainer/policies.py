@@ -19,8 +19,7 @@ NEEDS = {"torch": ("torch", "rlproxy[train]"), "mlx": ("mlx_lm", "rlproxy[mlx]")
 
 def choose(asked: Framework) -> tuple[str, str]:
     """torch or mlx, and why."""
-    name, why = ("", "run.json names it") if asked != "auto" else _of_this_machine()
-    name = name or asked
+    name, why = _of_this_machine() if asked == "auto" else (asked, "run.json names it")
     module, extra = NEEDS[name]
     if find_spec(module) is None:
         raise RunError(f"there is no {module} in this environment ({name}: {why}): pip install '{extra}'.")

@@ -325,6 +325,24 @@ def test_a_new_adapter_changes_nothing_and_is_of_the_seed(llama):
         np.testing.assert_allclose(tensor.std(), torchs[name].std(), rtol=0.2)  # the same distribution
 
 
+def test_a_quantised_base_trains_too(llama, tmp_path):
+    from mlx_lm import convert
+
+    convert(str(llama), str(tmp_path / "q4"), quantize=True, q_bits=4, q_group_size=32)
+    convert(str(tmp_path / "q4"), str(tmp_path / "whole"), dequantize=True, dtype="float32")
+    one, _ = both(tmp_path / "whole")
+    other = mlx_policy(tmp_path / "q4")
+    other.wear(one.adapter())
+    packed = pack(ROWS)
+    np.testing.assert_allclose(other.log_probs(packed).plain, one.log_probs(packed).plain, atol=1e-3)
+    _, *grads = gradients(one, other, packed)
+    assert_close(*grads, rtol=1e-3)
+    (tmp_path / "v1").mkdir()
+    other.save(tmp_path / "v1")
+    with one.wearing(tmp_path / "v1"):
+        np.testing.assert_allclose(one.log_probs(packed).plain, other.log_probs(packed).plain, atol=1e-3)
+
+
 # --- refused, rather than wrong in silence ---
 
 
