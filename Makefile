@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test setup lint bench bench-learn clean
+.PHONY: demo test test-mlx setup lint bench bench-learn clean
 
 PY := .venv/bin/python
 
@@ -11,6 +11,10 @@ demo: setup
 
 test: setup
 	@scripts/test
+
+# Not part of `make test`: it makes an environment of its own, with mlx in it.
+test-mlx:
+	@scripts/test_mlx
 
 lint: setup
 	@scripts/lint

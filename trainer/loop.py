@@ -2,7 +2,7 @@
 
 Owns the order of things and when to stop. Every decision made on the way is an event with its reason. Left out on
 purpose: learning-rate decay (a run is a dozen steps), mixed precision (the ratio arithmetic must not see it), replay.
-Not here: the mathematics (objective), the framework (torch_policy).
+Not here: the mathematics (objective), the framework (policies).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from config import presets
 from config.errors import SettingsError
 from config.presets import Preset
-from trainer import adapter, checkpoint, gate, lessons, momentum, objective, packing, samples, weights
+from trainer import adapter, checkpoint, gate, lessons, momentum, objective, packing, policies, samples, weights
 from trainer.checkpoint import Checkpoint
 from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
@@ -31,7 +31,6 @@ from trainer.objective import Floats, Terms
 from trainer.policy import Policy
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec, read_spec, write_atomic
-from trainer.torch_policy import TorchPolicy, find_device
 
 PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 Result = dict[str, Any]
@@ -59,7 +58,7 @@ def run(folder: Path, progress: Progress, stop: Stop) -> Result:
         result |= {"status": "empty", "reason": str(end)}
     except (RunError, SettingsError, AdapterError, weights.WeightsError, Diverged) as error:
         result |= {"status": "failed", "reason": str(error)}
-    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # disk, files, torch
+    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # disk, files, arrays
         result |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
     result["seconds"] = round(time.monotonic() - start + result.pop("seconds_before", 0.0), 2)
     write_atomic(folder / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
@@ -74,8 +73,10 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     bounds = gate.Bounds.of(spec.gate)
     if preset.objective != "mis-po":
         raise RunError(f"there is no objective {preset.objective!r} in this version; use mis-po.")
-    device, why = find_device()
+    framework, reason = policies.choose(spec.framework)
+    device, why = policies.find_device(framework)
     progress.event("start", run=spec.run, device=device, why=why)
+    progress.choice("framework", framework, reason)
     for name, value in preset.model_dump().items():
         source = "run.json" if name in spec.overrides else f"preset {spec.preset}"
         progress.choice(name, value, source)
@@ -85,7 +86,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     progress.phase("load")
     found = weights.resolve(spec.weights)
     parent = spec.adapters[spec.parent] if spec.parent else None
-    policy = TorchPolicy(found.path, preset, parent=parent, threads=spec.threads, seed=spec.seed)
+    policy = policies.open_policy(framework, found.path, preset, parent=parent, threads=spec.threads, seed=spec.seed)
     for name, value, reason in policy.choices:
         progress.choice(name, value, reason)
     optimiser, why = momentum.read(parent, policy.adapter()) if parent else ({}, "a new adapter")

@@ -1,17 +1,13 @@
 """LoRA adapters on the rows of one batch: each row wears its own, or none, in the same forward pass.
 
-Owns reading a PEFT folder for serving (safetensors only, every shape checked) and the hooks that add x·Aᵀ·Bᵀ to the
-rows that asked for it. The same sum as peft's, without its switch: one pass reads the base weights once for all
-rows, which is what a step costs on a CPU, and an adapter is only a Python object. Whoever generates with it holds
-it, so one that is unloaded lives until its last reply has ended. Not here: names of adapters (engine), writing one
-(lora_files).
+Owns an adapter in memory and the hooks that add x·Aᵀ·Bᵀ to the rows that asked for it. The same sum as peft's,
+without its switch: one pass reads the base weights once for all rows, which is what a step costs on a CPU, and an
+adapter is only a Python object. Whoever generates with it holds it, so one that is unloaded lives until its last
+reply has ended. Not here: names of adapters (engine), what its folder must hold (peft_folder).
 """
 
 from __future__ import annotations
 
-import json
-import math
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,20 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from trainer.manifest import MANIFEST, AdapterError, verify
-
-_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
-# Kinds of LoRA that are more than B·A on a linear layer. Served as plain LoRA they would be wrong in silence.
-_UNKNOWN_KINDS = (
-    "use_dora", "use_qalora", "lora_bias", "layer_replication", "modules_to_save", "target_parameters",
-    "trainable_token_indices", "alora_invocation_tokens", "arrow_config", "corda_config", "velora_config",
-)  # fmt: skip
-# These start by changing the base weights, which other rows share.
-_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+from trainer import peft_folder
 
 
 @dataclass(frozen=True, eq=False)  # two loads of one folder are two adapters
@@ -45,84 +31,14 @@ class Adapter:
 
 def read_adapter(name: str, folder: Path, model: nn.Module) -> Adapter:
     """Raises AdapterError, with the reason, for whatever this model cannot wear exactly."""
-    if (folder / MANIFEST).exists():
-        verify(folder)
-    config = _read_config(folder / "adapter_config.json")
-    path = folder / "adapter_model.safetensors"
-    if not path.is_file():
-        raise AdapterError(f"{path} is missing; only safetensors are loaded, never pickled weights.")
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise AdapterError(f"{path} cannot be read: {error}.") from None
     linears = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
-    sides: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        match = _KEY.fullmatch(key)
-        if not match:
-            raise AdapterError(f"{path} holds {key}, which is no LoRA matrix of a linear layer.")
-        if match["module"] not in linears:
-            raise AdapterError(f"{path} is for another model: this one has no linear layer {match['module']}.")
-        if not torch.isfinite(tensor).all():
-            raise AdapterError(f"{path} holds values that are not finite, in {key}.")
-        sides.setdefault(match["module"], {})[match["side"]] = tensor
-    if not sides:
-        raise AdapterError(f"{path} holds no LoRA matrices.")
+    shapes = {key: (module.out_features, module.in_features) for key, module in linears.items()}
+    found = peft_folder.read(folder, shapes, load_file, lambda tensor: bool(torch.isfinite(tensor).all()))
     pairs = {}
-    for module, pair in sides.items():
-        pairs[module] = _pair(path, module, pair, linears[module], config)
+    for module, pair in found.pairs.items():
+        like = linears[module].weight
+        pairs[module] = pair.a.to(like).contiguous(), (pair.b.to(like) * pair.scale).t().contiguous()
     return Adapter(name, folder, pairs)
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise AdapterError(f"{path} is missing.") from None
-    except (OSError, ValueError) as error:
-        raise AdapterError(f"{path} cannot be read: {error}.") from None
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        raise AdapterError(f"{path} is not the configuration of a LoRA adapter.")
-    for kind in _UNKNOWN_KINDS:
-        if config.get(kind):
-            raise AdapterError(f"{path} sets {kind}, which this server does not know.")
-    start = config.get("init_lora_weights")
-    if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
-        raise AdapterError(f"{path} has init_lora_weights {start!r}, which changes the base model; convert it first.")
-    return config
-
-
-def _pair(
-    path: Path, module: str, pair: dict[str, Tensor], linear: nn.Linear, config: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    if set(pair) != {"A", "B"}:
-        raise AdapterError(f"{path} has only one of lora_A and lora_B for {module}.")
-    a, b = pair["A"], pair["B"]
-    rank = a.shape[0]
-    expected = (rank, linear.in_features), (linear.out_features, rank)
-    if (tuple(a.shape), tuple(b.shape)) != expected:
-        raise AdapterError(
-            f"{path} does not fit this model: {module} has A {tuple(a.shape)} and B {tuple(b.shape)}, "
-            f"expected {expected[0]} and {expected[1]}."
-        )
-    try:
-        alpha = float(_by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha")))
-        stated = int(_by_pattern(config.get("rank_pattern"), module, config.get("r")))
-    except (TypeError, ValueError, re.error):
-        raise AdapterError(f"{path.parent}/adapter_config.json has no usable r and lora_alpha.") from None
-    if stated != rank or not math.isfinite(alpha):
-        raise AdapterError(f"{path} has rank {rank} for {module}, its adapter_config.json says {stated}.")
-    scale = alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
-    like = linear.weight
-    return a.to(like).contiguous(), (b.to(like) * scale).t().contiguous()
-
-
-def _by_pattern(patterns: Any, module: str, default: Any) -> Any:
-    """PEFT's rule: the first pattern that matches the end of the module's name."""
-    for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return value
-    return default
 
 
 class LoraRows:

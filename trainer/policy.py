@@ -1,7 +1,8 @@
 """What the loop needs of an array framework: log-probs, a backward pass, a step, a few replies.
 
-Owns the Protocol and nothing else. torch_policy has it for transformers + peft. Arrays that cross it are numpy; only
-the loss sees the framework's own.
+Owns the Protocol and nothing else. torch_policy has it for transformers + peft, mlx_policy for mlx-lm. Arrays that
+cross it are numpy; only the loss sees the framework's own. A State has the same names in both, so that a checkpoint of
+one goes on in the other.
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 FORMAT = 1
+Framework = Literal["auto", "torch", "mlx"]
 
 
 class RunError(Exception):
@@ -40,6 +41,7 @@ class RunSpec:
     baseline: float = 0.0
     seed: int = 0
     threads: int = 0  # 0: as many as the environment gives
+    framework: Framework = "auto"  # auto: mlx on Apple silicon where it is installed, else torch
     preset: str = "balanced"
     overrides: dict[str, Any] = field(default_factory=dict)
     gate: dict[str, float] = field(default_factory=dict)
@@ -67,6 +69,7 @@ def read_spec(folder: Path) -> RunSpec:
             baseline=float(raw.get("baseline", 0.0)),
             seed=int(raw.get("seed", 0)),
             threads=int(raw.get("threads", 0)),
+            framework=raw.get("framework", "auto"),
             preset=str(raw.get("preset", "balanced")),
             overrides=dict(raw.get("overrides", {})),
             gate={name: float(value) for name, value in raw.get("gate", {}).items()},
@@ -77,6 +80,8 @@ def read_spec(folder: Path) -> RunSpec:
         raise RunError(f"{path} is wrong: {error}.") from None
     if spec.parent and spec.parent not in spec.adapters:
         raise RunError(f"{path} names version {spec.parent} as the parent but not its folder in `adapters`.")
+    if spec.framework not in get_args(Framework):
+        raise RunError(f"{path} asks for the framework {spec.framework!r}; there is {', '.join(get_args(Framework))}.")
     if not -1 <= spec.baseline <= 1 or spec.threads < 0:
         raise RunError(f"{path}: baseline must be within -1..1 and threads not below 0.")
     return spec

@@ -87,7 +87,7 @@ def test_it_learns_what_was_rated(tmp_path, model, lines):
 def test_a_finished_folder_only_reports(tmp_path, model, lines, monkeypatch):
     folder = tiny.run_folder(tmp_path / "run", model, lines)
     first, _ = go(folder)
-    monkeypatch.setattr(loop, "TorchPolicy", None)
+    monkeypatch.setattr(loop, "policies", None)
     again, events = go(folder)
     assert again == first
     assert events == [{"event": "end", "status": "passed", "reason": first["reason"]}]
@@ -278,6 +278,7 @@ def test_a_second_try_goes_on_where_it_was_stopped(tmp_path, model, lines, borde
         ({"parent": 3}, "version 3"),
         ({"weights": "/nowhere/at/all"}, "nowhere"),
         ({"preset": "wild"}, "wild"),
+        ({"framework": "jax"}, "jax"),
         ({"overrides": {"learning_rat": 1}}, "learning_rate"),
         ({"overrides": {"objective": "ppo"}}, "ppo"),
         ({"gate": {"margins": 1}}, "margins"),

@@ -1,0 +1,337 @@
+"""mlx-lm behind the Policy protocol: what torch_policy does for transformers, on a Mac's own arrays.
+
+Owns mlx's log-probs, gradient and optimiser. The same numbers as torch_policy's within rounding (tests compare
+them), the same loss (objective), the same names of tensors: a checkpoint or an adapter of one framework goes on in
+the other. Not here: loading and the layers (mlx_model), what is trained on (loop).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import psutil
+from mlx.optimizers import AdamW, clip_grad_norm
+from mlx.utils import tree_flatten
+from mlx_lm.generate import BatchGenerator
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from transformers import AutoTokenizer
+
+from config.presets import Preset
+from trainer import peft_folder
+from trainer.mlx_model import Array, MlxModel
+from trainer.objective import Terms
+from trainer.packing import Packed
+from trainer.peft_folder import PREFIX, Pair
+from trainer.policy import LogProbs, Loss, State, Surprise
+
+BUDGET = 640  # tokens a micro-batch, as with torch
+HEAD_ROWS = 1024  # rows of (N, V) logits at a time without gradient
+BLOCK = 256  # terms of a sum over the vocabulary that are added one after the other
+SHARE_OF_FREE_MEMORY = 0.6  # what training may plan with; the server beside it grows too
+SIDES = {"lora_a": "lora_A", "lora_b": "lora_B"}  # ours -> PEFT's
+MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}  # mlx's -> torch's
+
+
+class MlxPolicy:
+    def __init__(self, weights: Path, preset: Preset, *, parent: Path | None, seed: int) -> None:
+        self.choices: list[tuple[str, Any, str]] = []
+        self.device, self.why = find_device()
+        self.tokenizer = AutoTokenizer.from_pretrained(weights)
+        self._model = MlxModel(weights)
+        self._weights_name = weights.name
+        if self._model.has_experts:
+            why = "of a mixture of experts the layers outside the experts train; with torch the experts do as well"
+            self.choices.append(("experts", False, why))
+        self._config = self._start(preset, parent, seed)
+        self._gradient: dict[str, Array] = {}
+        self._optimiser = _adamw(preset.learning_rate)
+        self.budget = BUDGET
+        self._batches = self._can_batch()
+        if self._plan_memory(preset):
+            self._model.recompute_layers()
+        self._model.whole.eval()
+        mx.eval(self._model.whole.parameters())
+
+    # --- which adapter the model wears ---
+
+    def _start(self, preset: Preset, parent: Path | None, seed: int) -> dict[str, Any]:
+        """Put on the adapter that is trained; its adapter_config.json."""
+        linears = self._model.linears
+        if parent is not None:
+            found = self._read(parent)
+            self._wear(found.pairs)
+            rank, alpha = found.config["r"], float(found.config["lora_alpha"])
+            if (rank, alpha) != (preset.rank, preset.alpha):
+                why = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
+                self.choices.append(("rank", rank, why))
+            self.choices.append(("start", parent.name, "warm start: its weights go on training"))
+            return found.config | {"lora_dropout": 0.0}
+        self.choices.append(("start", "base", "no parent: a new adapter that changes nothing yet"))
+        key = mx.random.key(seed)
+        for linear in linears.values():
+            out, width = linear.shape
+            key, now = mx.random.split(key)
+            bound = 1 / math.sqrt(width)  # PEFT's kaiming_uniform with a = √5
+            a = mx.random.uniform(-bound, bound, (preset.rank, width), key=now)
+            linear.wear(Pair(a, mx.zeros((out, preset.rank)), preset.alpha / preset.rank))
+        return peft_folder.new_config(list(linears), rank=preset.rank, alpha=preset.alpha)
+
+    @contextlib.contextmanager
+    def wearing(self, adapter: Path | None) -> Iterator[None]:
+        trained = {path: pair for path, linear in self._model.linears.items() if (pair := linear.worn)}
+        self._wear({} if adapter is None else self._read(adapter).pairs)
+        try:
+            yield
+        finally:
+            self._wear(trained)
+
+    def _read(self, folder: Path) -> peft_folder.Lora:
+        shapes = {path: linear.shape for path, linear in self._model.linears.items()}
+        found = peft_folder.read(folder, shapes, mx.load, lambda array: bool(mx.isfinite(array).all().item()))
+        pairs = {
+            path: Pair(pair.a.astype(mx.float32), pair.b.astype(mx.float32), pair.scale)
+            for path, pair in found.pairs.items()
+        }
+        return peft_folder.Lora(found.config, pairs)
+
+    def _wear(self, pairs: Mapping[str, Pair]) -> None:
+        for path, linear in self._model.linears.items():
+            linear.wear(pairs.get(path))
+
+    # --- log-probs ---
+
+    def log_probs(self, packed: Packed) -> LogProbs:
+        hidden = self._hidden(packed)  # (N, H)
+        plain, sampled = [], []
+        for first in range(0, hidden.shape[0], HEAD_ROWS):
+            part = slice(first, first + HEAD_ROWS)
+            logits = self._logits(hidden[part], packed, part)  # (n, V)
+            target = mx.array(packed.target[part])
+            own = _gather(logits, target)  # (n,)
+            plain.append(_numpy(own))
+            if packed.truncated:
+                support = _support(logits, target, mx.array(packed.top_p[part]), mx.array(packed.top_k[part]))
+                sampled.append(_numpy(own - support))
+        whole = np.concatenate(plain)
+        return LogProbs(whole, np.concatenate(sampled) if sampled else whole)
+
+    def surprise(self, packed: Packed) -> Surprise:
+        worn = self._hidden(packed)  # (N, H)
+        with self.wearing(None):
+            bare = self._hidden(packed)
+        parts = []
+        for first in range(0, worn.shape[0], HEAD_ROWS):
+            part = slice(first, first + HEAD_ROWS)
+            base = _log_softmax(self._model.head(bare[part]))  # (n, V)
+            theta = _log_softmax(self._model.head(worn[part]))
+            base_entropy = -_numpy(_sum(mx.exp(base) * base))
+            cross = -_numpy(_sum(mx.exp(theta) * base))
+            parts.append(np.stack([cross - base_entropy, -_numpy(_sum(mx.exp(theta) * theta)), base_entropy]))
+        return Surprise(*np.concatenate(parts, 1))
+
+    def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
+        constants = Terms(*(mx.array(np.asarray(getattr(terms, f), np.float32)) for f in Terms.__slots__))
+        target = mx.array(packed.target)
+
+        def of_trained() -> tuple[Array, dict[str, Array]]:
+            theta = _gather(self._logits(self._hidden(packed), packed, slice(None)), target)  # (N,)
+            return loss(mx, theta, constants)
+
+        whole = self._model.whole
+        before = whole.trainable_parameters()
+        whole.train()  # recomputed layers look at it; there is no dropout
+        (_, sums), gradient = nn.value_and_grad(whole, of_trained)()
+        whole.eval()
+        whole.update(before)  # what is in the model now belongs to the trace
+        for path, part in tree_flatten(gradient):
+            name = _peft_name(path)
+            self._gradient[name] = self._gradient[name] + part if name in self._gradient else part
+        mx.eval(sums, self._gradient)
+        return {name: float(total.item()) for name, total in sums.items()}
+
+    def _hidden(self, packed: Packed) -> Array:
+        states = self._model.hidden(mx.array(packed.ids))  # (B, S, H)
+        return states[mx.array(packed.row), mx.array(packed.column)]  # (N, H)
+
+    def _logits(self, hidden: Array, packed: Packed, part: slice) -> Array:
+        """(n, H) -> (n, V) in fp32 at the serving temperature."""
+        return self._model.head(hidden) / mx.array(packed.temperature[part])[:, None]
+
+    # --- training ---
+
+    def step(self, learning_rate: float, max_grad_norm: float) -> float:
+        gradient, total = clip_grad_norm(self._gradient, max_grad_norm)
+        norm = float(total.item())
+        if math.isfinite(norm):
+            self._optimiser.learning_rate = learning_rate
+            self._put(self._optimiser.apply_gradients(gradient, self._trained()))
+            mx.eval(self._trained(), self._optimiser.state)
+        self._gradient = {}
+        mx.clear_cache()  # buffers of past shapes: the server beside a Mac's trainer has the same memory
+        return norm
+
+    def _trained(self) -> dict[str, Array]:
+        return {_peft_name(path): array for path, array in tree_flatten(self._model.whole.trainable_parameters())}
+
+    def _put(self, arrays: Mapping[str, Array]) -> None:
+        for path, linear in self._model.linears.items():
+            if worn := linear.worn:
+                a, b = (arrays[f"{PREFIX}{path}.{side}.default.weight"] for side in SIDES.values())
+                linear.wear(Pair(a, b, worn.scale))
+
+    def adapter(self) -> State:
+        return {name: np.array(array) for name, array in self._trained().items()}
+
+    def wear(self, adapter: Mapping[str, NDArray[Any]]) -> None:
+        assert adapter.keys() == self._trained().keys(), "these are another adapter's tensors"
+        self._put({name: mx.array(np.asarray(array, np.float32)) for name, array in adapter.items()})
+
+    def optimiser(self) -> State:
+        """As torch has it, a step count for each tensor."""
+        held = self._optimiser.state
+        state: State = {}
+        for name in self._trained():
+            if name in held:
+                state[f"step/{name}"] = np.array(held["step"].item(), np.float32)
+                state |= {f"{theirs}/{name}": np.array(held[name][own]) for own, theirs in MOMENTS.items()}
+        return state
+
+    def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
+        self._optimiser = _adamw(float(self._optimiser.learning_rate))
+        held: dict[str, Any] = {"learning_rate": self._optimiser.learning_rate}
+        own = {theirs: mine for mine, theirs in MOMENTS.items()}
+        for key, value in optimiser.items():
+            field, name = key.split("/", 1)
+            if field == "step":
+                held["step"] = mx.array(int(value), mx.uint64)
+            else:
+                held.setdefault(name, {})[own[field]] = mx.array(np.asarray(value, np.float32))
+        if "step" in held:
+            self._optimiser.state = held
+
+    def _plan_memory(self, preset: Preset) -> bool:
+        """Whether activations must be recomputed instead of kept."""
+        config = self._model.config
+        width = 14 * config["hidden_size"] + 6 * (config.get("intermediate_size") or 4 * config["hidden_size"])
+        tokens = min(self.budget, preset.max_seq_len)
+        # Per token and layer: the inputs of every linear and of its LoRA, norms, attention; then logits twice over.
+        need = 4 * tokens * (len(self._model.whole.layers) * width + 3 * config["vocab_size"])
+        free = psutil.virtual_memory().available  # a Mac's GPU has the same memory
+        why = f"{tokens} tokens a micro-batch need about {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+        on = bool(need > SHARE_OF_FREE_MEMORY * free)
+        self.choices.append(("gradient_checkpointing", on, why))
+        return on
+
+    # --- replies and files ---
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int
+    ) -> list[list[int]]:
+        key = mx.random.key(seed)
+
+        def sample(logprobs: Array) -> Array:
+            nonlocal key
+            if temperature == 0:
+                return mx.argmax(logprobs, axis=-1)
+            key, now = mx.random.split(key)
+            return mx.random.categorical(logprobs / temperature, key=now)
+
+        generator = BatchGenerator(
+            self._model.whole,
+            stop_tokens=[[end] for end in self._end_ids()],
+            sampler=sample,
+            completion_batch_size=len(prompts) if self._batches else 1,
+            prefill_batch_size=len(prompts) if self._batches else 1,
+        )
+        try:
+            numbers = generator.insert([list(prompt) for prompt in prompts], [max_tokens] * len(prompts))
+            replies: dict[int, list[int]] = {number: [] for number in numbers}
+            while responses := generator.next_generated():
+                for response in responses:
+                    replies[response.uid].append(int(response.token))
+        finally:
+            generator.close()
+        return [replies[number] for number in numbers]
+
+    def _can_batch(self) -> bool:
+        if self._model.config.get("attn_logit_softcapping") is None:
+            return True
+        why = "mlx-lm's mask for several rows does not fit a model that caps its attention"
+        self.choices.append(("replies_at_a_time", 1, why))
+        return False
+
+    def _end_ids(self) -> list[int]:
+        configured = self._model.config.get("eos_token_id")  # generation_config.json's, where there is one
+        ids = configured if isinstance(configured, list) else [configured]
+        return [i for i in ids if i is not None] or [self.tokenizer.eos_token_id]
+
+    def save(self, folder: Path) -> None:
+        tensors = {name.replace(".default.", "."): array for name, array in self.adapter().items()}
+        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        peft_folder.write_config(folder, self._config, base_name=self._weights_name)
+
+
+def find_device() -> tuple[str, str]:
+    if mx.default_device().type == mx.DeviceType.gpu:
+        return "gpu", f"{mx.device_info()['device_name']} found"
+    return "cpu", "mlx finds no GPU"
+
+
+def _peft_name(path: str) -> str:
+    """model.layers.0.self_attn.q_proj.lora_a -> the name that torch's policy has for it."""
+    module, side = path.rsplit(".", 1)
+    return f"{PREFIX}{module}.{SIDES[side]}.default.weight"
+
+
+def _adamw(learning_rate: float) -> AdamW:
+    return AdamW(learning_rate, weight_decay=0.0, bias_correction=True)  # as torch's; mlx's default is off
+
+
+def _numpy(array: Array) -> NDArray[np.float64]:
+    return np.array(array).astype(np.float64)
+
+
+def _gather(logits: Array, target: Array) -> Array:
+    """log-softmax (n, V) at the targets (n,), without writing the whole of it down."""
+    return mx.take_along_axis(logits, target[:, None], axis=-1).squeeze(-1) - _logsumexp(logits)
+
+
+def _log_softmax(logits: Array) -> Array:
+    return logits - _logsumexp(logits)[:, None]
+
+
+def _logsumexp(logits: Array) -> Array:
+    """(n, V) -> (n,), in blocks: a CPU's mlx adds one term after the other, and is wrong by 2e-4 at V = 150,000."""
+    return mx.logsumexp(mx.logsumexp(_blocks(logits, -mx.inf), axis=-1), axis=-1)
+
+
+def _sum(values: Array) -> Array:
+    return _blocks(values, 0.0).sum(-1).sum(-1)
+
+
+def _blocks(values: Array, filler: float) -> Array:
+    """(n, V) -> (n, V / BLOCK, BLOCK)"""
+    padded = mx.pad(values, [(0, 0), (0, -values.shape[-1] % BLOCK)], constant_values=filler)
+    return padded.reshape(len(values), -1, BLOCK)
+
+
+def _support(logits: Array, target: Array, top_p: Array, top_k: Array) -> Array:
+    """log of the mass that top-k, then top-p keep (n,); +inf where the target is not kept."""
+    order = mx.argsort(-logits, axis=-1)  # (n, V)
+    ordered = mx.take_along_axis(logits, order, axis=-1)
+    rank = mx.arange(ordered.shape[-1])
+    outside = (rank >= top_k[:, None]) & (top_k > 0)[:, None]
+    shares = mx.exp(_log_softmax(mx.where(outside, -mx.inf, ordered)))
+    before = mx.cumsum(shares, axis=-1) - shares  # mass of the likelier tokens
+    kept = (before < top_p[:, None]) & ~outside  # the first always
+    place = mx.argmax(order == target[:, None], axis=-1)
+    mass = _logsumexp(mx.where(kept, ordered, -mx.inf)) - _logsumexp(logits)
+    return mx.where(mx.take_along_axis(kept, place[:, None], axis=-1).squeeze(-1), mass, mx.inf)
