@@ -25,6 +25,7 @@ from store.records import (
     FinishedCompletion,
     Fresh,
     Message,
+    Moments,
     NewCompletion,
     NewRating,
     Pointer,
@@ -32,6 +33,7 @@ from store.records import (
     Run,
     Sample,
     Turn,
+    Vote,
 )
 from store.writer import Writer
 
@@ -177,6 +179,13 @@ class Store:
         """All there ever were, newest first."""
         return await ratings.history(self._reader, completion_id)
 
+    async def votes(self, version: int) -> list[Vote]:
+        """What was thought of each rated main turn of a version, oldest first."""
+        return await ratings.votes(self._reader, version)
+
+    async def moments(self) -> Moments:
+        return await ratings.moments(self._reader)
+
     async def link(self, platform: str, channel: str, message_id: str, completion_id: str) -> None:
         await self._writer.submit(lambda db: ratings.link(db, platform, channel, message_id, completion_id))
 
@@ -200,7 +209,10 @@ class Store:
         version: int,
         min_total: int,
     ) -> tuple[Run, list[Sample]] | None:
-        """Make a run of the newest fresh ratings; None while another is open or there are too few."""
+        """Make a run of the `limit` newest completions with fresh ratings, and of all those.
+
+        None while another run is open or there are fewer than `min_total` ratings.
+        """
         run = await self._writer.submit(
             lambda db: learning.claim(
                 db,
@@ -248,6 +260,10 @@ class Store:
     async def run_samples(self, run_id: int) -> list[Sample]:
         return await learning.samples_of(self._reader, run_id)
 
+    async def run_ratings(self, run_id: int) -> int:
+        """How many ratings a run took; its `samples` are completions."""
+        return await learning.ratings_of(self._reader, run_id)
+
     async def recent_held(self, limit: int) -> list[Sample]:
         return await learning.recent_held(self._reader, limit)
 
@@ -265,6 +281,9 @@ class Store:
 
     async def point(self, live: int, reason: str, actor: str) -> Pointer:
         return await self._writer.submit(lambda db: runs.point(db, live, reason, actor))
+
+    async def withdraw(self, version: int, reason: str, actor: str) -> None:
+        await self._writer.submit(lambda db: runs.withdraw(db, version, reason, actor))
 
     # The rest
 

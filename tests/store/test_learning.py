@@ -132,6 +132,30 @@ async def test_held_samples_serve_later_gates_while_their_rating_lives(store: St
     assert await store.recent_held(10) == held[1:]
 
 
+async def test_a_run_takes_completions_whole(store: Store) -> None:
+    await put(store, "a", "b", "c")
+    for completion, rater in [("a", "ann"), ("b", "ann"), ("c", "ann"), ("c", "bob"), ("a", "bob")]:
+        await store.rate(rating(completion, rater=rater))
+    run, samples = await claim(store, limit=2, min_total=5)
+    assert run.samples == 2 and await store.run_ratings(run.id) == 4
+    assert {(s.rating.completion_id, s.rating.rater) for s in samples} == {
+        ("a", "ann"), ("a", "bob"), ("c", "ann"), ("c", "bob")}  # fmt: skip
+    assert (await store.fresh(live=0, max_version_gap=8)).total == 1
+
+
+async def test_no_gate_is_asked_about_what_trained(store: Store) -> None:
+    await rated(store, 16)
+    run, first = await claim(store, held_share=0.25)
+    await store.publish(run.id, adapter(1, run.id), {}, 0.0)
+    held = {s.completion.new.id for s in first if s.held}
+    for at in range(16):
+        await store.rate(rating(f"c{at}", rater="her"))
+    again, samples = await claim(store, held_share=0.5, version=2)
+    assert {s.completion.new.id for s in samples if s.held} <= held and again.held > 0
+    trains = {s.completion.new.id for s in samples if not s.held}
+    assert not trains & {s.completion.new.id for s in await store.recent_held(100)}
+
+
 async def test_attempts_are_counted(store: Store) -> None:
     await rated(store, 1)
     run, _ = await claim(store)
@@ -158,12 +182,24 @@ async def test_the_pointer_remembers_where_it_was(store: Store) -> None:
     assert (again.live, again.previous, again.reason) == (2, 1, "again")
     assert await store.pointer() == again
     back = await store.point(0, "rollback", "me")
-    assert back == Pointer(0, 2, back.changed_at, "rollback")
+    assert back == Pointer(0, 2, back.changed_at, "rollback", "me")
     with pytest.raises(UnknownAdapter):
         await store.point(7, "no such", "me")
     log = await store.audit_log(10)
     assert [entry["detail"]["live"] for entry in log] == [0, 2, 2, 1]
     assert (log[0]["actor"], log[0]["act"], log[0]["detail"]["was"]) == ("me", "point", 2)
+
+
+async def test_a_withdrawn_version_says_why(store: Store) -> None:
+    await rated(store, 1)
+    run, _ = await claim(store)
+    await store.publish(run.id, adapter(1, run.id), {}, 0.0)
+    await store.withdraw(1, "people liked it less", "rlproxy")
+    found = await store.adapter(1)
+    assert found is not None and found.withdrawn == "people liked it less"
+    assert (await store.audit_log(1))[0]["act"] == "withdraw"
+    with pytest.raises(UnknownAdapter):
+        await store.withdraw(7, "no such", "rlproxy")
 
 
 candidates = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0])), max_size=60).map(
