@@ -125,7 +125,7 @@ def hold_back(ratings: Sequence[Candidate], share: float) -> set[str]:
     counts = [min(1, len(groups[0])), min(1, len(groups[1])), 0]  # never without a good or a bad one
     while sum(counts) < wanted:
         room = [at for at in range(3) if counts[at] < len(groups[at])]
-        counts[min(room, key=lambda at: (counts[at] + 1) / len(groups[at]))] += 1
+        counts[min(room, key=lambda at: (counts[at] + 0.5) / len(groups[at]))] += 1
     # A completion that several people rated is on one side: the gate must not see what was trained on.
     chosen = {rating.completion_id for group, count in zip(groups, counts, strict=True) for rating in group[:count]}
     held = {rating.id for rating in ratings if rating.completion_id in chosen}

@@ -14,7 +14,7 @@ FIRST = files("store").joinpath("migrations/0001_first.sql").read_text(encoding=
 ROWS = """
 INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model, served_model, version, turn,
     turn_rule, streamed, sampling, request, status)
-VALUES ('a', 'a', 0, 1, 'chat', 'vllm', 'm', 'm@v1', 1, 'main', 'default', 0, '{}', '{}', 'done');
+VALUES ('a', 'a', 0, 1, 'chat', 'vllm', 'm', 'm@v1', 1, 'main', 'default', 0, '{}', x'7b7d', 'done');
 INSERT INTO ratings (id, completion_id, rater, value, weight, source, created_at, live)
 VALUES ('rt-1', 'a', 'owner', 1.0, 1.0, 'http', 2.0, 1);
 INSERT INTO adapters VALUES (1, 0, NULL, 'm', '/v1', 3.0, '{}');
