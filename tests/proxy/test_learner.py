@@ -33,7 +33,7 @@ async def until(proxy: Proxy, live: int | None = None, ended: str | None = None,
 
 async def test_a_run_starts_by_itself_at_the_threshold(proxy: Proxy) -> None:
     await rated(proxy, 3)
-    assert (await proxy.get("/rl/status"))["training"]["waits_for"] == "3 of 4 fresh ratings"
+    assert (await proxy.get("/rl/status"))["training"]["waits_for"] == "3 of 4 fresh ratings (train.start_at)"
     assert proxy.launcher.started == []
     await rated(proxy, 1, "bad")
     status = await until(proxy, live=1)

@@ -26,9 +26,7 @@ def rated(rater: str, value: float, **fields: Any) -> Rating:
     return Rating(rater=rater, value=value, **(defaults | fields))
 
 
-def of(
-    fresh: list[Rating], standing: list[Rating] | None = None, scheme: Scheme = "ordinal", **more: Any
-) -> Worth:
+def of(fresh: list[Rating], standing: list[Rating] | None = None, scheme: Scheme = "ordinal", **more: Any) -> Worth:
     defaults: dict[str, Any] = {"raters": {}, "moments": NOTHING}
     return worth(fresh, standing or fresh, scheme=scheme, **(defaults | more))
 
