@@ -39,6 +39,7 @@ HELD_BEFORE: Final = 32  # held-back samples of earlier runs that the gate sees 
 RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
+LET_GO_S: Final = 5.0
 DONE_BADLY: Final = {"rejected", "empty", "failed"}
 
 
@@ -72,6 +73,8 @@ class Learner:
         self._machine = machine
         self._last_request = last_request
         self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._job: Job | None = None
         self._asked = False  # somebody said `train`: the threshold does not count
         self._by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
@@ -106,7 +109,7 @@ class Learner:
 
     async def _go_on(self, run: Run) -> Due:
         """A run that waits for its rules, at once."""
-        if (why := await self._kept_from(run.id, starting=True)) is not None:
+        if (why := await self._kept_from(run.id, starting=True, by_hand=True)) is not None:
             raise Conflict(f"Run {run.id} does not go on: {why}.")
         await self._asked_for(run.id)
         self.wake()
@@ -141,6 +144,9 @@ class Learner:
         self._stopping = True
         if self._job is not None:
             await self._job.terminate()
+        with contextlib.suppress(TimeoutError):  # until it is on record that this was no failed attempt
+            async with asyncio.timeout(LET_GO_S):
+                await self._idle.wait()
 
     # When
 
@@ -293,11 +299,13 @@ class Learner:
     async def _carry_out(self, run: Run) -> None:
         """From the claim to its end, or to where it was told to stop."""
         self.run, self.progress, self._kept = run, {}, None
+        self._idle.clear()
         try:
             await self._prepare(run)
             await self._train(run)
         finally:
             self.run = None
+            self._idle.set()
 
     async def _train(self, run: Run) -> None:
         """Supervise the trainer until the run has ended, or until it is stopped at a checkpoint."""
