@@ -7,17 +7,32 @@ out (learner, machine), what a window of time is (config.hours).
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from config.hours import inside, opens
 from config.sections import Train
 from proxy.machine import Use
-from store.records import Fresh
+from store.records import Fresh, Run
+
+DONE_BADLY: Final = {"rejected", "empty", "failed"}
 
 
 class Due(NamedTuple):
     now: bool
     why: str  # one line: what training waits for, or why it may start
+
+
+def needed(train: Train, last: Run | None, seen: int) -> tuple[int, str]:
+    """How many fresh ratings start a run, and why that many; `seen` of them were there before the last run.
+
+    A run that published nothing gave its ratings back. The same ones would end the same way, so half as many new
+    ones must have come.
+    """
+    if last is not None and last.status in DONE_BADLY:
+        more = seen + max(1, train.start_at // 2)
+        if more > train.start_at:
+            return more, f"run {last.id} ended {last.status} and gave its ratings back"
+    return train.start_at, ""
 
 
 def enough(train: Train, fresh: Fresh, needed: int, because: str, *, silent_s: float) -> str | None:

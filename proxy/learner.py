@@ -21,7 +21,7 @@ import structlog
 from config.settings import Settings
 from proxy import run_folder
 from proxy.backends.base import Backend
-from proxy.due import Due, enough, kept_from
+from proxy.due import Due, enough, kept_from, needed
 from proxy.errors import Conflict, ProxyError
 from proxy.events import Events
 from proxy.lifecycle import Tasks
@@ -40,7 +40,6 @@ RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
 LET_GO_S: Final = 5.0
-DONE_BADLY: Final = {"rejected", "empty", "failed"}
 
 
 def local_time() -> datetime:
@@ -150,25 +149,15 @@ class Learner:
 
     # When
 
-    async def fresh(self) -> Fresh:
+    async def fresh(self, *, before: float | None = None) -> Fresh:
         gap = self._settings.train.max_version_gap
-        return await self._store.fresh(live=self._swap.live, max_version_gap=gap)
+        return await self._store.fresh(live=self._swap.live, max_version_gap=gap, before=before)
 
     async def needed(self) -> tuple[int, str]:
-        """How many fresh ratings start a run, and why that many.
-
-        A run that published nothing gave its ratings back. The same ones would end the same way, so half as many
-        new ones must have come.
-        """
-        train = self._settings.train
-        runs = await self._store.runs(limit=1)
-        if runs and runs[0].status in DONE_BADLY:
-            last = runs[0]
-            given_back = await self._store.run_ratings(last.id)
-            more = min(given_back + max(1, train.start_at // 2), max(train.max_samples, train.start_at))
-            if more > train.start_at:
-                return more, f"run {last.id} ended {last.status} and gave its ratings back"
-        return train.start_at, ""
+        """How many fresh ratings start a run, and why that many."""
+        last = next(iter(await self._store.runs(limit=1)), None)
+        seen = (await self.fresh(before=last.created_at)).total if last else 0
+        return needed(self._settings.train, last, seen)
 
     async def due(self, *, asked: bool = False) -> Due:
         train = self._settings.train
@@ -246,7 +235,8 @@ class Learner:
 
     async def _claim(self, asked: bool) -> Run | None:
         train = self._settings.train
-        version = max(await self._store.next_version(), 1 + await asyncio.to_thread(self._newest_folder))
+        newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
+        version = max(await self._store.next_version(), 1 + newest)
         claimed = await self._store.claim(
             model=self._swap.model,
             live=self._swap.live,
@@ -263,14 +253,8 @@ class Learner:
             await self._asked_for(claimed[0].id)
         return claimed[0]
 
-    def _newest_folder(self) -> int:
-        """Folders count too: a version number is never used twice, even if the database was lost."""
-        names = [p.name[1:] for p in self._model_folder().glob("v*")]
-        return max((int(n) for n in names if n.isdecimal()), default=0)
-
     def _model_folder(self) -> Path:
-        safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in self._swap.model).lstrip(".") or "model"
-        return self._settings.adapters_dir / safe
+        return run_folder.of_model(self._settings.adapters_dir, self._swap.model)
 
     async def _prepare(self, run: Run) -> None:
         """Write the run folder, unless an earlier attempt did."""

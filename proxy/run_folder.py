@@ -69,6 +69,18 @@ def write(
     _write(folder / "run.json", [order])
 
 
+def of_model(adapters_dir: Path, model: str) -> Path:
+    """Where the versions of a model are, whatever its name has in it."""
+    safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in model).lstrip(".") or "model"
+    return adapters_dir / safe
+
+
+def newest_version(folder: Path) -> int:
+    """Folders count too: a version number is never used twice, even if the database was lost."""
+    names = [p.name[1:] for p in folder.glob("v*")]
+    return max((int(n) for n in names if n.isdecimal()), default=0)
+
+
 def result(folder: Path) -> dict[str, Any] | None:
     """The trainer's last word, or None where it did not come to one."""
     try:

@@ -37,12 +37,13 @@ class Candidate(NamedTuple):
     value: float
 
 
-async def fresh(reader: Reader, live: int, max_version_gap: int) -> Fresh:
+async def fresh(reader: Reader, live: int, max_version_gap: int, before: float | None) -> Fresh:
     row = await reader.row(
         f"""SELECT total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
         total(near AND value = 0) AS neutral, total(NOT near) AS stale
-        FROM (SELECT r.value, {NEAR} AS near {FRESH})""",  # noqa: S608  constants of this module
-        {"live": live, "gap": max_version_gap},
+        FROM (SELECT r.value, {NEAR} AS near {FRESH}
+        AND (:before IS NULL OR r.created_at < :before))""",  # noqa: S608  constants of this module
+        {"live": live, "gap": max_version_gap, "before": before},
     )
     assert row is not None  # an aggregate always has one
     return Fresh(*(int(count) for count in row))
@@ -143,12 +144,6 @@ async def samples_of(reader: Reader, run_id: int) -> list[Sample]:
         (run_id,),
     )
     return await _samples(reader, rows)
-
-
-async def ratings_of(reader: Reader, run_id: int) -> int:
-    row = await reader.row("SELECT count(*) AS count FROM run_samples s WHERE s.run_id = ?", (run_id,))
-    assert row is not None  # an aggregate always has one
-    return int(row["count"])
 
 
 async def recent_held(reader: Reader, limit: int) -> list[Sample]:

@@ -194,8 +194,9 @@ class Store:
 
     # Learning
 
-    async def fresh(self, *, live: int, max_version_gap: int) -> Fresh:
-        return await learning.fresh(self._reader, live, max_version_gap)
+    async def fresh(self, *, live: int, max_version_gap: int, before: float | None = None) -> Fresh:
+        """Ratings that a run could take; with `before` those that were given earlier."""
+        return await learning.fresh(self._reader, live, max_version_gap, before)
 
     async def claim(
         self,
@@ -259,10 +260,6 @@ class Store:
 
     async def run_samples(self, run_id: int) -> list[Sample]:
         return await learning.samples_of(self._reader, run_id)
-
-    async def run_ratings(self, run_id: int) -> int:
-        """How many ratings a run took; its `samples` are completions."""
-        return await learning.ratings_of(self._reader, run_id)
 
     async def recent_held(self, limit: int) -> list[Sample]:
         return await learning.recent_held(self._reader, limit)

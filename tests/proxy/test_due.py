@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from config.sections import Train
-from proxy.due import enough, kept_from
+from proxy.due import enough, kept_from, needed
 from proxy.machine import Use
-from store.records import Fresh
+from store.records import Fresh, Run
 
 MONDAY_NOON = datetime(2026, 11, 16, 12, 0)
 IDLE = Use(free_gb=8.0, cpu_percent=5.0, gpu_percent=0.0, gpu_free_gb=20.0)
@@ -36,6 +36,20 @@ def test_what_lacks_names_its_setting(train: Any, fresh: Fresh, silent_s: float,
 def test_why_more_ratings_are_needed_than_the_setting_says() -> None:
     why = enough(Train(), ENOUGH, 48, "run 1 ended rejected", silent_s=0.0)
     assert why == "40 of 48 fresh ratings (train.start_at; run 1 ended rejected)"
+
+
+@pytest.mark.parametrize(
+    ("status", "seen", "train", "count"),
+    [
+        ("done", 0, {}, 32), ("rejected", 32, {}, 48), ("empty", 40, {}, 56), ("failed", 10, {}, 32),
+        ("rejected", 300, {"max_samples": 40}, 316), ("rejected", 1, {"start_at": 1}, 2),
+    ],
+)  # fmt: skip
+def test_a_run_that_published_nothing_needs_new_ratings(status: Any, seen: int, train: Any, count: int) -> None:
+    run = Run(7, status, "m", 1, 0, "/r", 1, 0.0, None, None, None, 32, 0, None)
+    found, why = needed(Train(**train), run, seen)
+    assert found == count and ("run 7" in why) == (found > Train(**train).start_at)
+    assert needed(Train(), None, 0) == (32, "")
 
 
 def test_nothing_keeps_a_run_by_default() -> None:

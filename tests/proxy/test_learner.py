@@ -87,6 +87,21 @@ async def test_a_rejected_run_gives_its_ratings_back_and_waits_for_new_ones(prox
     assert (await until(proxy, live=1))["ratings"]["fresh"] == 0
 
 
+async def test_a_rejected_run_of_all_it_may_take_is_not_repeated_at_once(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.learner.LOOK_AGAIN_S", 0.02)
+    await proxy.stop()
+    await proxy.start(train__max_samples=4)
+    proxy.launcher.outcome = "rejected"
+    await rated(proxy, 4)
+    await until(proxy, ended="rejected")
+    await asyncio.sleep(0.3)
+    assert len(proxy.launcher.started) == 1
+    await rated(proxy, 2)
+    await until(proxy, ended="rejected", runs=2)
+
+
 async def test_by_hand(proxy: Proxy) -> None:
     status, body = await proxy.post("/rl/train")
     assert status == 409 and "no fresh ratings" in body["error"]["message"]

@@ -44,7 +44,6 @@ async def call_everything(store: Store) -> None:
     run, _ = await claim(store)
     await store.publish(run.id, adapter(1, run.id), {}, 0.0)
     await store.recent_held(5)
-    await store.run_ratings(run.id)
     await store.votes(0)
     await store.moments()
     await store.withdraw(1, "worse", "rlproxy")
