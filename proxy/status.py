@@ -82,7 +82,7 @@ class StatusReport:
             f"{s['model']}, {live} answers.",
             f"{ratings['fresh']} fresh ratings ({ratings['good']} good, {ratings['bad']} bad).",
         ]
-        lines.append(f"Training: {s['training']['line']}.")
+        lines.append(f"Training {s['training']['line']}.")
         if s["watch"]:
             lines.append(f"{s['watch']['line']}.")
         if s["problem"]:
@@ -100,7 +100,7 @@ def under_way(progress: dict[str, Any]) -> str:
     """How far a run is, from its last events: phase, step, loss, accepted tokens, time to go."""
     phase, step = progress.get("phase", {}).get("phase"), progress.get("step")
     if step is None or phase not in (None, "train"):
-        return PHASES.get(phase or "", "starting")
+        return PHASES.get(phase or "", phase or "starting")
     parts = [f"step {step['step']} of {step['steps']}"]
     parts += [f"loss {step['loss']:.3g}"] if step.get("loss") is not None else []
     parts += [f"{step['acceptance']:.0%} of the tokens accepted"] if step.get("acceptance") is not None else []
