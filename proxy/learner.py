@@ -72,7 +72,7 @@ class Learner:
         self._machine = machine
         self._last_request = last_request
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
+        self._idle = asyncio.Event()  # what becomes of the run under way is on record
         self._idle.set()
         self._job: Job | None = None
         self._asked = False  # somebody said `train`: the threshold does not count
@@ -392,6 +392,7 @@ class Learner:
         self._ended(run, status, reason)
 
     def _ended(self, run: Run, status: str, reason: str) -> None:
+        self._idle.set()
         self._metrics.runs.labels(status).inc()
         log.info("run ended", run=run.id, status=status, reason=reason)
         self._events.emit("run", run=run.id, event="ended", status=status, reason=reason)

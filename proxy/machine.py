@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 from collections import deque
 from typing import Final, NamedTuple
 
@@ -47,6 +48,7 @@ class Machine:
     def __init__(self, *, cpu: bool, gpu: bool) -> None:
         self._cpu = cpu
         self._smi = shutil.which("nvidia-smi") if gpu else None
+        self._one_at_a_time = threading.Lock()  # `status` asks too
         self._spent: deque[Spent] = deque()
         self._seen: dict[tuple[int, float], float] = {}  # our processes, and their CPU seconds when last seen
         if gpu and self._smi is None:
@@ -54,8 +56,11 @@ class Machine:
 
     def look(self, now: float, trainer: int | None = None) -> Use:
         """Blocking. `now` is of a clock that never goes back, `trainer` the process of a run under way."""
-        tree = _tree(os.getpid())
-        cpu = self._cpu_percent(now, tree) if self._cpu else None
+        tree = _tree(os.getpid()) if self._cpu or self._smi else []
+        cpu = None
+        if self._cpu:
+            with self._one_at_a_time:
+                cpu = self._cpu_percent(now, tree)
         runs = _tree(trainer) if trainer is not None else []
         free = (psutil.virtual_memory().available + sum(_memory(process) for process in runs)) / GB
         if self._smi is None:
