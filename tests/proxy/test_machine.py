@@ -48,7 +48,7 @@ def test_a_process_of_ours_is_not_counted() -> None:
     """Real processes: a child that burns CPU is ours, also after it has ended."""
     machine = Machine(cpu=True, gpu=False)
     assert machine.look(0.0).cpu_percent is None
-    burn = "import time; t = time.process_time()\nwhile time.process_time() < t + 1: pass\nprint(flush=True); input()"
+    burn = "import time; t = time.process_time()\nwhile time.process_time() < t + 0.3: pass\nprint(flush=True); input()"
     child = subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
@@ -56,7 +56,7 @@ def test_a_process_of_ours_is_not_counted() -> None:
     child.communicate(b"\n")
     machine.look(20.0)
     ours = [spent.ours for spent in machine._spent]
-    assert ours[1] - ours[0] >= 0.9
+    assert ours[1] - ours[0] >= 0.25
     assert ours == sorted(ours)
 
 
