@@ -11,11 +11,22 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
+from config.hours import parse as parse_window
+
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 # An empty key must never count as a key, and TOML has no null.
 _unset = BeforeValidator(lambda value: None if value == "" else value)
 Key = Annotated[SecretStr | None, _unset]
 Override = bool | int | float | str
+
+
+def _window(text: str) -> str:
+    parse_window(text)
+    return text
+
+
+Hours = Annotated[str, AfterValidator(_window)]
+RaterWeight = Annotated[float, Field(gt=0, le=10)]
 
 
 class Section(BaseModel):
@@ -67,6 +78,12 @@ class Train(Section):
     """Fewest fresh ratings of each sign that a run needs."""
     quiet_s: float = Field(default=0.0, ge=0)
     """Seconds without a request before a run starts."""
+    hours: tuple[Hours, ...] = ()
+    """Local times in which runs may train, as "22:00-07:00" or "sat,sun 00:00-24:00"; empty is always."""
+    max_cpu_percent: float = Field(default=100.0, ge=0, le=100)
+    """CPU use of other programs over the last minute above which no run trains; 100 is no limit."""
+    max_gpu_percent: float = Field(default=100.0, ge=0, le=100)
+    """GPU use of other programs above which no run trains, where nvidia-smi tells it; 100 is no limit."""
     max_samples: int = Field(default=256, ge=1, le=10_000)
     """Most samples in one run; the newest are taken."""
     held_share: float = Field(default=0.125, ge=0, le=0.5)
@@ -76,7 +93,15 @@ class Train(Section):
     preset: str = "balanced"
     """Values of the training objective: careful, balanced or aggressive."""
     min_free_memory_gb: float = Field(default=2.0, ge=0)
-    """Free memory, in GB, without which no run starts."""
+    """Free memory, in GB, without which no run trains."""
+    min_free_gpu_gb: float = Field(default=0.0, ge=0)
+    """Free memory of a GPU, in GB, without which no run trains, where nvidia-smi tells it; 0 is no limit."""
+    rewards: Literal["binary", "ordinal", "normalised", "hybrid"] = "ordinal"
+    """What a rating is worth in training: its sign, its value, its value among all, or half thumb, half stars."""
+    raters: dict[str, RaterWeight] = {}
+    """Weights of raters by name, above 0 and at most 10; one that is not named has 1."""
+    watch: bool = True
+    """Whether a new version that is rated worse than the one before, beyond chance, is rolled back by itself."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of a run; 0 chooses by the machine."""
     nice: int = Field(default=10, ge=0, le=19)

@@ -6,6 +6,7 @@ sections (`config.sections`).
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -31,7 +32,9 @@ from config.sections import Backend, Gate, Log, Server, StoreSection, Train, Use
 FILE_NAME = "rlproxy.toml"
 HOME = "~/.rlproxy"
 PREFIX = "RLPROXY_"
-OVERRIDES = "train.overrides"  # the one setting that is itself a table
+OVERRIDES = "train.overrides"
+HOURS = "train.hours"
+TABLES = (OVERRIDES, "train.raters")  # the settings that are themselves tables
 
 
 class Settings(BaseSettings):
@@ -145,7 +148,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Given]:
     for name in environ:
         if name.upper().startswith(PREFIX):
             key = name[len(PREFIX) :].lower().replace("__", ".")
-            key = OVERRIDES if key.startswith(OVERRIDES + ".") else key
+            key = next((table for table in TABLES if key.startswith(table + ".")), key)
             _check_known(key, f"env {name}")
             names[key] = name
     source = EnvSettingsSource(Settings)
@@ -153,9 +156,19 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Given]:
     try:
         values = dict(_leaves(source()))
     except SourceError:
-        # Only the table is parsed by the source; all other values stay text until they are checked.
-        raise SettingsError(f"{OVERRIDES} from env {names[OVERRIDES]} should be a JSON object.") from None
+        # Only tables and lists are parsed by the source; all other values stay text until they are checked.
+        raise SettingsError(_not_json(names, source.env_vars)) from None
     return {key: Given(value, f"env {names[key]}") for key, value in values.items()}
+
+
+def _not_json(names: Mapping[str, str], environ: Mapping[str, str | None]) -> str:
+    for key, kind in (*((table, "object") for table in TABLES), (HOURS, "array")):
+        if key in names:
+            try:
+                json.loads(environ.get(names[key].lower()) or "null")
+            except ValueError:
+                return f"{key} from env {names[key]} should be a JSON {kind}."
+    raise AssertionError("nothing else is parsed")
 
 
 def _file(file: Path | None, on_top: Mapping[str, Given]) -> dict[str, Given]:
@@ -205,7 +218,7 @@ def _sentence(error: ValidationError, given: Mapping[str, Given]) -> str:
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
         key = prefix + name
-        if isinstance(value, Mapping) and key != OVERRIDES:
+        if isinstance(value, Mapping) and key not in TABLES:
             yield from _leaves(value, key + ".")
         else:
             yield key, value

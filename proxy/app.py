@@ -27,11 +27,13 @@ from proxy.exchange import Parts
 from proxy.feedback import Feedback
 from proxy.learner import Learner
 from proxy.lifecycle import Tasks
+from proxy.machine import Machine
 from proxy.metrics import Metrics
 from proxy.models import Models
 from proxy.relay import Relay
 from proxy.status import StatusReport
 from proxy.swap import Swap
+from proxy.watch import Watch
 from store.errors import StoreError
 from store.store import Store
 from trainer.launch import Launcher
@@ -50,8 +52,13 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
     swap = Swap(store, backend, tasks, events)
     feedback = Feedback(store, events, metrics)
-    learner = Learner(settings, store, backend, swap, launcher, events, metrics, tasks, lambda: relay.last_request)
-    status = StatusReport(store, backend, swap, learner, health)
+    train = settings.train
+    machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
+    learner = Learner(
+        settings, store, backend, swap, launcher, events, metrics, tasks, machine, lambda: relay.last_request
+    )
+    watch = Watch(train.watch, store, swap, events)
+    status = StatusReport(store, backend, swap, learner, watch, health)
     commands = ChatCommands(store, feedback, status.text)
     relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health), commands)
     models = Models(store, backend, swap)
@@ -90,7 +97,8 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             await backend.start(http, swap.restore)
             await _restored(swap)
             await learner.start()
-            tasks.spawn("wake-learner", _wake_on_ratings(events, learner))
+            tasks.spawn("watch", watch.run())
+            tasks.spawn("wake-on-ratings", _wake_on_ratings(events, learner, watch))
             tasks.spawn("expire", _expire(store, settings))
             yield
             await tasks.drain_named("finish-", DRAIN_S)
@@ -120,10 +128,12 @@ async def _restored(swap: Swap) -> None:
         log.warning("adapters are not loaded yet", error=str(error))
 
 
-async def _wake_on_ratings(events: Events, learner: Learner) -> None:
+async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> None:
     async for happened in events.listen():
         if happened.kind == "rating":
             learner.wake()
+        if happened.kind in ("rating", "retracted"):
+            watch.wake()
 
 
 async def _expire(store: Store, settings: Settings) -> None:

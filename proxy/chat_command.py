@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from proxy.conversations import Speaker, canonical, text_of, without_commands
 from proxy.errors import ProxyError
-from proxy.feedback import MAX_TEXT, OWNER, Feedback, value_of
+from proxy.feedback import MAX_TEXT, OWNER, Feedback, judged
 from store.records import NewRating
 from store.store import Store
 from store.tree import chain
@@ -77,8 +77,9 @@ class ChatCommands:
 
     async def _rate(self, completion_id: str, rater: str, command: Command) -> str:
         comment = command.rest[:MAX_TEXT] or None
-        value = value_of(command.verb)
-        rating = await self._feedback.rate(NewRating(completion_id, rater, value, comment=comment, source="chat"))
+        value, scale = judged(command.verb)
+        new = NewRating(completion_id, rater, value, comment=comment, source="chat", scale=scale)
+        rating = await self._feedback.rate(new)
         word = {1.0: "good", -1.0: "bad"}.get(value, f"{command.verb} of 5")
         done = f"rated {word}" + (", replacing your earlier rating" if rating.replaced else "")
         return done + (f", because “{comment}”." if comment else ".") + " /rl undo takes it back."

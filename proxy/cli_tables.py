@@ -12,6 +12,12 @@ from rich.text import Text
 
 from config.settings import Row
 
+REJECTED = {
+    "rejected_fresh_mismatch": "as served otherwise than trained",
+    "rejected_stale": "as stale",
+    "rejected_token": "token by token",
+}
+
 
 def show_status(s: dict[str, Any], url: str) -> None:
     ratings, training = s["ratings"], s["training"]
@@ -38,9 +44,13 @@ def show_status(s: dict[str, Any], url: str) -> None:
     if ratings["fresh"] >= 8 and min(ratings["good"], ratings["bad"]) == 0:
         row("", "only one kind of rating: rate the other kind too", "yellow")
     row("baseline", f"{s['baseline']:+.2f}")
-    row("training", _training(training))
+    row("training", training["line"])
     if last := s["last_run"]:
         row("last run", f"{last['id']}, {last['status']}: {last['reason'] or ''}")
+        if accepted := acceptance(last["metrics"] or {}):
+            row("", accepted)
+    if watch := s["watch"]:
+        row("watch", watch["line"], "red" if watch["state"] == "rolled back" else "")
     row("captured", _captured(s["counts"]))
     if s["problem"]:
         row("problem", s["problem"], "red")
@@ -54,19 +64,20 @@ def _captured(counts: dict[str, int]) -> str:
     return f"{kept}{others}; rated {counts['good']} good, {counts['bad']} bad"
 
 
-def _training(training: dict[str, Any]) -> str:
-    if not training["run"]:
-        return f"waits: {training['waits_for']}" if training["waits_for"] else "starts now"
-    progress = training["progress"]
-    if step := progress.get("step"):
-        return f"run {training['run']}, step {step['step']} of {step['steps']}, {step.get('eta_s', 0):.0f} s to go"
-    return f"run {training['run']}, {progress.get('phase', {}).get('phase', 'starting')}"
+def acceptance(metrics: dict[str, Any]) -> str:
+    """Which share of the reply tokens trained, and what kept out the rest."""
+    if metrics.get("acceptance") is None:
+        return ""
+    causes = ", ".join(
+        f"{metrics[key]:.1%} {words}" for key, words in REJECTED.items() if (metrics.get(key) or 0.0) >= 0.0005
+    )
+    return f"{metrics['acceptance']:.1%} of the tokens accepted" + (f"; rejected {causes}" if causes else "")
 
 
 def show_adapters(found: dict[str, Any]) -> None:
     table = Table("version", "parent", "run", "made", "live", "gate")
     for a in found["data"]:
-        mark = "live" if a["live"] else "previous" if a["previous"] else ""
+        mark = "live" if a["live"] else "rolled back" if a["withdrawn"] else "previous" if a["previous"] else ""
         table.add_row(
             f"v{a['version']}",
             label(a["parent"]),

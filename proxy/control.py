@@ -201,7 +201,9 @@ def completion_json(c: Completion) -> dict[str, Any]:
         "exact": end.exact if end else None,
         "inexact_reason": end.inexact_reason if end else None,
         "error": end.error if end else None,
-        "ratings": [{"id": r.id, "rater": r.rater, "value": r.value, "comment": r.comment} for r in c.ratings],
+        "ratings": [
+            {"id": r.id, "rater": r.rater, "value": r.value, "scale": r.scale, "comment": r.comment} for r in c.ratings
+        ],
     }
 
 
@@ -215,6 +217,7 @@ def _adapter(a: Adapter, pointer: Pointer) -> dict[str, Any]:
         "created_at": a.created_at,
         "live": a.version == pointer.live,
         "previous": a.version == pointer.previous,
+        "withdrawn": a.withdrawn,
         "metrics": a.manifest.get("metrics"),
         "gate": a.manifest.get("gate"),
     }

@@ -15,7 +15,7 @@ from proxy.events import Events
 from proxy.metrics import Metrics
 from proxy.wire import loads
 from store.errors import StoreError, UnknownCompletion, UnknownRating
-from store.records import NewRating, Rating
+from store.records import NewRating, Rating, Scale
 from store.store import Store
 
 OWNER: Final = "owner"  # the rater where nobody says who speaks: one person, one machine
@@ -27,7 +27,12 @@ _STARS: Final = re.compile(r"([1-5])(?:/5)?")
 
 
 def value_of(rating: Any, scale: str | None = None) -> float:
-    """A rating in [-1, 1]: "good", "bad", a number from -1 to 1, or 1 to 5 stars. Raises BadRequest.
+    """The value alone of what `judged` says. Raises BadRequest."""
+    return judged(rating, scale)[0]
+
+
+def judged(rating: Any, scale: str | None = None) -> tuple[float, Scale]:
+    """A rating in [-1, 1]: "good", "bad", a number from -1 to 1, or 1 to 5 stars; and which. Raises BadRequest.
 
     A bare 1 could be one star or full praise. It is refused unless `scale` ("stars" or "unit") says which; "1" and
     "1/5" as text are stars, true and false are good and bad.
@@ -35,12 +40,12 @@ def value_of(rating: Any, scale: str | None = None) -> float:
     if scale not in (None, "stars", "unit"):
         raise BadRequest('`scale` must be "stars" or "unit".', param="scale")
     if isinstance(rating, bool):
-        return 1.0 if rating else -1.0
+        return (1.0 if rating else -1.0), "thumb"
     if isinstance(rating, str):
         if (word := _WORDS.get(rating.strip().lower())) is not None:
-            return word
+            return word, "thumb"
         if (stars := _STARS.fullmatch(rating.strip())) is not None:
-            return (int(stars[1]) - 3) / 2
+            return (int(stars[1]) - 3) / 2, "stars"
     elif isinstance(rating, int | float):
         if scale is None and rating == 1:
             raise BadRequest(
@@ -48,9 +53,9 @@ def value_of(rating: Any, scale: str | None = None) -> float:
                 param="rating",
             )
         if scale != "unit" and rating in (1, 2, 3, 4, 5) and not (scale is None and rating == 1):
-            return (rating - 3) / 2
+            return (rating - 3) / 2, "stars"
         if scale != "stars" and -1 <= rating <= 1:
-            return float(rating)
+            return float(rating), "unit"
     raise BadRequest('`rating` must be "good", "bad", 1 to 5, or a number from -1 to 1.', param="rating")
 
 
@@ -99,15 +104,17 @@ class Feedback:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
         if not isinstance(body, dict):
             raise BadRequest("The body must be a JSON object.")
+        value, scale = judged(body.get("rating"), body.get("scale"))
         new = NewRating(
             completion_id=await self._target(body),
             rater=_text(body, "rater", 200) or request.headers.get("x-rl-user") or OWNER,
-            value=value_of(body.get("rating"), body.get("scale")),
+            value=value,
             comment=_text(body, "comment", MAX_TEXT),
             correction=_text(body, "correction", MAX_TEXT),
             weight=_weight(body),
             source=_text(body, "source", 100) or "http",
             source_event_id=_text(body, "source_event_id", 200),
+            scale=scale,
         )
         rating = await self.rate(new)
         return web.json_response(as_json(rating), status=200 if rating.duplicate else 201)
@@ -144,6 +151,7 @@ def as_json(rating: Rating) -> dict[str, Any]:
         "completion_id": rating.completion_id,
         "rater": rating.rater,
         "value": rating.value,
+        "scale": rating.scale,
         "comment": rating.comment,
         "correction": rating.correction,
         "weight": rating.weight,

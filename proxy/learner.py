@@ -1,8 +1,9 @@
 """When to train, and what becomes of it.
 
-Owns the decision (enough fresh ratings, quiet enough, memory enough, not paused), the claim, the supervision of
-the trainer process and the hand-over of its result to the store and the swap. A crash anywhere ends in a run that
-resumes, or in one that failed and gave its samples back. Not here: the mathematics and the gate (trainer).
+Owns the claim, the supervision of the trainer process and the hand-over of its result to the store and the swap. A
+crash anywhere ends in a run that resumes, or in one that failed and gave its samples back. A run that its rules keep
+from training stops at its next step and goes on when they hold again. Not here: the rules themselves (due, machine),
+what happens to a version once it is live (watch), the mathematics and the gate (trainer).
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import psutil
 import structlog
 
 from config.settings import Settings
 from proxy import run_folder
 from proxy.backends.base import Backend
+from proxy.due import Due, enough, kept_from, needed
 from proxy.errors import Conflict, ProxyError
 from proxy.events import Events
 from proxy.lifecycle import Tasks
+from proxy.machine import Machine
 from proxy.metrics import Metrics
 from proxy.swap import Swap
 from store.records import Adapter, Fresh, Run
@@ -31,17 +34,17 @@ from trainer.launch import AdapterError, Job, Launcher, LaunchError, verify_adap
 
 log = structlog.get_logger()
 
-LOOK_AGAIN_S: Final = 5.0  # for what no event tells: quiet, memory
+LOOK_AGAIN_S: Final = 5.0  # for what no event tells: quiet, hours, how busy the machine is
 HELD_BEFORE: Final = 32  # held-back samples of earlier runs that the gate sees again
 RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
-DONE_BADLY: Final = {"rejected", "empty", "failed"}
+LET_GO_S: Final = 5.0
 
 
-class Due(NamedTuple):
-    now: bool
-    why: str  # one line: what training waits for, or why it may start
+def local_time() -> datetime:
+    """What the clock on the wall shows; hours of training are in it."""
+    return datetime.now()
 
 
 class Learner:
@@ -55,6 +58,7 @@ class Learner:
         events: Events,
         metrics: Metrics,
         tasks: Tasks,
+        machine: Machine,
         last_request: Callable[[], float],
     ) -> None:
         self._settings = settings
@@ -65,11 +69,16 @@ class Learner:
         self._events = events
         self._metrics = metrics
         self._tasks = tasks
+        self._machine = machine
         self._last_request = last_request
         self._wake = asyncio.Event()
+        self._idle = asyncio.Event()  # what becomes of the run under way is on record
+        self._idle.set()
         self._job: Job | None = None
         self._asked = False  # somebody said `train`: the threshold does not count
+        self._by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
         self._stopping = False
+        self._kept: str | None = None  # the rule that keeps the open run from training
         self.paused = False
         self.run: Run | None = None  # the one under way
         self.progress: dict[str, Any] = {}  # its last events, by kind
@@ -78,6 +87,7 @@ class Learner:
 
     async def start(self) -> None:
         self.paused = bool(await self._store.get_meta("paused", False))
+        self._by_hand = await self._store.get_meta("by_hand", None)
         self._tasks.spawn("learner", self._loop())
 
     def wake(self) -> None:
@@ -87,12 +97,26 @@ class Learner:
         """Start as soon as a run can, whatever the threshold. Raises Conflict where it cannot, with the reason."""
         if self.run is not None:
             raise Conflict(f"Run {self.run.id} is under way already.")
+        if not self.paused and (waiting := await self._store.open_runs()):
+            return await self._go_on(waiting[0])
         due = await self.due(asked=True)
         if not due.now:
             raise Conflict(f"No run was started: {due.why}.")
         self._asked = True
         self.wake()
         return due
+
+    async def _go_on(self, run: Run) -> Due:
+        """A run that waits for its rules, at once."""
+        if (why := await self._kept_from(run.id, starting=True, by_hand=True)) is not None:
+            raise Conflict(f"Run {run.id} does not go on: {why}.")
+        await self._asked_for(run.id)
+        self.wake()
+        return Due(True, f"run {run.id} goes on")
+
+    async def _asked_for(self, run_id: int) -> None:
+        self._by_hand = run_id
+        await self._store.set_meta("by_hand", run_id)
 
     async def pause(self) -> None:
         """No new run; one under way stops at its next step and keeps its checkpoint."""
@@ -119,27 +143,21 @@ class Learner:
         self._stopping = True
         if self._job is not None:
             await self._job.terminate()
+        with contextlib.suppress(TimeoutError):  # until it is on record that this was no failed attempt
+            async with asyncio.timeout(LET_GO_S):
+                await self._idle.wait()
 
     # When
 
-    async def fresh(self) -> Fresh:
+    async def fresh(self, *, before: float | None = None) -> Fresh:
         gap = self._settings.train.max_version_gap
-        return await self._store.fresh(live=self._swap.live, max_version_gap=gap)
+        return await self._store.fresh(live=self._swap.live, max_version_gap=gap, before=before)
 
     async def needed(self) -> tuple[int, str]:
-        """How many fresh ratings start a run, and why that many.
-
-        A run that published nothing gave its ratings back. The same ones would end the same way, so half as many
-        new ones must have come.
-        """
-        train = self._settings.train
-        runs = await self._store.runs(limit=1)
-        if runs and runs[0].status in DONE_BADLY:
-            last = runs[0]
-            more = min(last.samples + max(1, train.start_at // 2), max(train.max_samples, train.start_at))
-            if more > train.start_at:
-                return more, f"run {last.id} ended {last.status} and gave its ratings back"
-        return train.start_at, ""
+        """How many fresh ratings start a run, and why that many."""
+        last = next(iter(await self._store.runs(limit=1)), None)
+        seen = (await self.fresh(before=last.created_at)).total if last else 0
+        return needed(self._settings.train, last, seen)
 
     async def due(self, *, asked: bool = False) -> Due:
         train = self._settings.train
@@ -153,23 +171,25 @@ class Learner:
             return Due(False, "train.weights does not say where the model's weights are")
         if self.paused:
             return Due(False, "paused; `rlproxy resume` goes on")
+        if self._kept is not None and (waiting := await self._store.open_runs()):
+            return Due(False, f"run {waiting[0].id} waits at its last step: {self._kept}")
         fresh = await self.fresh()
         if fresh.total == 0:
             return Due(False, "there are no fresh ratings")
         if not asked:
-            needed, because = await self.needed()
-            if fresh.total < needed:
-                because = f" ({because})" if because else ""
-                return Due(False, f"{fresh.total} of {needed} fresh ratings{because}")
-            if min(fresh.good, fresh.bad) < train.min_each:
-                return Due(False, f"{train.min_each} of each kind are needed: {fresh.good} good, {fresh.bad} bad")
-            silent = time.time() - self._last_request()
-            if silent < train.quiet_s:
-                return Due(False, f"waiting for {train.quiet_s - silent:.0f} s without a request")
-        free = psutil.virtual_memory().available / 2**30
-        if free < train.min_free_memory_gb:
-            return Due(False, f"{free:.1f} GB of memory free, {train.min_free_memory_gb:g} GB are needed")
+            lacks = enough(train, fresh, *await self.needed(), silent_s=time.time() - self._last_request())
+            if lacks is not None:
+                return Due(False, lacks)
+        if (kept := await self._kept_from(None, starting=True, by_hand=asked)) is not None:
+            return Due(False, kept)
         return Due(True, f"{fresh.total} fresh ratings")
+
+    async def _kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
+        """Which rule keeps a run from training now; None where none does."""
+        trainer = self._job.pid if self._job is not None else None
+        use = await asyncio.to_thread(self._machine.look, time.monotonic(), trainer)
+        by_hand = by_hand or (run_id is not None and run_id == self._by_hand)
+        return kept_from(self._settings.train, use, local_time(), by_hand=by_hand, starting=starting)
 
     def _weights(self) -> str | None:
         return self._settings.train.weights or self._backend.weights
@@ -192,8 +212,14 @@ class Learner:
     async def _step(self) -> None:
         if self.paused or self._stopping:
             return
-        for run in await self._store.open_runs():  # left by a crash, a stop or a pause
+        for run in await self._store.open_runs():  # left by a crash, a stop, a pause or a rule
+            finished = run_folder.result(Path(run.folder)) is not None
+            self._kept = None if finished else await self._kept_from(run.id, starting=True)
+            if self._kept is not None:
+                return
             await self._carry_out(run)
+            if self._kept is not None or self.paused or self._stopping:
+                return
         asked, self._asked = self._asked, False
         if (await self.due(asked=asked)).now and (claimed := await self._claim(asked)) is not None:
             await self._carry_out(claimed)
@@ -204,12 +230,13 @@ class Learner:
         pointer = self._swap.pointer
         if adapters:
             newest = max(adapters, key=lambda a: a.version)
-            if newest.parent == pointer.live and newest.created_at > pointer.changed_at:
+            if newest.withdrawn is None and newest.parent == pointer.live and newest.created_at > pointer.changed_at:
                 await self._go_live(newest.version, newest.run_id)
 
     async def _claim(self, asked: bool) -> Run | None:
         train = self._settings.train
-        version = max(await self._store.next_version(), 1 + await asyncio.to_thread(self._newest_folder))
+        newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
+        version = max(await self._store.next_version(), 1 + newest)
         claimed = await self._store.claim(
             model=self._swap.model,
             live=self._swap.live,
@@ -220,16 +247,14 @@ class Learner:
             version=version,
             min_total=1 if asked else (await self.needed())[0],
         )
-        return claimed[0] if claimed else None
-
-    def _newest_folder(self) -> int:
-        """Folders count too: a version number is never used twice, even if the database was lost."""
-        names = [p.name[1:] for p in self._model_folder().glob("v*")]
-        return max((int(n) for n in names if n.isdecimal()), default=0)
+        if claimed is None:
+            return None
+        if asked:
+            await self._asked_for(claimed[0].id)
+        return claimed[0]
 
     def _model_folder(self) -> Path:
-        safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in self._swap.model).lstrip(".") or "model"
-        return self._settings.adapters_dir / safe
+        return run_folder.of_model(self._settings.adapters_dir, self._swap.model)
 
     async def _prepare(self, run: Run) -> None:
         """Write the run folder, unless an earlier attempt did."""
@@ -250,18 +275,21 @@ class Learner:
             adapters=adapters,
             out=self._model_folder() / f"v{run.version:04d}",
             baseline=float(await self._store.get_meta("baseline", 0.0)),
+            moments=await self._store.moments(),
         )
 
     # One run
 
     async def _carry_out(self, run: Run) -> None:
         """From the claim to its end, or to where it was told to stop."""
-        self.run, self.progress = run, {}
+        self.run, self.progress, self._kept = run, {}, None
+        self._idle.clear()
         try:
             await self._prepare(run)
             await self._train(run)
         finally:
             self.run = None
+            self._idle.set()
 
     async def _train(self, run: Run) -> None:
         """Supervise the trainer until the run has ended, or until it is stopped at a checkpoint."""
@@ -282,6 +310,9 @@ class Learner:
             if self.paused or self._stopping:
                 await self._store.run_paused(run.id)  # told to stop: that was no failed attempt
                 return
+            if self._kept is not None and run_folder.result(folder) is None:
+                await self._store.run_paused(run.id)
+                return
             log.info("trainer ended", run=run.id, status=status)
         await self._take(run, found)
         await asyncio.to_thread(run_folder.tidy, folder)
@@ -295,6 +326,7 @@ class Learner:
             log.error("trainer did not start", run=run.id, error=str(error))
             return -1
         self.run, self._job = run, job
+        minding = asyncio.create_task(self._mind_rules(run, job), name="rules")
         try:
             if self.paused or self._stopping:  # said while the process was starting
                 await job.terminate()
@@ -303,8 +335,19 @@ class Learner:
                 self._events.emit("run", **{**event, "run": run.id})
             return await job.wait()
         finally:
+            minding.cancel()
+            await asyncio.wait({minding})
             self._job = None
             await job.terminate()
+
+    async def _mind_rules(self, run: Run, job: Job) -> None:
+        """Hours end, and memory may be short: then the run stops at its next step."""
+        while self._kept is None:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            self._kept = await self._kept_from(run.id, starting=False)
+        log.info("run waits", run=run.id, why=self._kept)
+        self._events.emit("waiting", run=run.id, why=self._kept)
+        await job.terminate()
 
     async def _take(self, run: Run, found: dict[str, Any]) -> None:
         """The trainer's last word, into the store; a passed candidate goes live."""
@@ -321,6 +364,12 @@ class Learner:
         baseline = found.get("baseline_after", await self._store.get_meta("baseline", 0.0))
         await self._store.publish(run.id, adapter, found, float(baseline))
         self._ended(run, "done", found.get("reason", ""))
+        parent = await self._store.adapter(run.parent)
+        if parent is not None and parent.withdrawn:  # while the run was under way
+            message = f"v{run.version} was trained from v{run.parent}, which was rolled back: it waits for `promote`."
+            log.warning("version waits", version=run.version, why=message)
+            self._events.emit("problem", message=message)
+            return
         await self._go_live(run.version, run.id)
 
     async def _go_live(self, version: int, run_id: int | None) -> None:
@@ -343,6 +392,7 @@ class Learner:
         self._ended(run, status, reason)
 
     def _ended(self, run: Run, status: str, reason: str) -> None:
+        self._idle.set()
         self._metrics.runs.labels(status).inc()
         log.info("run ended", run=run.id, status=status, reason=reason)
         self._events.emit("run", run=run.id, event="ended", status=status, reason=reason)

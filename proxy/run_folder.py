@@ -1,6 +1,7 @@
 """What the trainer reads: a run folder, written whole before the trainer starts.
 
 Owns the writing half of the format in docs/architecture.md ("The run folder"); the reading half is trainer.samples.
+A completion is one line, whatever the number of its raters; what they are worth together is `rewards`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any
 
 import orjson
 
+from config.sections import Train
 from config.settings import Settings
 from proxy.conversations import as_chat
-from store.records import BASE, Completion, Message, Run, Sample
+from proxy.rewards import worth
+from store.records import BASE, Completion, Message, Moments, Run, Sample
 
 FORMAT = 1
 
@@ -31,6 +34,7 @@ def write(
     adapters: Mapping[int, str],
     out: Path,
     baseline: float,
+    moments: Moments,
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
 
@@ -38,11 +42,14 @@ def write(
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lines = [_sample(s, held=s.held) for s in samples] + [_sample(s, held=True) for s in held_before]
+    train = settings.train
+    now = _by_completion(samples)
+    before = {id: group for id, group in _by_completion(held_before).items() if id not in now}
+    lines = [_sample(group, train, moments, held=group[0].held) for group in now.values()]
+    lines += [_sample(group, train, moments, held=True) for group in before.values()]
     _write(folder / "samples.jsonl", lines)
     _write(folder / "calibration.jsonl", [_completion(c, ()) for c in calibration])
     used = {s.completion.new.version for s in samples} | {run.parent}
-    train = settings.train
     order = {
         "format": FORMAT,
         "run": run.id,
@@ -60,6 +67,18 @@ def write(
         "gate": settings.gate.model_dump(),
     }
     _write(folder / "run.json", [order])
+
+
+def of_model(adapters_dir: Path, model: str) -> Path:
+    """Where the versions of a model are, whatever its name has in it."""
+    safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in model).lstrip(".") or "model"
+    return adapters_dir / safe
+
+
+def newest_version(folder: Path) -> int:
+    """Folders count too: a version number is never used twice, even if the database was lost."""
+    names = [p.name[1:] for p in folder.glob("v*")]
+    return max((int(n) for n in names if n.isdecimal()), default=0)
 
 
 def result(folder: Path) -> dict[str, Any] | None:
@@ -81,17 +100,32 @@ def complete(folder: Path) -> bool:
     return (folder / "run.json").is_file()
 
 
-def _sample(sample: Sample, *, held: bool) -> dict[str, Any]:
-    rating = sample.rating
+def _by_completion(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.completion.new.id, []).append(sample)
+    return groups
+
+
+def _sample(group: Sequence[Sample], train: Train, moments: Moments, *, held: bool) -> dict[str, Any]:
+    completion = group[0].completion
+    found = worth(
+        [sample.rating for sample in group],
+        completion.ratings,
+        scheme=train.rewards,
+        raters=train.raters,
+        moments=moments,
+    )
     return {
-        "rating": rating.id,
+        "rating": found.ratings[0],
+        "ratings": found.ratings,
         "split": "held" if held else "train",
-        "reward": rating.value,
-        "weight": rating.weight,
+        "reward": found.reward,
+        "weight": found.weight,
         "human": True,
-        "comment": rating.comment,
-        "correction": rating.correction,
-        **_completion(sample.completion, sample.messages),
+        "comment": found.comment,
+        "correction": found.correction,
+        **_completion(completion, group[0].messages),
     }
 
 

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from proxy.backends.base import Backend
 from proxy.capture import Health
+from proxy.due import Due
 from proxy.errors import ProxyError
 from proxy.learner import Learner
 from proxy.swap import Swap
+from proxy.watch import Watch
 from store.records import Run
 from store.store import Store
 
+PHASES: Final = {
+    "load": "loading the model",
+    "old": "reading the samples",
+    "train": "taking the first step",
+    "gate": "at the gate",
+    "write": "writing the adapter",
+}
+
 
 class StatusReport:
-    def __init__(self, store: Store, backend: Backend, swap: Swap, learner: Learner, health: Health) -> None:
+    def __init__(
+        self, store: Store, backend: Backend, swap: Swap, learner: Learner, watch: Watch, health: Health
+    ) -> None:
         self._store = store
         self._backend = backend
         self._swap = swap
         self._learner = learner
+        self._watch = watch
         self._health = health
 
     async def full(self) -> dict[str, Any]:
@@ -52,7 +65,9 @@ class StatusReport:
                 "run": run.id if run else None,
                 "progress": self._learner.progress,
                 "waits_for": None if run or due.now else due.why,
+                "line": _training(run, self._learner.progress, due),
             },
+            "watch": await self._watch.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),
             "problem": self._health.problem or self._swap.problem,
@@ -67,16 +82,30 @@ class StatusReport:
             f"{s['model']}, {live} answers.",
             f"{ratings['fresh']} fresh ratings ({ratings['good']} good, {ratings['bad']} bad).",
         ]
-        if s["training"]["run"]:
-            step = s["training"]["progress"].get("step")
-            lines.append(
-                f"Training run {s['training']['run']}" + (f", step {step['step']} of {step['steps']}." if step else ".")
-            )
-        elif s["training"]["waits_for"]:
-            lines.append(f"Training waits: {s['training']['waits_for']}.")
+        lines.append(f"Training {s['training']['line']}.")
+        if s["watch"]:
+            lines.append(f"{s['watch']['line']}.")
         if s["problem"]:
             lines.append(f"Problem: {s['problem']}")
         return "\n".join(lines)
+
+
+def _training(run: Run | None, progress: dict[str, Any], due: Due) -> str:
+    if run is not None:
+        return f"run {run.id}, {under_way(progress)}"
+    return "starts now" if due.now else f"waits: {due.why}"
+
+
+def under_way(progress: dict[str, Any]) -> str:
+    """How far a run is, from its last events: phase, step, loss, accepted tokens, time to go."""
+    phase, step = progress.get("phase", {}).get("phase"), progress.get("step")
+    if step is None or phase not in (None, "train"):
+        return PHASES.get(phase or "", phase or "starting")
+    parts = [f"step {step['step']} of {step['steps']}"]
+    parts += [f"loss {step['loss']:.3g}"] if step.get("loss") is not None else []
+    parts += [f"{step['acceptance']:.0%} of the tokens accepted"] if step.get("acceptance") is not None else []
+    parts += [f"{step['eta_s']:.0f} s to go"] if step.get("eta_s") is not None else []
+    return ", ".join(parts)
 
 
 def run_json(run: Run) -> dict[str, Any]:

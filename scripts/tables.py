@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/benchmarks.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/learning-rules.md")
 
 
 def demo(found: dict[str, Any]) -> str:
@@ -50,6 +50,28 @@ def serve(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def watch_errors(found: dict[str, Any]) -> str:
+    pairs = sorted({(r["old_share"], r["new_share"]) for r in found["found"]}, reverse=True)
+    heads = [f"{old:.0%} → {new:.0%}" for old, new in pairs]
+    lines = [
+        "| ratings of the old version | false alarms, at most | " + " | ".join(heads) + " |",
+        "|---" * (len(pairs) + 2) + "|",
+    ]
+    for row in found["false_alarms"]:
+        old = row["old_rated"]
+        cells = []
+        for pair in pairs:
+            (one,) = [r for r in found["found"] if (r["old_rated"], r["old_share"], r["new_share"]) == (old, *pair)]
+            cells.append(f"{one['found']:.0%}" + (f", {one['median']:.0f}" if one["median"] else ""))
+        lines.append(f"| {old} | {max(row['rates']):.1%} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        f"{found['date'][:10]}, level {found['level']} a look, {found['most_new']} ratings of the new version at most, "
+        f"{found['found'][0]['times']:,} simulated comparisons a cell, commit `{found['commit']}`.",
+    ]
+    return "\n".join(lines)
+
+
 def _when(found: dict[str, Any]) -> str:
     machine = found["machine"]
     load = f", load {machine['load_before']:.1f} before it began" if machine["load_before"] > 0.5 else ""
@@ -58,6 +80,7 @@ def _when(found: dict[str, Any]) -> str:
 
 TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "demo": ("benchmarks/demo.json", demo),
+    "watch_errors": ("benchmarks/watch_errors.json", watch_errors),
     "serve": ("benchmarks/serve.json", serve),
 }
 

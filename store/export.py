@@ -71,6 +71,7 @@ def rating(rating: Rating) -> dict[str, Any]:
         "value": rating.value,
         "comment": rating.comment,
         "correction": rating.correction,
+        "scale": rating.scale,
         "weight": rating.weight,
         "source": rating.source,
         "created_at": rating.created_at,

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from store.errors import UnknownCompletion, UnknownRating
 from store.reader import Reader
-from store.records import NewRating, Rating
+from store.records import Moments, NewRating, Rating, Vote
 from store.rows import to_rating
 
 BY_ID = "SELECT r.* FROM ratings r WHERE r.id = ?"
@@ -42,11 +42,11 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
     ).fetchone()
     row = db.execute(
         """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source,
-        source_event_id, created_at, live, replaced)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?) RETURNING *""",
+        source_event_id, created_at, scale, live, replaced)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?) RETURNING *""",
         (
             "rt-" + secrets.token_urlsafe(15), new.completion_id, new.rater, new.value, new.comment,
-            new.correction, new.weight, new.source, new.source_event_id, time.time(),
+            new.correction, new.weight, new.source, new.source_event_id, time.time(), new.scale,
             before and before["id"],
         ),
     ).fetchone()  # fmt: skip
@@ -97,6 +97,26 @@ async def history(reader: Reader, completion_id: str) -> list[Rating]:
         "SELECT r.* FROM ratings r WHERE r.completion_id = ? ORDER BY r.seq DESC", (completion_id,)
     )
     return [to_rating(row) for row in rows]
+
+
+async def votes(reader: Reader, version: int) -> list[Vote]:
+    """One a rated main turn of that version, oldest first; those on which the raters cancel out are left out."""
+    rows = await reader.rows(
+        """SELECT min(r.created_at) AS at, total(r.value) AS opinion
+        FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
+        WHERE r.live = 1 AND c.version = ? AND c.turn = 'main' GROUP BY c.id HAVING opinion != 0 ORDER BY at""",
+        (version,),
+    )
+    return [Vote(row["at"], row["opinion"] > 0) for row in rows]
+
+
+async def moments(reader: Reader) -> Moments:
+    row = await reader.row(
+        """SELECT count(*) AS count, total(r.value) AS sum, total(r.value * r.value) AS squares
+        FROM ratings r WHERE r.live = 1"""
+    )
+    assert row is not None  # an aggregate always has one
+    return Moments(row["count"], row["sum"], row["squares"])
 
 
 async def linked(reader: Reader, platform: str, channel: str, message_id: str) -> str | None:

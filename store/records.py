@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 Turn = Literal["main", "side"]
 Status = Literal["pending", "done", "partial", "error"]
+Scale = Literal["thumb", "stars", "unit"]
 RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed"]
 
 BASE = 0  # the version number of the base model, no adapter
@@ -90,6 +91,7 @@ class NewRating:
     weight: float = 1.0
     source: str = "http"
     source_event_id: str | None = None  # (source, source_event_id) is stored once
+    scale: Scale = "unit"  # what the value was given as
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +110,29 @@ class Rating:
     retracted_at: float | None
     duplicate: bool = False  # True when this call found the event already stored
     replaced: str | None = None  # the id of the rating that this one took the place of
+    scale: Scale = "unit"
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What all raters of one completion think of it, in one word."""
+
+    at: float  # of the first rating that still stands
+    good: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of the values of all live ratings: what mean and deviation are made of."""
+
+    count: int
+    sum: float
+    squares: float
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A rated completion as a run claims it."""
+    """A rating and its completion as a run claims them; a completion has one for each of its claimed ratings."""
 
     rating: Rating
     completion: Completion
@@ -147,7 +167,7 @@ class Run:
     started_at: float | None
     ended_at: float | None
     reason: str | None
-    samples: int
+    samples: int  # completions; one may have several ratings
     held: int
     result: dict[str, Any] | None  # the trainer's result.json
 
@@ -161,6 +181,7 @@ class Adapter:
     path: str
     created_at: float
     manifest: dict[str, Any]
+    withdrawn: str | None = None  # why rlproxy rolled it back; it goes live again by a person's word only
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +192,4 @@ class Pointer:
     previous: int
     changed_at: float
     reason: str
+    actor: str = ""  # who made it live; "rlproxy" is the proxy itself

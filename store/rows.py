@@ -105,6 +105,7 @@ def to_rating(row: sqlite3.Row) -> Rating:
         live=bool(row["live"]),
         retracted_at=row["retracted_at"],
         replaced=row["replaced"],
+        scale=row["scale"],
     )
 
 
@@ -136,8 +137,9 @@ def to_adapter(row: sqlite3.Row) -> Adapter:
         path=row["path"],
         created_at=row["created_at"],
         manifest=from_json(row["manifest"]),
+        withdrawn=row["withdrawn"],
     )
 
 
 def to_pointer(row: sqlite3.Row) -> Pointer:
-    return Pointer(row["live"], row["previous"], row["changed_at"], row["reason"])
+    return Pointer(row["live"], row["previous"], row["changed_at"], row["reason"], row["actor"])

@@ -46,7 +46,8 @@ def publish(db: sqlite3.Connection, run_id: int, adapter: Adapter, result: dict[
     """The run has made this adapter: its samples are used up and the baseline moves, all or nothing."""
     end(db, run_id, "done", result.get("reason"), result)
     db.execute(
-        "INSERT INTO adapters VALUES (?, ?, ?, ?, ?, ?, ?)",
+        """INSERT INTO adapters (version, parent, run_id, model, path, created_at, manifest)
+        VALUES (?, ?, ?, ?, ?, ?, ?)""",
         (
             adapter.version, adapter.parent, adapter.run_id, adapter.model, adapter.path, adapter.created_at,
             to_json(adapter.manifest),
@@ -65,13 +66,21 @@ def point(db: sqlite3.Connection, live: int, reason: str, actor: str) -> Pointer
         previous=before.previous if live == before.live else before.live,
         changed_at=time.time(),
         reason=reason,
+        actor=actor,
     )
     db.execute(
-        "UPDATE pointer SET live = ?, previous = ?, changed_at = ?, reason = ?",
-        (after.live, after.previous, after.changed_at, after.reason),
+        "UPDATE pointer SET live = ?, previous = ?, changed_at = ?, reason = ?, actor = ?",
+        (after.live, after.previous, after.changed_at, after.reason, after.actor),
     )
     ledger.audit(db, actor, "point", {"live": live, "was": before.live, "reason": reason})
     return after
+
+
+def withdraw(db: sqlite3.Connection, version: int, reason: str, actor: str) -> None:
+    """Mark a version so that it never goes live by itself again. Its files stay."""
+    if not db.execute("UPDATE adapters SET withdrawn = ? WHERE version = ?", (reason, version)).rowcount:
+        raise UnknownAdapter(version)
+    ledger.audit(db, actor, "withdraw", {"version": version, "reason": reason})
 
 
 async def recent(reader: Reader, limit: int) -> list[Run]:

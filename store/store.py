@@ -25,6 +25,7 @@ from store.records import (
     FinishedCompletion,
     Fresh,
     Message,
+    Moments,
     NewCompletion,
     NewRating,
     Pointer,
@@ -32,6 +33,7 @@ from store.records import (
     Run,
     Sample,
     Turn,
+    Vote,
 )
 from store.writer import Writer
 
@@ -177,6 +179,13 @@ class Store:
         """All there ever were, newest first."""
         return await ratings.history(self._reader, completion_id)
 
+    async def votes(self, version: int) -> list[Vote]:
+        """What was thought of each rated main turn of a version, oldest first."""
+        return await ratings.votes(self._reader, version)
+
+    async def moments(self) -> Moments:
+        return await ratings.moments(self._reader)
+
     async def link(self, platform: str, channel: str, message_id: str, completion_id: str) -> None:
         await self._writer.submit(lambda db: ratings.link(db, platform, channel, message_id, completion_id))
 
@@ -185,8 +194,9 @@ class Store:
 
     # Learning
 
-    async def fresh(self, *, live: int, max_version_gap: int) -> Fresh:
-        return await learning.fresh(self._reader, live, max_version_gap)
+    async def fresh(self, *, live: int, max_version_gap: int, before: float | None = None) -> Fresh:
+        """Ratings that a run could take; with `before` those that were given earlier."""
+        return await learning.fresh(self._reader, live, max_version_gap, before)
 
     async def claim(
         self,
@@ -200,7 +210,10 @@ class Store:
         version: int,
         min_total: int,
     ) -> tuple[Run, list[Sample]] | None:
-        """Make a run of the newest fresh ratings; None while another is open or there are too few."""
+        """Make a run of the `limit` newest completions with fresh ratings, and of all those.
+
+        None while another run is open or there are fewer than `min_total` ratings.
+        """
         run = await self._writer.submit(
             lambda db: learning.claim(
                 db,
@@ -265,6 +278,9 @@ class Store:
 
     async def point(self, live: int, reason: str, actor: str) -> Pointer:
         return await self._writer.submit(lambda db: runs.point(db, live, reason, actor))
+
+    async def withdraw(self, version: int, reason: str, actor: str) -> None:
+        await self._writer.submit(lambda db: runs.withdraw(db, version, reason, actor))
 
     # The rest
 

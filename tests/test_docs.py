@@ -8,7 +8,7 @@ from pathlib import Path
 import typer.main
 
 from proxy.cli import app as cli
-from scripts.tables import filled
+from scripts.tables import PAGES, filled
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +42,7 @@ def test_the_annotated_tree_names_every_module() -> None:
 
 
 def test_tables_are_those_of_the_benchmarks() -> None:
-    for page in ("README.md", "docs/benchmarks.md"):
+    for page in PAGES:
         assert filled(read(page)) == read(page), f"{page}: run scripts/tables.py"
 
 

@@ -49,6 +49,8 @@ class LaunchError(Exception):
 class Job(Protocol):
     """A run under way."""
 
+    pid: int  # its process on this machine
+
     def events(self) -> AsyncIterator[dict[str, Any]]:
         """What it prints, as it does; ends when the run does."""
 

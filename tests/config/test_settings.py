@@ -60,6 +60,14 @@ def test_adapters_go_where_they_are_told(tmp_path: Path) -> None:
     assert loaded.settings.adapters_dir == tmp_path / "x"
 
 
+def test_tables_and_lists_come_from_the_file_and_the_environment(tmp_path: Path) -> None:
+    write(tmp_path, '[train]\nhours = ["sat 00:00-24:00"]\n[train.raters]\nAnn = 2\n"u.1" = 0.5\n')
+    train = read(tmp_path).settings.train
+    assert train.raters == {"Ann": 2.0, "u.1": 0.5} and train.hours == ("sat 00:00-24:00",)
+    train = read(tmp_path, RLPROXY_TRAIN__HOURS='["22:00-07:00"]', RLPROXY_TRAIN__RATERS='{"Bob": 3}').settings.train
+    assert train.raters == {"Bob": 3.0} and train.hours == ("22:00-07:00",)
+
+
 def test_settings_built_bare_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLPROXY_SERVER__PORT", "9")
     assert Settings().server.port == 8484
@@ -95,6 +103,12 @@ def test_overrides_come_from_the_environment_whole_or_one_by_one(tmp_path: Path)
         ({"train.preset": "carefull"}, {}, "", "did you mean 'careful'? (from flag --preset)"),
         ({}, {"RLPROXY_TRAIN__OVERRIDES__RNK": "4"}, "", "did you mean 'rank'?"),
         ({}, {"RLPROXY_TRAIN__OVERRIDES": "{"}, "", "should be a JSON object"),
+        ({}, {"RLPROXY_TRAIN__RATERS": "{"}, "", "train.raters from env RLPROXY_TRAIN__RATERS should be a JSON object"),
+        ({}, {"RLPROXY_TRAIN__HOURS": "22:00-07:00"}, "", "RLPROXY_TRAIN__HOURS should be a JSON array"),
+        ({}, {}, '[train]\nhours = ["22-7"]', "'22-7' is no window of time: write \"22:00-07:00\""),
+        ({}, {}, '[train]\nhours = "22:00-07:00"', "train.hours: '22:00-07:00' from file"),
+        ({}, {}, "[train.raters]\nann = 0", "train.raters: 0 from file"),
+        ({}, {}, '[train]\nrewards = "stars"', "should be 'binary', 'ordinal', 'normalised' or 'hybrid'"),
         ({"train.overrides": {"rank": 0}}, {}, "", "rank = 0: input should be greater than or equal to 1"),
     ],
 )

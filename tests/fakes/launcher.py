@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ class FakeJob:
     def __init__(self, folder: Path, launcher: FakeLauncher) -> None:
         self.folder = folder
         self._launcher = launcher
+        self.pid = os.getpid()
         self._stopped = asyncio.Event()
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:

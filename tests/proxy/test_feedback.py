@@ -107,3 +107,14 @@ async def test_undo(proxy: Proxy) -> None:
     async with proxy.http.delete("/v1/feedback/last") as response:
         assert response.status == 409
     assert await proxy.store.live_rating(id, "owner") is None
+
+
+@pytest.mark.parametrize(
+    ("rating", "scale", "kind"),
+    [("good", None, "thumb"), (True, None, "thumb"), ("👎", None, "thumb"), ("5/5", None, "stars"), (5, None, "stars"),
+     (1, "stars", "stars"), (1, "unit", "unit"), (0.25, None, "unit"), (-1, None, "unit")],
+)  # fmt: skip
+async def test_what_a_rating_was_given_as_is_kept(proxy: Proxy, rating: Any, scale: str | None, kind: str) -> None:
+    await proxy.chat("a")
+    status, stored = await proxy.rate(completion_id="last", rating=rating, **({"scale": scale} if scale else {}))
+    assert status == 201 and stored["scale"] == kind

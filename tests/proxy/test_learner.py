@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
 
+from proxy.machine import Machine, Use
 from tests.proxy.conftest import Proxy
 
 
@@ -33,7 +35,7 @@ async def until(proxy: Proxy, live: int | None = None, ended: str | None = None,
 
 async def test_a_run_starts_by_itself_at_the_threshold(proxy: Proxy) -> None:
     await rated(proxy, 3)
-    assert (await proxy.get("/rl/status"))["training"]["waits_for"] == "3 of 4 fresh ratings"
+    assert (await proxy.get("/rl/status"))["training"]["waits_for"] == "3 of 4 fresh ratings (train.start_at)"
     assert proxy.launcher.started == []
     await rated(proxy, 1, "bad")
     status = await until(proxy, live=1)
@@ -83,6 +85,21 @@ async def test_a_rejected_run_gives_its_ratings_back_and_waits_for_new_ones(prox
     proxy.launcher.outcome = "passed"
     await rated(proxy, 2)
     assert (await until(proxy, live=1))["ratings"]["fresh"] == 0
+
+
+async def test_a_rejected_run_of_all_it_may_take_is_not_repeated_at_once(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.learner.LOOK_AGAIN_S", 0.02)
+    await proxy.stop()
+    await proxy.start(train__max_samples=4)
+    proxy.launcher.outcome = "rejected"
+    await rated(proxy, 4)
+    await until(proxy, ended="rejected")
+    await asyncio.sleep(0.3)
+    assert len(proxy.launcher.started) == 1
+    await rated(proxy, 2)
+    await until(proxy, ended="rejected", runs=2)
 
 
 async def test_by_hand(proxy: Proxy) -> None:
@@ -200,6 +217,116 @@ async def test_reset_starts_over_and_deletes_nothing(proxy: Proxy) -> None:
     assert order["parent"] == 0
 
 
+NIGHT, NOON = datetime(2026, 11, 16, 23, 0), datetime(2026, 11, 16, 12, 0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
+    """What the wall shows; the learner looks at it often."""
+    shown = [NIGHT]
+    monkeypatch.setattr("proxy.learner.local_time", lambda: shown[0])
+    monkeypatch.setattr("proxy.learner.LOOK_AGAIN_S", 0.02)
+    return shown
+
+
+async def waits_for(proxy: Proxy, why: str) -> dict[str, Any]:
+    for _ in range(200):
+        status = dict(await proxy.get("/rl/status"))
+        if why in (status["training"]["waits_for"] or ""):
+            return status
+        await asyncio.sleep(0.02)
+    pytest.fail(f"not reached: {status['training']}")
+
+
+async def test_no_run_starts_outside_its_hours(proxy: Proxy, clock: list[datetime]) -> None:
+    await proxy.stop()
+    clock[0] = NOON
+    await proxy.start(train__hours=["22:00-07:00"])
+    await rated(proxy, 4)
+    await waits_for(proxy, "outside the hours of training until Mon 22:00 (train.hours)")
+    assert proxy.launcher.started == []
+    clock[0] = NIGHT
+    await until(proxy, live=1)
+
+
+async def test_a_run_waits_when_its_hours_end_and_goes_on_in_the_next(proxy: Proxy, clock: list[datetime]) -> None:
+    await proxy.stop()
+    await proxy.start(train__hours=["22:00-07:00"])
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    for _ in range(200):
+        if (await proxy.get("/rl/status"))["training"]["progress"]:
+            break
+        await asyncio.sleep(0.02)
+    clock[0] = NOON
+    status = await waits_for(proxy, "run 1 waits at its last step: outside the hours of training")
+    assert status["training"]["run"] is None and status["last_run"]["attempts"] == 0  # no failed attempt
+    proxy.launcher.hold = False
+    await proxy.stop()
+    await proxy.start(train__hours=["22:00-07:00"])
+    await waits_for(proxy, "run 1 waits")
+    clock[0] = NIGHT
+    status = await until(proxy, live=1)
+    assert status["last_run"]["attempts"] == 1 and len({str(f) for f in proxy.launcher.started}) == 1
+
+
+async def test_who_asks_by_hand_does_not_wait_for_the_hours(proxy: Proxy, clock: list[datetime]) -> None:
+    await proxy.stop()
+    clock[0] = NOON
+    await proxy.start(train__hours=["22:00-07:00"])
+    await rated(proxy, 4)
+    proxy.launcher.hold = True
+    assert (await proxy.post("/rl/train"))[0] == 202
+    for _ in range(200):
+        if (await proxy.get("/rl/status"))["training"]["run"]:
+            break
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)
+    assert (await proxy.get("/rl/status"))["training"]["run"] == 1  # the rules were looked at, several times
+    await proxy.stop()
+    proxy.launcher.hold = False
+    await proxy.start(train__hours=["22:00-07:00"])
+    await until(proxy, live=1)
+
+
+async def test_a_run_that_waits_goes_on_by_hand(proxy: Proxy, clock: list[datetime]) -> None:
+    await proxy.stop()
+    await proxy.start(train__hours=["22:00-07:00"])
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    for _ in range(200):
+        if (await proxy.get("/rl/status"))["training"]["progress"]:
+            break
+        await asyncio.sleep(0.02)
+    clock[0] = NOON
+    await waits_for(proxy, "run 1 waits")
+    proxy.launcher.hold = False
+    status, body = await proxy.post("/rl/train")
+    assert status == 202 and body["why"] == "run 1 goes on"
+    await until(proxy, live=1)
+
+
+async def test_short_memory_stops_a_run_and_is_no_failed_attempt(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [8.0]
+    monkeypatch.setattr("proxy.learner.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(Machine, "look", lambda self, now, trainer=None: Use(free[0]))
+    await proxy.stop()
+    await proxy.start(train__min_free_memory_gb=2.0)
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    for _ in range(200):
+        if (await proxy.get("/rl/status"))["training"]["progress"]:
+            break
+        await asyncio.sleep(0.02)
+    free[0] = 1.0
+    await waits_for(proxy, "1.0 GB of memory free, 2 GB are needed (train.min_free_memory_gb)")
+    status, body = await proxy.post("/rl/train")
+    assert status == 409 and "memory" in body["error"]["message"]
+    proxy.launcher.hold = False
+    free[0] = 8.0
+    assert (await until(proxy, live=1))["last_run"]["attempts"] == 1
+
+
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
@@ -208,6 +335,7 @@ async def test_reset_starts_over_and_deletes_nothing(proxy: Proxy) -> None:
         ({"train__quiet_s": 1000.0}, "without a request"),
         ({"train__min_free_memory_gb": 1e6}, "memory free"),
         ({"train__weights": ""}, "train.weights"),
+        ({"train__max_cpu_percent": 50.0}, "being measured (train.max_cpu_percent)"),
     ],
 )
 async def test_why_nothing_trains(proxy: Proxy, flags: dict[str, Any], why: str) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from store.errors import RunEnded, StoreError, UnknownAdapter, UnknownRun
@@ -31,6 +31,12 @@ async def test_fresh_counts_what_a_run_could_take(store: Store) -> None:
 
     assert await store.fresh(live=5, max_version_gap=3) == Fresh(good=3, bad=1, neutral=1, stale=1)
     assert await store.fresh(live=5, max_version_gap=2) == Fresh(good=2, bad=1, neutral=1, stale=2)
+    first = await store.live_rating("good", "me")
+    assert first is not None
+    earlier = await store.fresh(live=5, max_version_gap=3, before=first.created_at)
+    assert earlier.total == earlier.stale == 0
+    later = await store.fresh(live=5, max_version_gap=3, before=first.created_at + 1000)
+    assert later == Fresh(good=3, bad=1, neutral=1, stale=1)
 
 
 async def test_a_claim_takes_the_newest_whole(store: Store) -> None:
@@ -132,6 +138,30 @@ async def test_held_samples_serve_later_gates_while_their_rating_lives(store: St
     assert await store.recent_held(10) == held[1:]
 
 
+async def test_a_run_takes_completions_whole(store: Store) -> None:
+    await put(store, "a", "b", "c")
+    for completion, rater in [("a", "ann"), ("b", "ann"), ("c", "ann"), ("c", "bob"), ("a", "bob")]:
+        await store.rate(rating(completion, rater=rater))
+    run, samples = await claim(store, limit=2, min_total=5)
+    assert run.samples == 2
+    assert {(s.rating.completion_id, s.rating.rater) for s in samples} == {
+        ("a", "ann"), ("a", "bob"), ("c", "ann"), ("c", "bob")}  # fmt: skip
+    assert (await store.fresh(live=0, max_version_gap=8)).total == 1
+
+
+async def test_no_gate_is_asked_about_what_trained(store: Store) -> None:
+    await rated(store, 40)
+    run, first = await claim(store, held_share=0.25)
+    await store.publish(run.id, adapter(1, run.id), {}, 0.0)
+    held = {s.completion.new.id for s in first if s.held}
+    for at in range(40):
+        await store.rate(rating(f"c{at}", rater="her"))
+    again, samples = await claim(store, held_share=0.5, version=2)
+    assert {s.completion.new.id for s in samples if s.held} <= held and again.held > 0
+    trains = {s.completion.new.id for s in samples if not s.held}
+    assert not trains & {s.completion.new.id for s in await store.recent_held(100)}
+
+
 async def test_attempts_are_counted(store: Store) -> None:
     await rated(store, 1)
     run, _ = await claim(store)
@@ -158,12 +188,24 @@ async def test_the_pointer_remembers_where_it_was(store: Store) -> None:
     assert (again.live, again.previous, again.reason) == (2, 1, "again")
     assert await store.pointer() == again
     back = await store.point(0, "rollback", "me")
-    assert back == Pointer(0, 2, back.changed_at, "rollback")
+    assert back == Pointer(0, 2, back.changed_at, "rollback", "me")
     with pytest.raises(UnknownAdapter):
         await store.point(7, "no such", "me")
     log = await store.audit_log(10)
     assert [entry["detail"]["live"] for entry in log] == [0, 2, 2, 1]
     assert (log[0]["actor"], log[0]["act"], log[0]["detail"]["was"]) == ("me", "point", 2)
+
+
+async def test_a_withdrawn_version_says_why(store: Store) -> None:
+    await rated(store, 1)
+    run, _ = await claim(store)
+    await store.publish(run.id, adapter(1, run.id), {}, 0.0)
+    await store.withdraw(1, "people liked it less", "rlproxy")
+    found = await store.adapter(1)
+    assert found is not None and found.withdrawn == "people liked it less"
+    assert (await store.audit_log(1))[0]["act"] == "withdraw"
+    with pytest.raises(UnknownAdapter):
+        await store.withdraw(7, "no such", "rlproxy")
 
 
 candidates = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0])), max_size=60).map(
@@ -183,6 +225,8 @@ def test_what_is_held_back_shares_no_completion_with_what_trains(ratings: list[C
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 10), st.floats(0.01, 0.5))
+@example(40, 5, 2, 0.34375)  # where the largest group once got more than its share
+@example(5, 40, 2, 0.3203125)
 def test_the_share_held_back_has_good_and_bad(good: int, bad: int, neutral: int, share: float) -> None:
     values = [1.0] * good + [-1.0] * bad + [0.0] * neutral
     ratings = [Candidate(f"r{at}", f"c{at}", value) for at, value in enumerate(values)]

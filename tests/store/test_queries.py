@@ -44,6 +44,9 @@ async def call_everything(store: Store) -> None:
     run, _ = await claim(store)
     await store.publish(run.id, adapter(1, run.id), {}, 0.0)
     await store.recent_held(5)
+    await store.votes(0)
+    await store.moments()
+    await store.withdraw(1, "worse", "rlproxy")
     await store.open_runs()
     await store.counts()
     [row async for row in store.export()]

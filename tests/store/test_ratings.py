@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.errors import UnknownCompletion, UnknownRating
+from store.errors import StoreError, UnknownCompletion, UnknownRating
+from store.records import Moments
 from store.store import Store
-from tests.store.making import put, rating
+from tests.store.making import end, new, put, rating
 
 
 async def test_the_last_rating_of_a_rater_wins_and_the_history_stays(store: Store) -> None:
@@ -141,3 +142,31 @@ def test_one_live_rating_a_rater_and_one_rating_an_event(acts: list[tuple[str, s
 
     with tempfile.TemporaryDirectory() as home:
         asyncio.run(play(Path(home)))
+
+
+async def test_votes_are_one_a_completion(store: Store) -> None:
+    await put(store, "liked", "split", "disliked", "so-so", version=3)
+    await put(store, "other", version=2)
+    await store.record([new("side", version=3, turn="side")], [end("side")])
+    for id in ("liked", "split", "disliked", "so-so", "other", "side"):
+        await store.rate(rating(id, {"disliked": -0.5, "so-so": 0.0}.get(id, 1.0)))
+    await store.rate(rating("split", -1.0, rater="her"))
+    assert [vote.good for vote in await store.votes(3)] == [True, False]
+    assert [vote.good for vote in await store.votes(2)] == [True] and await store.votes(9) == []
+
+
+async def test_moments_are_of_live_ratings(store: Store) -> None:
+    assert await store.moments() == Moments(0, 0.0, 0.0)
+    await put(store, "a", "b")
+    await store.rate(rating("a", 1.0))
+    await store.rate(rating("a", -1.0))
+    await store.rate(rating("b", 0.5))
+    assert await store.moments() == Moments(2, -0.5, 1.25)
+
+
+async def test_a_rating_remembers_what_it_was_given_as(store: Store) -> None:
+    await put(store, "a")
+    stored = await store.rate(rating("a", 1.0, scale="stars"))
+    assert stored.scale == "stars" and await store.rating(stored.id) == stored
+    with pytest.raises(StoreError):
+        await store.rate(rating("a", 1.0, scale="hearts"))

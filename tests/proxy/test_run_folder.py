@@ -1,0 +1,97 @@
+"""What the trainer reads: one line a completion, whatever its raters and whenever they spoke."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.proxy.conftest import Proxy
+from tests.proxy.test_learner import rated, until
+
+
+def lines_of(proxy: Proxy, run: int) -> list[dict[str, Any]]:
+    folder = proxy.launcher.started[run - 1]
+    return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+
+
+async def test_a_late_rating_counts_for_the_version_that_wrote_the_reply(proxy: Proxy) -> None:
+    late = await proxy.chat("late")
+    await late.read()
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    await rated(proxy, 3)
+    await proxy.rate(completion_id=late.headers["x-rl-completion-id"], rating="bad")
+    await until(proxy, live=2)
+    versions = {line["completion"]: line["version"] for line in lines_of(proxy, 2)}
+    assert versions.pop(late.headers["x-rl-completion-id"]) == 0
+    assert set(versions.values()) == {1}
+
+
+async def test_several_raters_are_one_sample(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__raters={"boss": 0.5})
+    id = (await proxy.chat("a")).headers["x-rl-completion-id"]
+    for rater, rating, comment in [("ann", "good", "fine"), ("bob", "bad", "too long"), ("boss", "bad", "no list")]:
+        await proxy.rate(completion_id=id, rater=rater, rating=rating, comment=comment)
+    await proxy.chat("b")
+    await proxy.rate(completion_id="last", rater="boss", rating="good")
+    status = await until(proxy, live=1)
+    lines = {line["completion"]: line for line in lines_of(proxy, 1)}
+    assert len(lines) == 2 and status["last_run"]["samples"] == 2
+    both = lines.pop(id)
+    assert (both["reward"], both["weight"]) == (-1.0, 1.0) and both["comment"] == "no list\ntoo long\nfine"
+    assert len(both["ratings"]) == 3 and both["rating"] == both["ratings"][0]
+    (alone,) = lines.values()
+    assert (alone["reward"], alone["weight"], alone["comment"]) == (1.0, 0.5, None)
+
+
+async def test_a_rating_of_a_completion_that_trained_trains_once_and_hears_the_others(proxy: Proxy) -> None:
+    id = (await proxy.chat("a")).headers["x-rl-completion-id"]
+    await proxy.rate(completion_id=id, rater="ann", rating="good", comment="fine")
+    await proxy.rate(completion_id=id, rater="cyd", rating="good")
+    await rated(proxy, 2)
+    await until(proxy, live=1)
+    await rated(proxy, 3)
+    _, late = await proxy.rate(completion_id=id, rater="bob", rating="bad", comment="too long")
+    await until(proxy, live=2)
+    (line,) = [line for line in lines_of(proxy, 2) if line["completion"] == id]
+    assert line["ratings"] == [late["id"]] and line["comment"] == "too long" and line["reward"] == 1.0
+
+
+async def test_the_scheme_decides_the_reward(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__rewards="hybrid")
+    id = (await proxy.chat("a")).headers["x-rl-completion-id"]
+    await proxy.rate(completion_id=id, rater="ann", rating="good")
+    await proxy.rate(completion_id=id, rater="bob", rating="2/5")
+    await rated(proxy, 2)
+    await until(proxy, live=1)
+    (line,) = [line for line in lines_of(proxy, 1) if line["completion"] == id]
+    assert line["reward"] == 0.25
+
+
+async def test_normalised_looks_at_all_ratings_so_far(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__rewards="normalised", train__start_at=30)
+    await rated(proxy, 29, "5/5")
+    await proxy.chat("a")
+    await proxy.rate(completion_id="last", rating="4/5")
+    await until(proxy, live=1)
+    rewards = {line["reward"] for line in lines_of(proxy, 1)}
+    assert len(rewards) == 2 and min(rewards) < 0 < max(rewards) < 1
+
+
+async def test_a_completion_on_both_sides_of_the_gate_trains(proxy: Proxy) -> None:
+    """Held back once, rated again by somebody else: the gate of that run is not asked about it."""
+    await proxy.stop()
+    await proxy.start(train__start_at=8, train__held_share=0.5)
+    await rated(proxy, 8)
+    await until(proxy, live=1)
+    held = [line["completion"] for line in lines_of(proxy, 1) if line["split"] == "held"]
+    assert held
+    await proxy.rate(completion_id=held[0], rater="bob", rating="bad")
+    await proxy.post("/rl/train")
+    await until(proxy, live=2)
+    lines = [line for line in lines_of(proxy, 2) if line["completion"] == held[0]]
+    assert [line["split"] for line in lines] == ["train"]
+    assert {line["completion"] for line in lines_of(proxy, 2) if line["split"] == "held"} == set(held[1:])
