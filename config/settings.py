@@ -6,6 +6,7 @@ sections (`config.sections`).
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -26,12 +27,13 @@ from pydantic_settings import SettingsError as SourceError
 
 from config.errors import SettingsError, nearest
 from config.presets import resolve
-from config.sections import Backend, Gate, Log, Server, StoreSection, Train, UserPath
+from config.sections import Backend, Gate, Log, Server, StoreSection, Train, Turns, UserPath
 
 FILE_NAME = "rlproxy.toml"
 HOME = "~/.rlproxy"
 PREFIX = "RLPROXY_"
 OVERRIDES = "train.overrides"  # the one setting that is itself a table
+PARSED = {OVERRIDES: "object", "turns.rules": "list"}  # JSON in the environment
 
 
 class Settings(BaseSettings):
@@ -53,6 +55,7 @@ class Settings(BaseSettings):
     backend: Backend = Backend()
     train: Train = Train()
     gate: Gate = Gate()
+    turns: Turns = Turns()
     store: StoreSection = StoreSection()
     log: Log = Log()
 
@@ -153,9 +156,18 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Given]:
     try:
         values = dict(_leaves(source()))
     except SourceError:
-        # Only the table is parsed by the source; all other values stay text until they are checked.
-        raise SettingsError(f"{OVERRIDES} from env {names[OVERRIDES]} should be a JSON object.") from None
+        # Only these are parsed by the source; all other values stay text until they are checked.
+        at, kind = next((key, kind) for key, kind in PARSED.items() if not _is_json(environ.get(names.get(key, ""))))
+        raise SettingsError(f"{at} from env {names[at]} should be a JSON {kind}.") from None
     return {key: Given(value, f"env {names[key]}") for key, value in values.items()}
+
+
+def _is_json(text: str | None) -> bool:
+    try:
+        json.loads(text or "{}")
+    except ValueError:
+        return False
+    return True
 
 
 def _file(file: Path | None, on_top: Mapping[str, Given]) -> dict[str, Given]:

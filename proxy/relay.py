@@ -17,12 +17,13 @@ from proxy.backends.base import Backend
 from proxy.backends.openai import down
 from proxy.capture import new_id
 from proxy.chat_command import ChatCommands
-from proxy.conversations import Speaker, canonical, is_command, speaker, without_commands
+from proxy.conversations import Speaker, canonical, command_at, speaker, thread, without_commands
 from proxy.dialects import Asked, Dialect
 from proxy.errors import BadRequest, ProxyError, TooLarge
 from proxy.exchange import GONE, Exchange, Parts, end_to_end, upstream_path
 from proxy.security import ROLE
 from proxy.swap import Lease
+from proxy.turns import Decision, turn_of
 from proxy.wire import dumps, loads
 from store.records import NewCompletion
 
@@ -54,9 +55,10 @@ class Relay:
         except ValueError as error:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
         asked = dialect.parse(body)
-        who = speaker(request.headers, path_session=request.match_info.get("session"), user=asked.user)
-        if is_command(asked.messages[-1]):
-            return await self._command(request, dialect, asked, who)
+        path_session = request.match_info.get("session")
+        who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
+        if (at := command_at(asked.messages)) is not None:
+            return await self._command(request, dialect, asked, at, who)
         kept = without_commands(asked.messages)
         if not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
@@ -68,14 +70,18 @@ class Relay:
             messages = [asked.messages[i] for i in kept]
             if request.headers.get("x-rl-capture") != "off":
                 add |= self.parts.backend.capabilities.asks
-                await exchange.capture_as(_row(request, dialect, asked, who, lease, messages, body, self.parts.backend))
+                turn = turn_of(request.headers, body, messages, asked.tools, self.parts.settings.turns.rules)
+                row = _row(request, dialect, asked, who, turn, lease, messages, body, self.parts.backend)
+                await exchange.capture_as(row)
             return await exchange.run(raw, add)
         finally:
             lease.release()
 
-    async def _command(self, request: web.Request, dialect: Dialect, asked: Asked, who: Speaker) -> web.StreamResponse:
+    async def _command(
+        self, request: web.Request, dialect: Dialect, asked: Asked, at: int, who: Speaker
+    ) -> web.StreamResponse:
         """A `/rl` line: answered here, never sent to the model, never stored as a completion."""
-        text = await self._commands.answer(asked.messages, who, role=request[ROLE])
+        text = await self._commands.answer(asked.messages[: at + 1], who, role=request[ROLE])
         kind, pieces = dialect.answer(text, id=new_id(), asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)
@@ -118,6 +124,7 @@ def _row(
     dialect: Dialect,
     asked: Asked,
     who: Speaker,
+    turn: Decision,
     lease: Lease,
     messages: list[dict[str, Any]],
     body: dict[str, Any],
@@ -138,12 +145,13 @@ def _row(
         version=lease.version,
         session=who.session,
         user=who.user,
-        turn=who.turn,
-        turn_rule=who.turn_rule,
+        turn=turn.turn,
+        turn_rule=turn.rule,
         streamed=asked.stream,
         prompt=tuple(canonical(m) for m in messages),
         request=dumps({k: v for k, v in body.items() if k != "messages"}),
         sampling={**backend.served.sampling, **asked.sampling},
+        thread=thread(messages),
     )
 
 

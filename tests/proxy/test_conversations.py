@@ -82,10 +82,12 @@ def test_a_command_without_its_answer() -> None:
 
 
 def test_speaker() -> None:
-    assert speaker({}, path_session=None, user=None) == (None, None, "main", "default")
-    headers = {"x-rl-session": "s", "x-rl-user": "u", "x-rl-turn": "side"}
-    assert speaker(headers, path_session="p", user="body") == ("s", "u", "side", "header")
-    assert speaker({}, path_session="p", user="body") == ("p", "body", "main", "default")
-    for bad in ({"x-rl-turn": "middle"}, {"x-rl-session": "a b"}, {"x-rl-user": ""}, {"x-rl-user": "x" * 201}):
+    assert speaker({}, path_session=None, user=None) == (None, None)
+    headers = {"x-rl-session": "s", "x-rl-user": "u", "session-id": "codex", "x-openwebui-user-email": "a@b"}
+    assert speaker(headers, path_session="p", user="body", session="b") == ("s", "u")
+    assert speaker({"session-id": "c"}, path_session="p", user="body", session="b") == ("p", "body")
+    assert speaker({"session-id": "c"}, path_session=None, user=None, session="b") == ("b", None)
+    assert speaker({"session-id": "c", "x-openwebui-user-email": "a@b"}, path_session=None, user=None) == ("c", "a@b")
+    for bad in ({"x-rl-session": "a b"}, {"x-rl-user": ""}, {"x-rl-user": "x" * 201}):
         with pytest.raises(BadRequest):
             speaker(bad, path_session=None, user=None)
