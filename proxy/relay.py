@@ -21,6 +21,7 @@ from proxy.conversations import Speaker, canonical, command_at, speaker, thread,
 from proxy.dialects import Asked, Dialect
 from proxy.errors import BadRequest, ProxyError, TooLarge
 from proxy.exchange import GONE, Exchange, Parts, end_to_end, upstream_path
+from proxy.retries import Attempt, Retries
 from proxy.security import ROLE
 from proxy.swap import Lease
 from proxy.turns import Decision, turn_of
@@ -34,6 +35,7 @@ class Relay:
     def __init__(self, parts: Parts, commands: ChatCommands) -> None:
         self.parts = parts
         self._commands = commands
+        self._retries = Retries(parts.store)
         self.last_request = 0.0  # Unix seconds; the learner waits for quiet
 
     # The captured routes
@@ -59,6 +61,28 @@ class Relay:
         who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
         if (at := command_at(asked.messages)) is not None:
             return await self._command(request, dialect, asked, at, who)
+        with self._retries.attempt(request, raw) as (attempt, earlier):
+            if attempt is not None and earlier is not None:
+                again = await self._retries.settle(attempt, earlier, asked.n)
+                if again is not None:
+                    return again
+            response = await self._ask(request, dialect, asked, who, raw, body, started, attempt)
+            if attempt is not None:
+                attempt.keep(response)
+            return response
+
+    async def _ask(
+        self,
+        request: web.Request,
+        dialect: Dialect,
+        asked: Asked,
+        who: Speaker,
+        raw: bytes,
+        body: Any,
+        started: float,
+        attempt: Attempt | None,
+    ) -> web.StreamResponse:
+        """A question for the model: leased, captured, sent."""
         kept = without_commands(asked.messages)
         if not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
@@ -73,6 +97,8 @@ class Relay:
                 turn = turn_of(request.headers, body, messages, asked.tools, self.parts.settings.turns.rules)
                 row = _row(request, dialect, asked, who, turn, lease, messages, body, self.parts.backend)
                 await exchange.capture_as(row)
+                if attempt is not None:
+                    attempt.completion = row.id
             return await exchange.run(raw, add)
         finally:
             lease.release()

@@ -107,3 +107,13 @@ async def test_undo(proxy: Proxy) -> None:
     async with proxy.http.delete("/v1/feedback/last") as response:
         assert response.status == 409
     assert await proxy.store.live_rating(id, "owner") is None
+
+
+async def test_last_is_never_another_users(proxy: Proxy) -> None:
+    mine = (await proxy.chat("a", headers={"x-rl-user": "ann"})).headers["x-rl-completion-id"]
+    theirs = (await proxy.chat("b", headers={"x-rl-user": "bob"})).headers["x-rl-completion-id"]
+    assert (await proxy.rate(completion_id="last", rating="good", rater="ann"))[1]["completion_id"] == mine
+    assert (await proxy.rate(completion_id="last", rating="good"))[1]["completion_id"] == theirs  # the owner's machine
+    assert (await proxy.rate(completion_id="last", rating="good", rater="eve"))[0] == 404
+    nobodys = (await proxy.chat("c")).headers["x-rl-completion-id"]
+    assert (await proxy.rate(completion_id="last", rating="good", rater="ann"))[1]["completion_id"] == nobodys
