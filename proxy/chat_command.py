@@ -35,7 +35,10 @@ class Command(NamedTuple):
 
 def parse(text: str) -> Command:
     """`/rl bad too long` → ("bad", "too long")."""
-    words = text.strip().removeprefix("/rl").split(None, 1)
+    said = text.strip().removeprefix("/rl").strip()
+    if len(said) > 1 and said[0] == said[-1] == '"':  # `opencode run --command rl "bad too long"` quotes it again
+        said = said[1:-1].strip()
+    words = said.split(None, 1)
     return (
         Command(words[0].lower().rstrip(":,"), words[1].strip() if len(words) > 1 else "") if words else Command("", "")
     )

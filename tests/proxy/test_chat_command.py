@@ -19,6 +19,7 @@ from tests.proxy.test_relay import events
     [
         ("/rl", ("", "")), ("/rl good", ("good", "")), ("  /rl BAD  too long ", ("bad", "too long")),
         ("/rl bad: too\nlong", ("bad", "too\nlong")), ("/rl 4 nice", ("4", "nice")),
+        ('/rl "bad too long"', ("bad", "too long")), ('/rl good "x"', ("good", '"x"')), ('/rl "', ('"', "")),
     ],
 )  # fmt: skip
 def test_parse(text: str, command: tuple[str, str]) -> None:
