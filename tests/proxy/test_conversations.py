@@ -230,3 +230,42 @@ CLAUDE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-4567
 )
 def test_who_a_body_says_it_is(body: dict[str, Any], session: str | None, user: str | None) -> None:
     assert named(body) == (session, user)
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+# What Claude Code 2.1.329 sent for `/rl good very clear` with the command file of `rlproxy connect`, long texts cut.
+CLAUDE_CODE_COMMAND = [
+    {
+        "role": "user",
+        "content": [
+            text(
+                "<system-reminder>\nAs you answer the user's questions, you can use …\n# gitStatus …\n</system-reminder>"
+            ),
+            text("<system-reminder>\nAttribution for git commits and pull requests …\n</system-reminder>\n"),
+            text(
+                "<command-message>rl</command-message>\n<command-name>/rl</command-name>\n"
+                "<command-args>good very clear</command-args>\n"
+            ),
+            text("/rl good very clear\n"),
+        ],
+    },
+    {"role": "system", "content": [text("# Environment\nYou have been invoked in the following environment: …")]},
+]
+# And what Codex 0.169.0 puts before a question.
+CODEX_QUESTION = [
+    {"role": "developer", "content": [{"type": "input_text", "text": "<permissions instructions> …"}]},
+    {
+        "role": "user",
+        "content": [{"type": "input_text", "text": "<environment_context>\n  <cwd>/x</cwd> …\n</environment_context>"}],
+    },
+    {"role": "user", "content": [{"type": "input_text", "text": "hello codex"}]},
+]
+
+
+def test_as_claude_code_and_codex_really_send_it() -> None:
+    assert command_at(CLAUDE_CODE_COMMAND) == 0 and without_commands(CLAUDE_CODE_COMMAND) == [1]
+    assert command_at(CODEX_QUESTION) is None
+    assert thread(CODEX_QUESTION) == thread([{"role": "user", "content": "hello codex"}])
