@@ -105,7 +105,8 @@ def _loose_content(message: Mapping[str, Any]) -> Any:
     content = _content(message.get("content"))
     if isinstance(content, str):
         if message.get("role") == "assistant":
-            return (_THINKING.sub("", content, count=1) if content.startswith("<") else content).strip()
+            thought = _THINKING.match(content)
+            return content[thought.end() :].strip() if thought else content
         return without_blocks(content) if message.get("role") == "user" else content
     if not isinstance(content, list):
         return content

@@ -10,18 +10,15 @@ document, in quotes, in a tool's result or in an agent's block is text like any 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 TEXT_PARTS: Final = ("text", "input_text", "output_text")
 # Blocks that agents add to a person's message: Claude Code, Cline and Roo, Codex, Cursor, OpenClaw.
-_BLOCK: Final = (
-    r"<(?P<tag>system-reminder|environment_details|environment_context|local-command-caveat|local-command-stdout"
-    r"|ide_selection|ide_opened_file|user_info|additional_data|relevant-memories)(?:\s[^<>]*)?>"
-)
-# Up to the last closing tag: a document inside a block cannot close it and go on as the person.
-_BLOCKS_GREEDY: Final = re.compile(_BLOCK + r".*</(?P=tag)>", re.DOTALL)
-_BLOCKS: Final = re.compile(_BLOCK + r".*?</(?P=tag)>", re.DOTALL)
+_BLOCKS: Final = (
+    "system-reminder", "environment_details", "environment_context", "local-command-caveat", "local-command-stdout",
+    "ide_selection", "ide_opened_file", "user_info", "additional_data", "relevant-memories",
+)  # fmt: skip
 _WRAPPED: Final = re.compile(
     r"(?:\[(?:plan_mode_respond|act_mode_respond|ask_followup_question|attempt_completion)\] Result:\s*)?"
     r"<(?P<tag>user_message|user_query|user_input|task|feedback|answer)>(?P<inner>.*)</(?P=tag)>",
@@ -37,6 +34,7 @@ _CURRENT: Final = "[Current message - respond to this]"  # OpenClaw in groups: h
 _UNTRUSTED: Final = re.compile(r"(?:[A-Z][^\n:]{0,60} \(untrusted[^)\n]*\):\n```json\n.*?\n```\s*)+", re.DOTALL)
 _CHANNEL: Final = re.compile(r"\[[^\[\]\n]{1,300}\]\s*(?:[^:\n/\[\]<>]{1,80}:\s*)?(?=/rl(?:\s|$))")  # [Telegram Ann …]
 _TRAILER: Final = re.compile(r"(?:\n\[(?:message_id|reply_to_id)[^\]\n]*\]\s*)+$")
+TAIL: Final = 1000  # characters in which trailers are looked for
 _COMMAND: Final = re.compile(r"/rl(?:\s|$)")
 
 
@@ -61,7 +59,21 @@ def silent(message: Mapping[str, Any]) -> bool:
 
 def without_blocks(text: str) -> str:
     """The text without agents' blocks, to know it again: they differ from one request to the next."""
-    return _BLOCKS.sub("", text).strip()
+    for tag in _BLOCKS if "<" in text else ():
+        text = _cut(text, tag, str.find)
+    return text.strip()
+
+
+def _cut(text: str, tag: str, to: Callable[[str, str, int], int]) -> str:
+    """Without blocks of this tag, each up to the closing tag that `to` finds. One pass, whatever the text is."""
+    opening, closing = f"<{tag}", f"</{tag}>"
+    kept, at = [], 0
+    while (start := text.find(opening, at)) >= 0 and (end := to(text, closing, start)) >= 0:
+        inside = start + len(opening)
+        whole = text[inside : inside + 1] in (">", " ", "\n")  # not the beginning of a longer name
+        kept.append(text[at : start if whole else inside])
+        at = end + len(closing) if whole else inside
+    return "".join(kept) + text[at:]
 
 
 def _texts(content: Any) -> list[str]:
@@ -76,7 +88,12 @@ def _texts(content: Any) -> list[str]:
 
 
 def _own(text: str) -> str:
-    text = _BLOCKS_GREEDY.sub("", text).strip()
+    if "/rl" not in text:
+        return text.strip() if "<" not in text else without_blocks(text)
+    for tag in _BLOCKS:
+        # To the last closing tag: a document inside a block cannot close it and go on as the person.
+        text = _cut(text, tag, str.rfind)
+    text = text.strip()
     if (slash := _SLASH.fullmatch(text)) is not None:
         return f"/rl {slash['args'] or ''}".strip()
     if (wrapped := _WRAPPED.fullmatch(text)) is not None and f"<{wrapped['tag']}>" not in wrapped["inner"]:
@@ -85,7 +102,7 @@ def _own(text: str) -> str:
         text = text.rpartition(_CURRENT)[2].strip()
     if (metadata := _UNTRUSTED.match(text)) is not None:
         text = text[metadata.end() :]
-    text = _TRAILER.sub("", text)
+    text = text[:-TAIL] + _TRAILER.sub("", text[-TAIL:])
     if (channel := _CHANNEL.match(text)) is not None:
         text = text[channel.end() :]
     return text.strip()

@@ -241,9 +241,7 @@ CLAUDE_CODE_COMMAND = [
     {
         "role": "user",
         "content": [
-            text(
-                "<system-reminder>\nAs you answer the user's questions, you can use …\n# gitStatus …\n</system-reminder>"
-            ),
+            text("<system-reminder>\nAs you answer the user's questions, use …\n# gitStatus …\n</system-reminder>"),
             text("<system-reminder>\nAttribution for git commits and pull requests …\n</system-reminder>\n"),
             text(
                 "<command-message>rl</command-message>\n<command-name>/rl</command-name>\n"

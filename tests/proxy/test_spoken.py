@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.conversations import thread
 from proxy.spoken import command_of, silent, without_blocks
 
 REMINDER = "<system-reminder>\nAs you answer, today's date is 2026-11-21.\n</system-reminder>"
@@ -115,3 +116,22 @@ def test_silent_is_what_nobody_said() -> None:
     assert not silent(user(REMINDER, "hello")) and not silent({"role": "assistant", "content": REMINDER})
     assert not silent(user([{"type": "image_url", "image_url": {"url": "data:x"}}]))
     assert without_blocks(f"{REMINDER}\nhello\n{DETAILS}") == "hello"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "piece",
+    ["<system-reminder>", "<system-reminder", "</system-reminder>", "<task>", "\n[message_id: 1]", "[a] ", "<think>",
+     "Conversation info (untrusted metadata):\n```json\n", "<command-message>", "[Current message - respond to this]"],
+)  # fmt: skip
+def test_no_text_is_slow_to_read(piece: str) -> None:
+    for before, after in (("", ""), ("/rl good", ""), ("", "/rl good"), ("<user_query>", "x")):
+        message = user(before + piece * 40_000 + after)
+        command_of(message)
+        silent(message)
+        thread([message, {**message, "role": "assistant"}])
+
+
+def test_a_longer_name_is_another_tag() -> None:
+    assert without_blocks("<user_infos>x</user_infos><user_info>y</user_info>") == "<user_infos>x</user_infos>"
+    assert without_blocks('<ide_selection file="a">x</ide_selection>hello') == "hello"
