@@ -29,8 +29,8 @@ from store.store import Store
 
 COUNT: Final = "x-stainless-retry-count"
 KEPT_S: Final = 600.0
-KEPT_ENTRIES: Final = 256
-KEPT_BYTES: Final = 8 * 1024 * 1024  # of one answer; a larger one is asked for again
+KEPT_ENTRIES: Final = 1024
+KEPT_BYTES: Final = 32 * 1024 * 1024  # of all answers; the oldest go first, and are asked for again
 
 
 class Attempt:
@@ -51,8 +51,15 @@ class Attempt:
         """Remember a whole answer of one body. Called before it leaves: the client may be gone by then."""
         if not isinstance(response, web.Response) or response.status != 200:
             return
-        if isinstance(response.body, bytes) and len(response.body) <= KEPT_BYTES:
+        if isinstance(response.body, bytes):
             self._answer = response.status, CIMultiDict(response.headers), response.body
+
+    @property
+    def size(self) -> int:
+        return 0 if self._answer is None else len(self._answer[2])
+
+    def drop(self) -> None:
+        self._answer = None
 
     def inherit(self, earlier: Attempt) -> None:
         self.completion, self._answer = earlier.completion, earlier._answer
@@ -75,6 +82,7 @@ class Retries:
         if not count.isdecimal():
             yield None, None
             return
+        self._forget_old()
         key = _key(request, raw)
         earlier = self._take(key) if int(count) > 0 else None
         current = Attempt(key)
@@ -89,20 +97,31 @@ class Retries:
 
         Each is taken once: of two equal requests with one retry each, both get their own.
         """
-        oldest = time.monotonic() - KEPT_S
-        same = [a for a in self._attempts if a.key == key and a.at >= oldest]
+        same = [a for a in self._attempts if a.key == key]
         if not same:
             return None
         found = min(same, key=lambda a: (not a.ended.is_set(), a.answered))
         self._attempts.remove(found)
         return found
 
+    def _forget_old(self) -> None:
+        oldest = time.monotonic() - KEPT_S
+        while self._attempts and self._attempts[0].at < oldest:
+            self._attempts.popleft()
+        size = sum(attempt.size for attempt in self._attempts)
+        for attempt in self._attempts:
+            if size <= KEPT_BYTES:
+                break
+            size -= attempt.size
+            attempt.drop()
+
     async def settle(self, attempt: Attempt, earlier: Attempt, choices: int) -> web.Response | None:
         """The earlier try's answer, or None: then the backend is to be asked, and its rows are gone."""
         try:
             await earlier.ended.wait()
         except BaseException:  # this client went too: the next retry belongs to the try that still runs
-            self._attempts.remove(attempt)
+            if attempt in self._attempts:
+                self._attempts.remove(attempt)
             self._attempts.append(earlier)
             raise
         if earlier.answered:

@@ -19,6 +19,7 @@ _BLOCKS: Final = (
     "system-reminder", "environment_details", "environment_context", "local-command-caveat", "local-command-stdout",
     "ide_selection", "ide_opened_file", "user_info", "additional_data", "relevant-memories",
 )  # fmt: skip
+_OPENING: Final = re.compile("<(?:" + "|".join(_BLOCKS) + ")")
 _WRAPPED: Final = re.compile(
     r"(?:\[(?:plan_mode_respond|act_mode_respond|ask_followup_question|attempt_completion)\] Result:\s*)?"
     r"<(?P<tag>user_message|user_query|user_input|task|feedback|answer)>(?P<inner>.*)</(?P=tag)>",
@@ -54,14 +55,21 @@ def silent(message: Mapping[str, Any]) -> bool:
     if message.get("role") != "user":
         return False
     texts = _texts(message.get("content"))
-    return bool(texts) and not any(without_blocks(text) for text in texts)
+    return bool(texts) and all(text.lstrip()[:1] in ("", "<") and not without_blocks(text) for text in texts)
 
 
 def without_blocks(text: str) -> str:
     """The text without agents' blocks, to know it again: they differ from one request to the next."""
-    for tag in _BLOCKS if "<" in text else ():
+    for tag in _tags(text):
         text = _cut(text, tag, str.find)
     return text.strip()
+
+
+def _tags(text: str) -> list[str]:
+    """The blocks that may be in it, in the order of the table; mostly none, and that is seen in one pass."""
+    if _OPENING.search(text) is None:
+        return []
+    return [tag for tag in _BLOCKS if f"<{tag}" in text]
 
 
 def _cut(text: str, tag: str, to: Callable[[str, str, int], int]) -> str:
@@ -89,8 +97,8 @@ def _texts(content: Any) -> list[str]:
 
 def _own(text: str) -> str:
     if "/rl" not in text:
-        return text.strip() if "<" not in text else without_blocks(text)
-    for tag in _BLOCKS:
+        return without_blocks(text)
+    for tag in _tags(text):
         # To the last closing tag: a document inside a block cannot close it and go on as the person.
         text = _cut(text, tag, str.rfind)
     text = text.strip()

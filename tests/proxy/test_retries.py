@@ -9,6 +9,7 @@ import aiohttp
 import openai
 import pytest
 
+from proxy import retries
 from tests.proxy.conftest import Proxy
 
 COUNT = "x-stainless-retry-count"
@@ -156,3 +157,13 @@ async def test_the_real_sdk(proxy: Proxy) -> None:
         await client.close()
     assert answer.choices[0].message.content == "You said: hello "
     assert len(proxy.backend.requests) == 3 and [c.new.id for c in await proxy.store.completions()] == [answer.id]
+
+
+async def test_what_is_kept_has_an_end(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "KEPT_BYTES", 2000)
+    ids = [(await send(proxy, f"{i} " + "word " * 100, 0))[2] for i in range(5)]
+    again = {i: (await send(proxy, f"{i} " + "word " * 100, 1))[2] for i in (4, 0)}
+    assert ids[4] == again[4] and ids[0] != again[0]
+    assert await statuses(proxy) == ["done"] * 5  # the rows of those asked afresh were replaced
+    monkeypatch.setattr(retries, "KEPT_S", -1.0)
+    assert (await send(proxy, "4 " + "word " * 100, 2))[2] != ids[4]
