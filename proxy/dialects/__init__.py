@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.messages import Messages
+from proxy.dialects.ollama import OllamaChat, OllamaGenerate
 
-DIALECTS: tuple[Dialect, ...] = (ChatCompletions(),)
+DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Messages(), OllamaChat(), OllamaGenerate())
 
 __all__ = ["DIALECTS", "Asked", "Dialect", "Fold", "Renderer", "Reply"]
