@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.conversations import canonical, command_at, is_command, named, speaker, thread, without_commands
+from proxy.dialects.messages import Messages
 from proxy.errors import BadRequest
+from proxy.spoken import command_of
 
 REMINDER = "<system-reminder>\nIt is Saturday.\n</system-reminder>"
 
@@ -267,3 +269,11 @@ def test_as_claude_code_and_codex_really_send_it() -> None:
     assert command_at(CLAUDE_CODE_COMMAND) == 0 and without_commands(CLAUDE_CODE_COMMAND) == [1]
     assert command_at(CODEX_QUESTION) is None
     assert thread(CODEX_QUESTION) == thread([{"role": "user", "content": "hello codex"}])
+
+
+def test_the_messages_dialect_tells_claude_codes_session() -> None:
+    body = {"model": "m", "max_tokens": 9, "messages": CLAUDE_CODE_COMMAND, "metadata": {"user_id": CLAUDE}}
+    asked = Messages().parse(body)
+    assert (asked.session, asked.user) == ("01234567-89ab-cdef-0123-456789abcdef", None)
+    at = command_at(asked.messages)
+    assert at is not None and command_of(asked.messages[at]) == "/rl good very clear"
