@@ -6,10 +6,11 @@ preset (`config.presets`).
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from config.hours import parse as parse_window
 
@@ -27,6 +28,17 @@ def _window(text: str) -> str:
 
 Hours = Annotated[str, AfterValidator(_window)]
 RaterWeight = Annotated[float, Field(gt=0, le=10)]
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from None
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_compiles)]
 
 
 class Section(BaseModel):
@@ -135,6 +147,29 @@ class Gate(Section):
     """Least variety of the next token that a candidate must keep, as a share of the base model's."""
     more_refusals: int = Field(default=1, ge=0)
     """Probe questions that a candidate may refuse beyond its parent."""
+
+
+class TurnRule(Section):
+    """Which requests are side turns, or main ones: all that is given must hold."""
+
+    name: str = Field(min_length=1, max_length=60)
+    turn: Literal["main", "side"] = "side"
+    header: str | None = None  # a request header that is there and not empty
+    system: Pattern | None = None  # a regular expression found in the system texts
+    last: Pattern | None = None  # one found in what was said last
+    max_tokens: int | None = Field(default=None, ge=1)  # the answer may be at most so long
+    tools: bool | None = None  # false: no tools offered, though the conversation has used some
+
+    @model_validator(mode="after")
+    def _has_a_condition(self) -> Self:
+        if all(getattr(self, key) is None for key in ("header", "system", "last", "max_tokens", "tools")):
+            raise ValueError("a rule needs a header, system, last, max_tokens or tools")
+        return self
+
+
+class Turns(Section):
+    rules: list[TurnRule] = []
+    """Rules for main and side turns that go before rlproxy's own; see docs/agents.md."""
 
 
 class StoreSection(Section):

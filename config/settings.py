@@ -27,14 +27,15 @@ from pydantic_settings import SettingsError as SourceError
 
 from config.errors import SettingsError, nearest
 from config.presets import resolve
-from config.sections import Backend, Gate, Log, Server, StoreSection, Train, UserPath
+from config.sections import Backend, Gate, Log, Server, StoreSection, Train, Turns, UserPath
 
 FILE_NAME = "rlproxy.toml"
 HOME = "~/.rlproxy"
 PREFIX = "RLPROXY_"
 OVERRIDES = "train.overrides"
-HOURS = "train.hours"
 TABLES = (OVERRIDES, "train.raters")  # the settings that are themselves tables
+# JSON in the environment
+PARSED = {**dict.fromkeys(TABLES, "object"), "train.hours": "array", "turns.rules": "array"}
 
 
 class Settings(BaseSettings):
@@ -56,6 +57,7 @@ class Settings(BaseSettings):
     backend: Backend = Backend()
     train: Train = Train()
     gate: Gate = Gate()
+    turns: Turns = Turns()
     store: StoreSection = StoreSection()
     log: Log = Log()
 
@@ -156,19 +158,18 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Given]:
     try:
         values = dict(_leaves(source()))
     except SourceError:
-        # Only tables and lists are parsed by the source; all other values stay text until they are checked.
-        raise SettingsError(_not_json(names, source.env_vars)) from None
+        # Only these are parsed by the source; all other values stay text until they are checked.
+        at, kind = next((key, kind) for key, kind in PARSED.items() if not _is_json(environ.get(names.get(key, ""))))
+        raise SettingsError(f"{at} from env {names[at]} should be a JSON {kind}.") from None
     return {key: Given(value, f"env {names[key]}") for key, value in values.items()}
 
 
-def _not_json(names: Mapping[str, str], environ: Mapping[str, str | None]) -> str:
-    for key, kind in (*((table, "object") for table in TABLES), (HOURS, "array")):
-        if key in names:
-            try:
-                json.loads(environ.get(names[key].lower()) or "null")
-            except ValueError:
-                return f"{key} from env {names[key]} should be a JSON {kind}."
-    raise AssertionError("nothing else is parsed")
+def _is_json(text: str | None) -> bool:
+    try:
+        json.loads(text or "{}")
+    except ValueError:
+        return False
+    return True
 
 
 def _file(file: Path | None, on_top: Mapping[str, Given]) -> dict[str, Given]:

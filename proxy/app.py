@@ -59,7 +59,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     )
     watch = Watch(train.watch, store, swap, events)
     status = StatusReport(store, backend, swap, learner, watch, health)
-    commands = ChatCommands(store, feedback, status.text)
+    commands = ChatCommands(store, feedback, status.text, _acts(learner, swap))
     relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health), commands)
     models = Models(store, backend, swap)
     control = Control(store, backend, swap, learner, status, events, metrics)
@@ -111,6 +111,31 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     app.cleanup_ctx.append(running)
     app.on_shutdown.append(stop_learning)
     return app
+
+
+def _acts(learner: Learner, swap: Swap) -> dict[str, Callable[[], Awaitable[str]]]:
+    """What an admin may do from the chat."""
+
+    async def train() -> str:
+        return f"a run starts: {(await learner.train()).why}."
+
+    async def pause() -> str:
+        await learner.pause()
+        return "training is paused; /rl resume goes on."
+
+    async def resume() -> str:
+        await learner.resume()
+        return "training goes on."
+
+    async def rollback() -> str:
+        live = (await swap.rollback("chat")).live
+        return f"v{live} is live again." if live else "the base model is live again."
+
+    async def reset() -> str:
+        await learner.reset("chat")
+        return "the base model answers, and the next run starts from it; nothing is deleted."
+
+    return {"train": train, "pause": pause, "resume": resume, "rollback": rollback, "reset": reset}
 
 
 def _data(relay: Relay, dialect: Dialect) -> Handler:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import structlog
 
-from proxy.conversations import canonical
+from proxy.conversations import canonical, extend_thread
 from proxy.dialects import Dialect, Reply
 from proxy.metrics import Metrics
 from proxy.wire import loads
@@ -123,11 +123,13 @@ class Capture:
             ended: Status = "error" if status == "done" else status
             return FinishedCompletion(row.id, ended, time.time(), error=missing, inexact_reason=self._broken)
         reason = self._broken or reply.inexact_reason()
+        message = {**reply.message, "role": "assistant"}
         return FinishedCompletion(
             id=row.id,
             status=status,
             finished_at=time.time(),
-            reply=canonical({**reply.message, "role": "assistant"}),
+            reply=canonical(message),
+            thread=extend_thread(row.thread, message),
             text=reply.text,
             finish_reason=reply.finish_reason,
             usage=reply.usage,

@@ -1,26 +1,29 @@
-"""`/rl …` typed in the chat: good, bad, 1 to 5, undo, status, help.
+"""`/rl …` typed in the chat: good, bad, 1 to 5, fix, undo, status, help, and an admin's acts.
 
 Owns the language of commands and their answers. It rates the reply right before the command in that very
-conversation, found by the message tree; how an answer looks on the wire is the dialect's.
+conversation, found by its thread; which message is a command is `spoken`'s, how an answer looks on the wire the
+dialect's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from proxy.conversations import Speaker, canonical, text_of, without_commands
-from proxy.errors import ProxyError
+from proxy.conversations import Speaker, thread, without_commands
+from proxy.errors import BadRequest, ProxyError
 from proxy.feedback import MAX_TEXT, OWNER, Feedback, judged
+from proxy.spoken import command_of
 from store.records import NewRating
 from store.store import Store
-from store.tree import chain
 
 HELP: Final = """\
 rate the answer above with
   /rl good [why]    /rl bad [why]    /rl 1 … /rl 5 [why]
+  /rl fix: TEXT     bad, and this would have been right
   /rl undo          takes your rating of it back
-  /rl status        what is live, what is collected, what training waits for"""
+  /rl status        what is live, what is collected, what training waits for
+  /rl train, pause, resume, rollback, reset      for an admin"""
 
 _RATINGS: Final = ("good", "bad", "1", "2", "3", "4", "5", "👍", "👎")
 
@@ -32,32 +35,47 @@ class Command(NamedTuple):
 
 def parse(text: str) -> Command:
     """`/rl bad too long` → ("bad", "too long")."""
-    words = text.strip().removeprefix("/rl").split(None, 1)
+    said = text.strip().removeprefix("/rl").strip()
+    if len(said) > 1 and said[0] == said[-1] == '"':  # `opencode run --command rl "bad too long"` quotes it again
+        said = said[1:-1].strip()
+    words = said.split(None, 1)
     return (
         Command(words[0].lower().rstrip(":,"), words[1].strip() if len(words) > 1 else "") if words else Command("", "")
     )
 
 
 class ChatCommands:
-    def __init__(self, store: Store, feedback: Feedback, status: Callable[[], Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        feedback: Feedback,
+        status: Callable[[], Awaitable[str]],
+        acts: Mapping[str, Callable[[], Awaitable[str]]],
+    ) -> None:
+        """`acts` are an admin's, by their words; each says what it did."""
         self._store = store
         self._feedback = feedback
         self._status = status
+        self._acts = acts
 
     async def answer(self, messages: list[dict[str, Any]], who: Speaker, *, role: str) -> str:
         """What to say to the command that ends `messages`. Errors are answers too: a person reads them."""
-        command = parse(text_of(messages[-1]) or "")
+        command = parse(command_of(messages[-1]) or "")
         try:
-            return f"rlproxy: {await self._do(command, messages[:-1], who)}"
+            return f"rlproxy: {await self._do(command, messages[:-1], who, role)}"
         except ProxyError as error:
             return f"rlproxy: {error.message}"
 
-    async def _do(self, command: Command, before: list[dict[str, Any]], who: Speaker) -> str:
+    async def _do(self, command: Command, before: list[dict[str, Any]], who: Speaker, role: str) -> str:
         if command.verb == "status":
             return await self._status()
         if command.verb in ("", "help"):
             return HELP
-        if command.verb not in (*_RATINGS, "undo"):
+        if (act := self._acts.get(command.verb)) is not None:
+            if role != "admin":
+                return f"`/rl {command.verb}` needs the admin key (server.admin_key); nothing was done."
+            return await act()
+        if command.verb not in (*_RATINGS, "fix", "undo"):
             return f"I do not know `/rl {command.verb}`. You can\n{HELP}"
         completion_id = await self._above(before, who)
         if completion_id is None:
@@ -72,17 +90,27 @@ class ChatCommands:
         history = [before[i] for i in without_commands(before)]
         if not history or history[-1].get("role") != "assistant":
             return None
-        reply = chain([canonical(m) for m in history])[-1]
-        return await self._store.find_reply(reply, session=who.session, user=who.user)
+        name = thread(history)
+        return None if name is None else await self._store.find_reply(name, session=who.session, user=who.user)
 
     async def _rate(self, completion_id: str, rater: str, command: Command) -> str:
-        comment = command.rest[:MAX_TEXT] or None
+        if len(command.rest) > MAX_TEXT:
+            raise BadRequest(f"What you wrote after the word is over {MAX_TEXT} characters, so nothing was rated.")
+        if command.verb == "fix":
+            return await self._fix(completion_id, rater, command.rest)
+        comment = command.rest or None
         value, scale = judged(command.verb)
         new = NewRating(completion_id, rater, value, comment=comment, source="chat", scale=scale)
         rating = await self._feedback.rate(new)
         word = {1.0: "good", -1.0: "bad"}.get(value, f"{command.verb} of 5")
         done = f"rated {word}" + (", replacing your earlier rating" if rating.replaced else "")
         return done + (f", because “{comment}”." if comment else ".") + " /rl undo takes it back."
+
+    async def _fix(self, completion_id: str, rater: str, text: str) -> str:
+        if not text:
+            return "write the better answer after it: /rl fix: TEXT. Nothing was rated."
+        await self._feedback.rate(NewRating(completion_id, rater, -1.0, correction=text, source="chat"))
+        return "rated bad, with your text as what would have been right. /rl undo takes it back."
 
     async def _undo(self, completion_id: str, rater: str) -> str:
         rating = await self._store.live_rating(completion_id, rater)

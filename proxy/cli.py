@@ -311,6 +311,54 @@ def export(
         print(f"{count} completions written to {output}", file=sys.stderr)
 
 
+# Agents
+
+Agent = Annotated[
+    str, typer.Argument(help="claude-code, codex, opencode, openclaw, aider, continue, open-webui or llm.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.command()
+def connect(
+    agent: Agent,
+    model: Annotated[str | None, typer.Option(help="The model's name; without it the proxy is asked.")] = None,
+    dry_run: DryRun = False, yes: Yes = False, home: Home = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Point an agent's own settings here, and give it a /rl command."""
+    from proxy import cli_agents
+
+    try:
+        found = cli_agents.connect(_settings({"home": home}), agent, model, dry_run=dry_run, yes=yes, quiet=as_json)
+    except cli_agents.Refused as refused:
+        fail(str(refused))
+    if as_json:
+        _print(found)
+        return
+    if found["files"]:
+        state = "would be connected" if dry_run else "is connected" if found["changed"] else "was connected already"
+        print(f"{agent} {state}: {found['url']}, model {found['model']}. `rlproxy disconnect {agent}` undoes it.")
+    print(found["note"])
+
+
+@app.command()
+def disconnect(
+    agent: Agent, dry_run: DryRun = False, yes: Yes = False, home: Home = None, as_json: AsJson = False
+) -> None:
+    """Take that back: the files as they were, to the byte where nobody changed them since."""
+    from proxy import cli_agents
+
+    try:
+        found = cli_agents.disconnect(_settings({"home": home}), agent, dry_run=dry_run, yes=yes, quiet=as_json)
+    except cli_agents.Refused as refused:
+        fail(str(refused))
+    if as_json:
+        _print(found)
+    else:
+        print(f"{agent} {'would be' if dry_run else 'is'} disconnected")
+
+
 # Settings
 
 

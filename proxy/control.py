@@ -124,8 +124,7 @@ class Control:
         found = await self._store.completion(request.match_info["id"])
         if found is None:
             raise NotFound("There is no such completion.", param="id")
-        messages = await self._store.messages(found.prompt_hash) if found.prompt_hash else ()
-        prompt = [{"role": m.role, **orjson.loads(m.body)} for m in messages]
+        prompt = [{"role": m.role, **orjson.loads(m.body)} for m in found.new.prompt]
         return _json({**completion_json(found), "prompt": prompt})
 
     async def adapters(self, request: web.Request) -> web.Response:

@@ -1,8 +1,8 @@
 """Which reply belongs to which conversation.
 
-Owns the canonical form of a message (so that a reply sent back by a client is the reply we captured), the
-`/rl` lines in a history and how they are removed, and session, user and turn of a request. The tree itself
-is the store's.
+Owns the canonical form of a message, as it is stored; the thread, a looser name of a conversation by which a reply
+that comes back is known again; the `/rl` lines in a history and how they are removed; session and user of a request.
+The tree itself is the store's, what a person said `spoken`'s, main or side `turns`'.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from proxy.errors import BadRequest
-from store.records import Message, Turn
+from proxy.spoken import TEXT_PARTS, command_of, silent, without_blocks
+from store.records import Message
+from store.tree import ASIDE, message_hash
 
 # What makes a message the same message. Reasoning, refusals, audio, annotations and ids come and go in clients.
 _IDENTITY: Final = ("name", "tool_call_id")
-_COMMAND: Final = re.compile(r"/rl(?:\s|$)")
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_THINKING: Final = re.compile(r"\s*<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
+_THEIRS: Final = re.compile(r"[^\x00-\x20\x7f][^\x00-\x1f\x7f]{0,199}")
+_CLAUDE_CODE: Final = re.compile(r"user_.*_session_([0-9A-Za-z-]{8,100})")
+# Headers in which agents name their conversation: Claude Code, Codex, opencode, Open WebUI; and their user.
+_SESSION_HEADERS: Final = (
+    "x-claude-code-session-id", "session-id", "session_id", "x-session-id", "x-openwebui-chat-id",
+)  # fmt: skip
+_USER_HEADERS: Final = ("x-openwebui-user-email", "x-openwebui-user-id")
 
 
 def canonical(message: Mapping[str, Any]) -> Message:
@@ -42,7 +51,7 @@ def _content(content: Any) -> Any:
         return content.strip()
     if isinstance(content, list):
         parts = [p for p in content if isinstance(p, dict)]
-        if len(parts) == len(content) and all(p.get("type") in ("text", "input_text", "output_text") for p in parts):
+        if len(parts) == len(content) and all(p.get("type") in TEXT_PARTS for p in parts):
             return "".join(str(p.get("text", "")) for p in parts).strip()
     return content
 
@@ -66,12 +75,62 @@ def text_of(message: Mapping[str, Any]) -> str | None:
     return content if isinstance(content, str) else None
 
 
+def thread(messages: Sequence[Mapping[str, Any]]) -> bytes | None:
+    """The name of this conversation by what no client changes when it sends it again; None for an empty one.
+
+    System texts, agents' blocks, reasoning and tool-call ids do not count. Everything a person or the model said does,
+    so an edited message is another conversation. Only for finding a reply: what is stored and trained is exact.
+    """
+    name: bytes | None = None
+    for message in messages:
+        name = extend_thread(name, message)
+    return name
+
+
+def extend_thread(name: bytes | None, message: Mapping[str, Any]) -> bytes | None:
+    if message.get("role") in ASIDE or silent(message):
+        return name
+    loose = canonical(_loose(message))
+    return message_hash(name, loose.role, loose.body)
+
+
+def _loose(message: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": message.get("role"), "content": _loose_content(message)}
+    if calls := message.get("tool_calls"):
+        found["tool_calls"] = [{k: v for k, v in call.items() if k != "id"} for call in calls if isinstance(call, dict)]
+    return found
+
+
+def _loose_content(message: Mapping[str, Any]) -> Any:
+    content = _content(message.get("content"))
+    if isinstance(content, str):
+        if message.get("role") == "assistant":
+            thought = _THINKING.match(content)
+            return content[thought.end() :].strip() if thought else content
+        return without_blocks(content) if message.get("role") == "user" else content
+    if not isinstance(content, list):
+        return content
+    parts = [{k: v for k, v in p.items() if k != "cache_control"} for p in content if isinstance(p, dict)]
+    texts = [
+        {**p, "text": without_blocks(str(p["text"]))} if p.get("type") in TEXT_PARTS and "text" in p else p
+        for p in parts
+    ]
+    return [p for p in texts if p.get("text") != ""]
+
+
 def is_command(message: Mapping[str, Any]) -> bool:
     """Whether this is a person's `/rl …` line."""
-    if message.get("role") != "user":
-        return False
-    text = text_of(message)
-    return text is not None and _COMMAND.match(text) is not None
+    return command_of(message) is not None
+
+
+def command_at(messages: Sequence[Mapping[str, Any]]) -> int | None:
+    """Where the command is that this request ends in; an agent's reminders may follow it."""
+    for i in range(len(messages) - 1, -1, -1):
+        if is_command(messages[i]):
+            return i
+        if messages[i].get("role") not in ASIDE and not silent(messages[i]):
+            return None
+    return None
 
 
 def without_commands(messages: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -87,30 +146,69 @@ def without_commands(messages: Sequence[Mapping[str, Any]]) -> list[int]:
         elif ours and message.get("role") == "assistant":
             ours = False
         else:
-            ours = False
+            ours = ours and (message.get("role") in ASIDE or silent(message))
             kept.append(i)
     return kept
 
 
-class Speaker(NamedTuple):
-    """Whose request this is, and what kind of turn."""
+class Named(NamedTuple):
+    """Session and user as a body names them."""
 
     session: str | None
     user: str | None
-    turn: Turn
-    turn_rule: str
 
 
-def speaker(headers: Mapping[str, str], *, path_session: str | None, user: str | None) -> Speaker:
-    """Session and user: headers first, then the path, then the body. Raises BadRequest on names that are none."""
-    session = _name(headers, "x-rl-session") or path_session
-    turn = headers.get("x-rl-turn")
-    if turn not in (None, "main", "side"):
-        raise BadRequest("The header `x-rl-turn` must be `main` or `side`.", param="x-rl-turn")
-    who = _name(headers, "x-rl-user") or user
-    if turn is None:
-        return Speaker(session, who, "main", "default")
-    return Speaker(session, who, "side" if turn == "side" else "main", "header")
+def named(body: Mapping[str, Any]) -> Named:
+    """Who speaks, as far as the body says; for every dialect. What is no name is passed over: it is the agent's.
+
+    Claude Code puts its session into `metadata.user_id` (`user_…_session_<uuid>`, later a JSON object); the rest of
+    that is a machine, not a person, so no user comes of it.
+    """
+    metadata = body.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    session, user = _packed(metadata.get("user_id"))
+    sessions = (body.get("session_id"), metadata.get("session_id"), session, metadata.get("chat_id"))
+    users = (body.get("user"), user, body.get("safety_identifier"))
+    return Named(
+        next((s for s in (*sessions, body.get("prompt_cache_key")) if _is_name(s)), None),
+        next((u for u in users if _is_name(u)), None),
+    )
+
+
+def _packed(user_id: Any) -> tuple[str | None, str | None]:
+    """Session and user out of `metadata.user_id`."""
+    if not isinstance(user_id, str):
+        return None, None
+    if user_id.startswith("{"):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            found = orjson.loads(user_id)
+            return (found.get("session_id"), None) if isinstance(found, dict) else (None, None)
+    if (found := _CLAUDE_CODE.fullmatch(user_id)) is not None:
+        return found[1], None
+    return None, user_id
+
+
+class Speaker(NamedTuple):
+    """Whose request this is."""
+
+    session: str | None
+    user: str | None
+
+
+def speaker(
+    headers: Mapping[str, str], *, path_session: str | None, user: str | None, session: str | None = None
+) -> Speaker:
+    """Session and user: our headers first, then the path, then body and headers of the agent's own.
+
+    Raises BadRequest where one of our headers holds no name.
+    """
+    session = session or next((headers[h] for h in _SESSION_HEADERS if _is_name(headers.get(h))), None)
+    user = user or next((headers[h] for h in _USER_HEADERS if _is_name(headers.get(h))), None)
+    return Speaker(_name(headers, "x-rl-session") or path_session or session, _name(headers, "x-rl-user") or user)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _THEIRS.fullmatch(value) is not None
 
 
 def _name(headers: Mapping[str, str], header: str) -> str | None:

@@ -105,9 +105,10 @@ class Feedback:
         if not isinstance(body, dict):
             raise BadRequest("The body must be a JSON object.")
         value, scale = judged(body.get("rating"), body.get("scale"))
+        rater = _text(body, "rater", 200) or request.headers.get("x-rl-user") or OWNER
         new = NewRating(
-            completion_id=await self._target(body),
-            rater=_text(body, "rater", 200) or request.headers.get("x-rl-user") or OWNER,
+            completion_id=await self._target(body, rater),
+            rater=rater,
             value=value,
             comment=_text(body, "comment", MAX_TEXT),
             correction=_text(body, "correction", MAX_TEXT),
@@ -130,8 +131,8 @@ class Feedback:
             rating_id = last.id
         return web.json_response(as_json(await self.retract(rating_id)))
 
-    async def _target(self, body: dict[str, Any]) -> str:
-        """An id; the last main turn of a session; or "last", that of everybody here."""
+    async def _target(self, body: dict[str, Any], rater: str) -> str:
+        """An id; the last main turn of a session; or "last". Never another user's: that is not what a rater saw."""
         completion_id, session = _text(body, "completion_id", 200), _text(body, "session", 200)
         if completion_id and completion_id != "last":
             return completion_id
@@ -140,9 +141,15 @@ class Feedback:
                 'Say what is rated: `completion_id` (an id or "last") or `session`.', param="completion_id"
             )
         found = await self._store.last(session=session)
+        if found is not None and rater != OWNER and await self._of_another(found, rater):
+            found = await self._store.last(session=session, user=rater)
         if found is None:
             raise NotFound(f"There is no completion{f' in session {session}' if session else ''} to rate yet.")
         return found
+
+    async def _of_another(self, completion_id: str, rater: str) -> bool:
+        found = await self._store.completion(completion_id)
+        return found is not None and found.new.user not in (None, rater)
 
 
 def as_json(rating: Rating) -> dict[str, Any]:

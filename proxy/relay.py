@@ -17,12 +17,14 @@ from proxy.backends.base import Backend
 from proxy.backends.openai import down
 from proxy.capture import new_id
 from proxy.chat_command import ChatCommands
-from proxy.conversations import Speaker, canonical, is_command, speaker, without_commands
+from proxy.conversations import Speaker, canonical, command_at, speaker, thread, without_commands
 from proxy.dialects import Asked, Dialect
 from proxy.errors import BadRequest, ProxyError, TooLarge
 from proxy.exchange import GONE, Exchange, Parts, end_to_end, upstream_path
+from proxy.retries import Attempt, Retries
 from proxy.security import ROLE
 from proxy.swap import Lease
+from proxy.turns import Decision, turn_of
 from proxy.wire import dumps, loads
 from store.records import NewCompletion
 
@@ -33,6 +35,7 @@ class Relay:
     def __init__(self, parts: Parts, commands: ChatCommands) -> None:
         self.parts = parts
         self._commands = commands
+        self._retries = Retries(parts.store)
         self.last_request = 0.0  # Unix seconds; the learner waits for quiet
 
     # The captured routes
@@ -54,9 +57,32 @@ class Relay:
         except ValueError as error:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
         asked = dialect.parse(body)
-        who = speaker(request.headers, path_session=request.match_info.get("session"), user=asked.user)
-        if is_command(asked.messages[-1]):
-            return await self._command(request, dialect, asked, who)
+        path_session = request.match_info.get("session")
+        who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
+        if (at := command_at(asked.messages)) is not None:
+            return await self._command(request, dialect, asked, at, who)
+        with self._retries.attempt(request, raw) as (attempt, earlier):
+            if attempt is not None and earlier is not None:
+                again = await self._retries.settle(attempt, earlier, asked.n)
+                if again is not None:
+                    return again
+            response = await self._ask(request, dialect, asked, who, raw, body, started, attempt)
+            if attempt is not None:
+                attempt.keep(response)
+            return response
+
+    async def _ask(
+        self,
+        request: web.Request,
+        dialect: Dialect,
+        asked: Asked,
+        who: Speaker,
+        raw: bytes,
+        body: Any,
+        started: float,
+        attempt: Attempt | None,
+    ) -> web.StreamResponse:
+        """A question for the model: leased, captured, sent."""
         kept = without_commands(asked.messages)
         if not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
@@ -68,14 +94,20 @@ class Relay:
             messages = [asked.messages[i] for i in kept]
             if request.headers.get("x-rl-capture") != "off":
                 add |= self.parts.backend.capabilities.asks
-                await exchange.capture_as(_row(request, dialect, asked, who, lease, messages, body, self.parts.backend))
+                turn = turn_of(request.headers, body, messages, asked.tools, self.parts.settings.turns.rules)
+                row = _row(request, dialect, asked, who, turn, lease, messages, body, self.parts.backend)
+                await exchange.capture_as(row)
+                if attempt is not None:
+                    attempt.completion = row.id
             return await exchange.run(raw, add)
         finally:
             lease.release()
 
-    async def _command(self, request: web.Request, dialect: Dialect, asked: Asked, who: Speaker) -> web.StreamResponse:
+    async def _command(
+        self, request: web.Request, dialect: Dialect, asked: Asked, at: int, who: Speaker
+    ) -> web.StreamResponse:
         """A `/rl` line: answered here, never sent to the model, never stored as a completion."""
-        text = await self._commands.answer(asked.messages, who, role=request[ROLE])
+        text = await self._commands.answer(asked.messages[: at + 1], who, role=request[ROLE])
         kind, pieces = dialect.answer(text, id=new_id(), asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)
@@ -118,6 +150,7 @@ def _row(
     dialect: Dialect,
     asked: Asked,
     who: Speaker,
+    turn: Decision,
     lease: Lease,
     messages: list[dict[str, Any]],
     body: dict[str, Any],
@@ -138,12 +171,13 @@ def _row(
         version=lease.version,
         session=who.session,
         user=who.user,
-        turn=who.turn,
-        turn_rule=who.turn_rule,
+        turn=turn.turn,
+        turn_rule=turn.rule,
         streamed=asked.stream,
         prompt=tuple(canonical(m) for m in messages),
         request=dumps({k: v for k, v in body.items() if k != "messages"}),
         sampling={**backend.served.sampling, **asked.sampling},
+        thread=thread(messages),
     )
 
 

@@ -15,7 +15,7 @@ import orjson
 from store import tree
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.reader import Reader
-from store.records import Completion, FinishedCompletion, NewCompletion, Rating, Turn
+from store.records import Completion, FinishedCompletion, Message, NewCompletion, Rating, Turn
 from store.rows import IDS, LOGPROBS, pack, to_completion, to_json, to_rating
 
 SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body
@@ -37,9 +37,10 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
-                to_json(new.sampling), new.request, tree.add(db, new.prompt),
+                to_json(new.sampling), new.request, tree.add(db, tree.said(new.prompt)),
             ),
         )  # fmt: skip
+        tree.add_aside(db, new.id, new.prompt)
 
 
 def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
@@ -53,11 +54,11 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
         db.execute(
             """UPDATE completions SET status = ?, finished_at = ?, reply_hash = ?, text = ?,
             finish_reason = ?, usage = ?, prompt_token_ids = ?, token_ids = ?, logprobs = ?, exact = ?,
-            inexact_reason = ?, error = ? WHERE id = ?""",
+            inexact_reason = ?, error = ?, thread = ? WHERE id = ?""",
             (
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage),
                 pack(IDS, end.prompt_token_ids), pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs),
-                end.exact, end.inexact_reason, end.error, end.id,
+                end.exact, end.inexact_reason, end.error, reply if end.thread is None else end.thread, end.id,
             ),
         )  # fmt: skip
 
@@ -85,10 +86,11 @@ def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:
     leaves: list[bytes] = []
     count = 0
     for id in ids:
+        system = db.execute("DELETE FROM completion_system WHERE completion_id = ? RETURNING hash", (id,)).fetchall()
         gone = db.execute("DELETE FROM completions WHERE id = ? RETURNING reply_hash, prompt_hash", (id,)).fetchone()
         if gone is not None:
             count += 1
-            leaves += [key for key in gone if key is not None]
+            leaves += [key for key in (*gone, *(row["hash"] for row in system)) if key is not None]
     tree.prune(db, leaves)
     return count
 
@@ -137,14 +139,14 @@ async def exact_unrated(reader: Reader, version: int, limit: int) -> list[Comple
     )
 
 
-async def find_reply(reader: Reader, reply: bytes, session: str | None, user: str | None) -> str | None:
-    """The newest completion with that reply; one of this session or this user before any other."""
+async def find_reply(reader: Reader, thread: bytes, session: str | None, user: str | None) -> str | None:
+    """The newest completion of that thread; one of this session or this user before any other."""
     row = await reader.row(
         """SELECT c.id FROM completions c
-        WHERE c.reply_hash = :reply AND +c.status IN ('done', 'partial')
+        WHERE c.thread = :thread AND +c.status IN ('done', 'partial')
         AND (c.user IS NULL OR :user IS NULL OR +c.user = :user)
         ORDER BY coalesce(c.session = :session, 0) + coalesce(c.user = :user, 0) DESC, c.seq DESC LIMIT 1""",
-        {"reply": reply, "session": session, "user": user},
+        {"thread": thread, "session": session, "user": user},
     )
     return None if row is None else str(row["id"])
 
@@ -170,6 +172,9 @@ async def select(reader: Reader, where: str, values: Sequence[object]) -> list[C
         rows = list(await db.execute_fetchall(SELECT + where, values))
         ids = orjson.dumps([row["id"] for row in rows]).decode()
         nodes = tree.nodes(await db.execute_fetchall(tree.PATHS_OF_COMPLETIONS, (ids,)))
+        aside: dict[str, list[tuple[int, Message]]] = {}
+        for row in await db.execute_fetchall(tree.SYSTEM_OF_COMPLETIONS, (ids,)):
+            aside.setdefault(row["completion_id"], []).append((row["at"], Message(row["role"], row["body"])))
         ratings: dict[str, list[Rating]] = {}
         for row in await db.execute_fetchall(
             """SELECT r.* FROM ratings r WHERE r.live = 1
@@ -177,7 +182,14 @@ async def select(reader: Reader, where: str, values: Sequence[object]) -> list[C
             (ids,),
         ):
             ratings.setdefault(row["completion_id"], []).append(to_rating(row))
-    return [to_completion(row, tree.path(nodes, row["prompt_hash"]), tuple(ratings.get(row["id"], ()))) for row in rows]
+    return [
+        to_completion(
+            row,
+            tree.whole(tree.path(nodes, row["prompt_hash"]), aside.get(row["id"], ())),
+            tuple(ratings.get(row["id"], ())),
+        )
+        for row in rows
+    ]
 
 
 def _exists(db: sqlite3.Connection, id: str) -> bool:

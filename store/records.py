@@ -45,6 +45,7 @@ class NewCompletion:
     prompt: tuple[Message, ...]
     request: bytes  # the request body without its messages, JSON
     sampling: dict[str, float] = field(default_factory=dict)  # temperature, top_p, top_k, … as in force
+    thread: bytes | None = None  # the loose name of the prompt; not stored, the reply's grows from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class FinishedCompletion:
     exact: bool = False
     inexact_reason: str | None = None
     error: str | None = None
+    thread: bytes | None = None  # the loose name of the conversation with this reply; None: the strict one
 
 
 @dataclass(frozen=True, slots=True)

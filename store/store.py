@@ -127,12 +127,12 @@ class Store:
         )
 
     async def messages(self, hash: bytes) -> tuple[Message, ...]:
-        """The conversation that ends in this message, root first; empty if it is not known."""
+        """What was said up to this message, root first, without system texts; empty if it is not known."""
         return await tree.conversation(self._reader, hash)
 
-    async def find_reply(self, reply_hash: bytes, *, session: str | None, user: str | None) -> str | None:
-        """The newest completion with that reply, best one of this session or user, never another user's."""
-        return await completions.find_reply(self._reader, reply_hash, session, user)
+    async def find_reply(self, thread: bytes, *, session: str | None, user: str | None) -> str | None:
+        """The newest completion of that thread, best one of this session or user, never another user's."""
+        return await completions.find_reply(self._reader, thread, session, user)
 
     async def last(self, *, session: str | None = None, user: str | None = None) -> str | None:
         """The newest main turn that is done."""

@@ -1,7 +1,8 @@
 """The conversation tree: messages addressed by what they say and what they answer.
 
 The hash of a message covers its parent's, so one hash names a whole conversation up to there, and a prompt
-that is sent again with every turn is stored once.
+that is sent again with every turn is stored once. System texts are not part of it: agents change them from turn to
+turn, so each completion has its own, by place, and a prompt is read as it was sent.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from store.reader import Reader
 from store.records import Message
 
 SIZE = 16  # bytes of a hash
+ASIDE = ("system", "developer")  # roles whose messages hang on the completion, not in the tree
 
 Nodes = Mapping[bytes, tuple[bytes | None, Message]]  # hash -> parent, message
 
@@ -25,6 +27,9 @@ PATHS_OF_COMPLETIONS = """WITH RECURSIVE path (hash) AS (
     SELECT c.prompt_hash FROM completions c WHERE c.id IN (SELECT value FROM json_each(?))
     UNION SELECT m.parent FROM path JOIN messages m ON m.hash = path.hash WHERE m.parent IS NOT NULL)
 SELECT m.* FROM path JOIN messages m ON m.hash = path.hash"""
+SYSTEM_OF_COMPLETIONS = """SELECT s.completion_id, s.at, m.role, m.body
+FROM completion_system s JOIN messages m ON m.hash = s.hash
+WHERE s.completion_id IN (SELECT value FROM json_each(?)) ORDER BY s.completion_id, s.at"""
 
 
 def message_hash(parent: bytes | None, role: str, body: bytes) -> bytes:
@@ -55,6 +60,27 @@ def add(db: sqlite3.Connection, messages: Sequence[Message]) -> bytes | None:
     return hashes[-1] if hashes else None
 
 
+def add_aside(db: sqlite3.Connection, completion_id: str, prompt: Sequence[Message]) -> None:
+    """Store the system texts of a prompt with their places; one that is known already costs a row, no text."""
+    for at, message in enumerate(prompt):
+        if message.role in ASIDE:
+            key = add_child(db, None, message)
+            db.execute("INSERT INTO completion_system VALUES (?, ?, ?)", (completion_id, at, key))
+
+
+def said(prompt: Iterable[Message]) -> list[Message]:
+    """What of a prompt belongs into the tree."""
+    return [message for message in prompt if message.role not in ASIDE]
+
+
+def whole(said: Sequence[Message], aside: Iterable[tuple[int, Message]]) -> tuple[Message, ...]:
+    """The prompt as it was sent: `aside` has the system texts, first place first."""
+    prompt = list(said)
+    for at, message in aside:
+        prompt.insert(at, message)
+    return tuple(prompt)
+
+
 def add_child(db: sqlite3.Connection, parent: bytes | None, message: Message) -> bytes:
     key = message_hash(parent, message.role, message.body)
     if not _exists(db, key):
@@ -76,6 +102,7 @@ def prune(db: sqlite3.Connection, leaves: Iterable[bytes]) -> None:
             AND NOT EXISTS (SELECT 1 FROM messages child WHERE child.parent = m.hash)
             AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.prompt_hash = m.hash)
             AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.reply_hash = m.hash)
+            AND NOT EXISTS (SELECT 1 FROM completion_system s WHERE s.hash = m.hash)
             RETURNING parent""",
             (open_ends.pop(),),
         ).fetchone()

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import orjson
 
 from proxy import sse
+from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
@@ -41,7 +42,7 @@ class ChatCompletions(Dialect):
         for i, message in enumerate(messages):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise BadRequest(f"`messages[{i}]` must be an object with a `role`.", param=f"messages[{i}]")
-        options = body.get("stream_options")
+        options, who = body.get("stream_options"), named(body)
         return Asked(
             model=_typed(body, "model", str, ""),
             messages=messages,
@@ -51,8 +52,8 @@ class ChatCompletions(Dialect):
             wants_logprobs=body.get("logprobs") is True,
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
-            session=None,
-            user=_typed(body, "user", str, "") or None,
+            session=who.session,
+            user=who.user,
             tools=body["tools"] if isinstance(body.get("tools"), list) else None,
         )
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
+from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat_form import tidy_arguments, usage
 from proxy.dialects.fields import an_object, member, numbers, objects
@@ -60,6 +61,8 @@ class Messages(Dialect):
             if not isinstance(item.get("role"), str):
                 raise BadRequest(f"`messages[{i}]` must have a `role`.", param=f"messages[{i}]")
         messages, origins = conversation(body)
+        member(member(body, "metadata", dict, {}), "user_id", str, "", within="metadata.")  # refused if no text
+        who = named(body)
         return Asked(
             model=member(body, "model", str, ""),
             messages=messages,
@@ -69,8 +72,8 @@ class Messages(Dialect):
             wants_logprobs=False,
             wants_token_ids=False,
             wants_usage=True,  # part of the format
-            session=None,
-            user=member(member(body, "metadata", dict, {}), "user_id", str, "", within="metadata.") or None,
+            session=who.session,
+            user=who.user,
             origins=origins,
             tools=chat_tools(body),
         )

@@ -169,3 +169,17 @@ def test_loading_is_quick() -> None:
     script = "import time; t = time.process_time(); import config.settings; print(time.process_time() - t)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 0.5
+
+
+def test_rules_for_turns_come_from_the_file_or_the_environment(tmp_path: Path) -> None:
+    write(tmp_path, '[[turns.rules]]\nname = "cron"\nlast = "^CRON"\n')
+    assert [rule.name for rule in read(tmp_path).settings.turns.rules] == ["cron"]
+    on_top = read(tmp_path, RLPROXY_TURNS__RULES='[{"name": "mine", "turn": "main", "max_tokens": 3}]')
+    assert [rule.turn for rule in on_top.settings.turns.rules] == ["main"]
+
+
+@pytest.mark.parametrize("rules", ["[", '[{"name": "x"}]', '[{"name": "x", "last": "("}]'])
+def test_a_wrong_rule_is_one_sentence(tmp_path: Path, rules: str) -> None:
+    with pytest.raises(SettingsError, match=r"turns\.rules") as caught:
+        read(tmp_path, RLPROXY_TURNS__RULES=rules)
+    assert "\n" not in str(caught.value)

@@ -24,6 +24,9 @@ class FakeBackend:
         self.cancelled = 0
         self.mood = "well"  # cut, garbage, stop-without-done, error, hang, bad-json, drop
         self.pause_s = 0.0  # between streamed tokens
+        self.hold = asyncio.Event()  # cleared: answers wait
+        self.hold.set()
+        self.fail_next = 0  # so many answers to come are errors
         self.refuse_load = False
         self.url = ""
         self._runner: web.AppRunner | None = None
@@ -95,7 +98,9 @@ class FakeBackend:
             raise
 
     async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        if self.mood == "error":
+        await self.hold.wait()
+        self.fail_next -= 1
+        if self.mood == "error" or self.fail_next >= 0:
             return web.json_response({"error": {"message": "out of memory", "type": "server_error"}}, status=500)
         if self.mood == "bad-json":
             return web.Response(body=b"<html>oops</html>", content_type="text/html")

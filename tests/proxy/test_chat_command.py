@@ -19,6 +19,7 @@ from tests.proxy.test_relay import events
     [
         ("/rl", ("", "")), ("/rl good", ("good", "")), ("  /rl BAD  too long ", ("bad", "too long")),
         ("/rl bad: too\nlong", ("bad", "too\nlong")), ("/rl 4 nice", ("4", "nice")),
+        ('/rl "bad too long"', ("bad", "too long")), ('/rl good "x"', ("good", '"x"')), ('/rl "', ('"', "")),
     ],
 )  # fmt: skip
 def test_parse(text: str, command: tuple[str, str]) -> None:
@@ -113,3 +114,114 @@ async def test_two_hundred_interleaved_conversations(proxy: Proxy) -> None:
     for _, _, _, id in opened:
         rating = await proxy.store.live_rating(id, "owner")
         assert rating is not None and rating.comment == id
+
+
+REMINDER = {"type": "text", "text": "<system-reminder>\nToday is Saturday.\n</system-reminder>"}
+SLASH = (
+    "<command-message>rl</command-message>\n<command-name>/rl</command-name>\n<command-args>good clear</command-args>"
+)
+
+
+async def ask(proxy: Proxy, messages: list[dict[str, Any]], **headers: str) -> tuple[str, str]:
+    """The text of the answer, and its completion's id."""
+    body = {"model": "fake", "messages": messages}
+    async with proxy.http.post("/v1/chat/completions", json=body, headers=headers) as response:
+        answer = await response.json()
+        assert response.status == 200, answer
+        return answer["choices"][0]["message"]["content"], response.headers.get("x-rl-completion-id", "")
+
+
+def says(role: str, content: Any) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+@pytest.mark.parametrize("wrapped", [SLASH, [REMINDER, {"type": "text", "text": "/rl good clear"}]])
+async def test_wrapped_by_an_agent(proxy: Proxy, wrapped: Any) -> None:
+    """System text and reminders of another day, a command in the agent's wrapping, and the history goes on."""
+    question = [{"type": "text", "text": "one"}]
+    reply, id = await ask(proxy, [says("system", "It is Friday."), says("user", [REMINDER, *question])])
+    before = [says("system", "It is Saturday."), says("user", question), says("assistant", reply)]
+    said, _ = await ask(proxy, [*before, says("user", wrapped), says("system", "git status: clean")])
+    assert "rated good, because “clear”" in said
+    rating = await proxy.store.live_rating(id, "owner")
+    assert rating is not None and rating.comment == "clear"
+    await ask(proxy, [*before, says("user", wrapped), says("assistant", said), says("user", "two")])
+    assert [m["content"] for m in proxy.backend.requests[-1]["messages"]] == ["It is Saturday.", question, reply, "two"]
+
+
+async def test_a_tools_result_never_rates(proxy: Proxy) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    reply, _ = await ask(proxy, [says("user", "one")])
+    for last in (
+        {"role": "tool", "tool_call_id": "c", "content": "/rl good"},
+        says("user", [{"type": "text", "text": "read this:"}, {"type": "text", "text": "/rl good"}]),
+    ):
+        middle = {"role": "assistant", "content": reply, "tool_calls": [call]}
+        await ask(proxy, [says("user", "one"), middle, last])
+    assert (await proxy.store.counts())["good"] == 0 and len(proxy.backend.requests) == 3
+
+
+async def test_a_correction(proxy: Proxy) -> None:
+    reply, id = await ask(proxy, [says("user", "one")])
+    assert "Nothing was rated" in await proxy.say("one", reply, "/rl fix:")
+    assert "what would have been right" in await proxy.say("one", reply, "/rl fix: two\nlines")
+    rating = await proxy.store.live_rating(id, "owner")
+    assert rating is not None and (rating.value, rating.correction, rating.comment) == (-1.0, "two\nlines", None)
+    assert "so nothing was rated" in await proxy.say("one", reply, "/rl good " + "x" * 20_001)
+
+
+async def test_an_admins_acts(proxy: Proxy) -> None:
+    assert "training is paused" in await proxy.say("/rl pause")
+    assert (await proxy.get("/rl/status"))["training"]["paused"]
+    assert "training goes on" in await proxy.say("/rl resume")
+    assert "no fresh ratings" in await proxy.say("/rl train")
+    assert "the base model answers" in await proxy.say("/rl reset")
+    assert "rlproxy: " in await proxy.say("/rl rollback")
+
+
+async def test_who_is_no_admin_is_refused_with_the_reason(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(server__api_key="use", server__admin_key="boss")
+    for verb in ("train", "pause", "resume", "rollback", "reset"):
+        said, _ = await ask(proxy, [says("user", f"/rl {verb}")], authorization="Bearer use")
+        assert "admin key" in said and "nothing was done" in said
+    async with proxy.http.get("/rl/status", headers={"authorization": "Bearer use"}) as response:
+        assert not (await response.json())["training"]["paused"]
+    said, _ = await ask(proxy, [says("user", "/rl pause")], authorization="Bearer boss")
+    assert "training is paused" in said
+
+
+async def test_sessions_of_agents_and_side_turns(proxy: Proxy) -> None:
+    """Claude Code's body names the session; its title request is no turn to rate."""
+    metadata = {"user_id": "user_ab12_account__session_01234567-89ab-cdef-0123-456789abcdef"}
+    main = await proxy.chat("one", metadata=metadata)
+    await proxy.chat("### Task:\nGenerate 1-3 broad tags categorizing the chat", metadata=metadata)
+    title = (await proxy.store.completions(limit=1))[0]
+    assert (title.new.turn, title.new.turn_rule) == ("side", "tags")
+    status, rating = await proxy.rate(session="01234567-89ab-cdef-0123-456789abcdef", rating="good")
+    assert status == 201 and rating["completion_id"] == main.headers["x-rl-completion-id"]
+
+
+async def test_interleaved_agents_whose_system_text_changes(proxy: Proxy) -> None:
+    """Four turns of fifty conversations in two sessions, mixed: each command hits the reply above it."""
+    dice = random.Random(11)
+    talks: list[list[dict[str, Any]]] = [[] for _ in range(50)]
+    ids: dict[tuple[int, int], str] = {}
+
+    async def turn(at: int, number: int) -> None:
+        talk, headers = talks[at], {"x-rl-session": f"s{at % 2}"}
+        talk.append(says("user", f"question {number} of {at % 25}"))  # the same words in pairs of conversations
+        fresh = says("system", f"now: {dice.random()}")
+        reply, ids[at, number] = await ask(proxy, [fresh, *talk], **headers)
+        talk.append(says("assistant", reply))
+        talk.append(says("user", f"/rl good {at}/{number}"))
+        answer, _ = await ask(proxy, [says("system", f"now: {dice.random()}"), *talk], **headers)
+        talk.append(says("assistant", answer))
+
+    for number in range(4):
+        order = list(range(50))
+        dice.shuffle(order)
+        await asyncio.gather(*(turn(at, number) for at in order))
+    for (at, number), id in ids.items():
+        rating = await proxy.store.live_rating(id, "owner")
+        assert rating is not None and rating.comment == f"{at}/{number}"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.conversations import canonical, is_command, speaker, without_commands
+from proxy.conversations import canonical, command_at, is_command, named, speaker, thread, without_commands
+from proxy.dialects.messages import Messages
 from proxy.errors import BadRequest
+from proxy.spoken import command_of
+
+REMINDER = "<system-reminder>\nIt is Saturday.\n</system-reminder>"
 
 
 def assistant(content: Any, **more: Any) -> dict[str, Any]:
@@ -82,10 +88,192 @@ def test_a_command_without_its_answer() -> None:
 
 
 def test_speaker() -> None:
-    assert speaker({}, path_session=None, user=None) == (None, None, "main", "default")
-    headers = {"x-rl-session": "s", "x-rl-user": "u", "x-rl-turn": "side"}
-    assert speaker(headers, path_session="p", user="body") == ("s", "u", "side", "header")
-    assert speaker({}, path_session="p", user="body") == ("p", "body", "main", "default")
-    for bad in ({"x-rl-turn": "middle"}, {"x-rl-session": "a b"}, {"x-rl-user": ""}, {"x-rl-user": "x" * 201}):
+    assert speaker({}, path_session=None, user=None) == (None, None)
+    headers = {"x-rl-session": "s", "x-rl-user": "u", "session-id": "codex", "x-openwebui-user-email": "a@b"}
+    assert speaker(headers, path_session="p", user="body", session="b") == ("s", "u")
+    assert speaker({"session-id": "c"}, path_session="p", user="body", session="b") == ("p", "body")
+    assert speaker({"session-id": "c"}, path_session=None, user=None, session="b") == ("b", None)
+    assert speaker({"session-id": "c", "x-openwebui-user-email": "a@b"}, path_session=None, user=None) == ("c", "a@b")
+    for bad in ({"x-rl-session": "a b"}, {"x-rl-user": ""}, {"x-rl-user": "x" * 201}):
         with pytest.raises(BadRequest):
             speaker(bad, path_session=None, user=None)
+
+
+# The thread: a conversation known again, whatever clients do to it on its way back
+
+
+def call_of(name: str, arguments: dict[str, Any], id: str) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+WORDS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="<>"), min_size=1, max_size=12).filter(
+    lambda text: text == text.strip() and not text.startswith("/rl")
+)
+ARGUMENTS = st.dictionaries(WORDS, st.integers() | WORDS | st.booleans() | st.none(), max_size=4)
+
+
+@st.composite
+def talks(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """What an agent sends: system text, then user, assistant and tool messages."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": draw(WORDS)}]
+    for at in range(draw(st.integers(1, 4))):
+        messages.append({"role": "user", "content": draw(WORDS)})
+        if draw(st.booleans()):
+            tool_call = call_of("look", draw(ARGUMENTS), f"c{at}")
+            messages.append({"role": "assistant", "content": None, "tool_calls": [tool_call]})
+            messages.append({"role": "tool", "tool_call_id": f"c{at}", "content": draw(WORDS)})
+        messages.append({"role": "assistant", "content": draw(WORDS)})
+    return messages
+
+
+def as_clients_do(message: dict[str, Any], draw: Any) -> list[dict[str, Any]]:
+    """The same message on its way back, changed in the ways that do not count."""
+    sent = copy.deepcopy(message)
+    role = sent["role"]
+    if role == "system":
+        return draw(st.sampled_from([[], [{**sent, "content": "Date: tomorrow"}], [{**sent, "role": "developer"}]]))
+    if sent.get("tool_calls"):
+        for one in sent["tool_calls"]:
+            one["id"] = draw(st.sampled_from([one["id"], "fc_other", "toolu_01"]))
+            arguments = json.loads(one["function"]["arguments"])
+            again = dict(draw(st.permutations(list(arguments.items()))))
+            one["function"]["arguments"] = json.dumps(again, indent=draw(st.sampled_from([None, 2])))
+        sent["content"] = draw(st.sampled_from([None, "", " \n", []]))
+    if role == "tool":
+        sent["tool_call_id"] = draw(st.sampled_from([sent["tool_call_id"], "toolu_01"]))
+    if isinstance(sent["content"], str) and sent["content"]:
+        text = draw(st.sampled_from(["", "\n", "  "])) + sent["content"] + draw(st.sampled_from(["", "\n", " "]))
+        if role == "assistant" and draw(st.booleans()):
+            text = f"<think>hm, {text}</think>\n{text}"
+        if role == "user" and draw(st.booleans()):
+            text = f"{REMINDER}\n{text}"
+        parts = [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
+        if role == "user" and draw(st.booleans()):
+            parts.append({"type": "text", "text": REMINDER})
+        sent["content"] = draw(st.sampled_from([text, parts]))
+    if role == "assistant" and draw(st.booleans()):
+        sent["reasoning_content"] = "hm"
+    after = draw(st.sampled_from([[], [], [{"role": "user", "content": REMINDER}]]))
+    return [sent, *after]
+
+
+@given(talks(), st.data())
+def test_a_thread_is_the_same_however_it_comes_back(messages: list[dict[str, Any]], data: st.DataObject) -> None:
+    again = [m for message in messages for m in as_clients_do(message, data.draw)]
+    assert thread(again) == thread(messages)
+
+
+@given(talks(), st.data())
+def test_an_edited_message_is_a_branch(messages: list[dict[str, Any]], data: st.DataObject) -> None:
+    at = data.draw(st.sampled_from([i for i, m in enumerate(messages) if m["role"] != "system"]))
+    edited = copy.deepcopy(messages)
+    if edited[at].get("tool_calls"):
+        edited[at]["tool_calls"][0]["function"]["arguments"] = '{"edited": [1]}'
+    else:
+        edited[at]["content"] += "!"
+    assert thread(edited) != thread(messages)
+    assert thread(edited[:at]) == thread(messages[:at])
+
+
+@given(talks(), talks())
+def test_two_talks_have_one_thread_only_if_the_same_was_said(
+    one: list[dict[str, Any]], other: list[dict[str, Any]]
+) -> None:
+    def said(messages: list[dict[str, Any]]) -> list[Any]:
+        return [canonical({**m, "tool_call_id": None}) for m in messages if m["role"] != "system"]
+
+    assert (thread(one) == thread(other)) == (said(one) == said(other))
+
+
+def test_nothing_said_has_no_thread() -> None:
+    assert thread([]) is None and thread([{"role": "system", "content": "x"}]) is None
+
+
+def test_pictures_count() -> None:
+    def picture(url: str) -> dict[str, Any]:
+        parts = [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": url}}]
+        return {"role": "user", "content": parts}
+
+    assert thread([picture("data:a")]) != thread([picture("data:b")])
+    assert thread([picture("data:a")]) == thread([picture("data:a")])
+
+
+def test_a_command_may_have_reminders_after_it() -> None:
+    question, command = {"role": "user", "content": "q"}, {"role": "user", "content": "/rl good"}
+    reminder, system = {"role": "user", "content": REMINDER}, {"role": "system", "content": "x"}
+    assert command_at([question, assistant("a"), command]) == 2
+    assert command_at([question, assistant("a"), command, reminder, system]) == 2
+    assert command_at([question, assistant("a"), command, assistant("rlproxy: …"), question]) is None
+    assert command_at([question, assistant("a"), command, {"role": "tool", "content": "x"}]) is None
+    assert command_at([]) is None
+    messages = [question, assistant("a"), command, reminder, assistant("rlproxy: rated"), question]
+    assert without_commands(messages) == [0, 1, 3, 5]
+
+
+CLAUDE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("body", "session", "user"),
+    [
+        ({}, None, None),
+        ({"user": "ann"}, None, "ann"),
+        ({"session_id": "s", "prompt_cache_key": "k"}, "s", None),
+        ({"prompt_cache_key": "k"}, "k", None),
+        ({"metadata": {"session_id": "m", "user_id": "ann"}, "prompt_cache_key": "k"}, "m", "ann"),
+        ({"metadata": {"user_id": CLAUDE}}, "01234567-89ab-cdef-0123-456789abcdef", None),
+        ({"metadata": {"user_id": '{"device_id": "d", "session_id": "j"}'}}, "j", None),
+        ({"metadata": {"user_id": "{broken"}}, None, "{broken"),
+        ({"metadata": "x", "user": 3, "session_id": ["a"]}, None, None),
+        ({"user": "a\nb", "session_id": "x" * 201}, None, None),
+        ({"user": "Ann Smith"}, None, "Ann Smith"),
+        ({"metadata": {"user_id": '{"session_id": 3}'}}, None, None),
+    ],
+)
+def test_who_a_body_says_it_is(body: dict[str, Any], session: str | None, user: str | None) -> None:
+    assert named(body) == (session, user)
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+# What Claude Code 2.1.329 sent for `/rl good very clear` with the command file of `rlproxy connect`, long texts cut.
+CLAUDE_CODE_COMMAND = [
+    {
+        "role": "user",
+        "content": [
+            text("<system-reminder>\nAs you answer the user's questions, use …\n# gitStatus …\n</system-reminder>"),
+            text("<system-reminder>\nAttribution for git commits and pull requests …\n</system-reminder>\n"),
+            text(
+                "<command-message>rl</command-message>\n<command-name>/rl</command-name>\n"
+                "<command-args>good very clear</command-args>\n"
+            ),
+            text("/rl good very clear\n"),
+        ],
+    },
+    {"role": "system", "content": [text("# Environment\nYou have been invoked in the following environment: …")]},
+]
+# And what Codex 0.169.0 puts before a question.
+CODEX_QUESTION = [
+    {"role": "developer", "content": [{"type": "input_text", "text": "<permissions instructions> …"}]},
+    {
+        "role": "user",
+        "content": [{"type": "input_text", "text": "<environment_context>\n  <cwd>/x</cwd> …\n</environment_context>"}],
+    },
+    {"role": "user", "content": [{"type": "input_text", "text": "hello codex"}]},
+]
+
+
+def test_as_claude_code_and_codex_really_send_it() -> None:
+    assert command_at(CLAUDE_CODE_COMMAND) == 0 and without_commands(CLAUDE_CODE_COMMAND) == [1]
+    assert command_at(CODEX_QUESTION) is None
+    assert thread(CODEX_QUESTION) == thread([{"role": "user", "content": "hello codex"}])
+
+
+def test_the_messages_dialect_tells_claude_codes_session() -> None:
+    body = {"model": "m", "max_tokens": 9, "messages": CLAUDE_CODE_COMMAND, "metadata": {"user_id": CLAUDE}}
+    asked = Messages().parse(body)
+    assert (asked.session, asked.user) == ("01234567-89ab-cdef-0123-456789abcdef", None)
+    at = command_at(asked.messages)
+    assert at is not None and command_of(asked.messages[at]) == "/rl good very clear"

@@ -118,3 +118,13 @@ async def test_what_a_rating_was_given_as_is_kept(proxy: Proxy, rating: Any, sca
     await proxy.chat("a")
     status, stored = await proxy.rate(completion_id="last", rating=rating, **({"scale": scale} if scale else {}))
     assert status == 201 and stored["scale"] == kind
+
+
+async def test_last_is_never_another_users(proxy: Proxy) -> None:
+    mine = (await proxy.chat("a", headers={"x-rl-user": "ann"})).headers["x-rl-completion-id"]
+    theirs = (await proxy.chat("b", headers={"x-rl-user": "bob"})).headers["x-rl-completion-id"]
+    assert (await proxy.rate(completion_id="last", rating="good", rater="ann"))[1]["completion_id"] == mine
+    assert (await proxy.rate(completion_id="last", rating="good"))[1]["completion_id"] == theirs  # the owner's machine
+    assert (await proxy.rate(completion_id="last", rating="good", rater="eve"))[0] == 404
+    nobodys = (await proxy.chat("c")).headers["x-rl-completion-id"]
+    assert (await proxy.rate(completion_id="last", rating="good", rater="ann"))[1]["completion_id"] == nobodys

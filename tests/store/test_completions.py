@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sqlite3
 import time
 from array import array
+from contextlib import closing
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from store import schema
 from store.completions import CHUNK, STOPPED
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.records import Message
@@ -216,3 +220,69 @@ async def messages(store: Store) -> int:
     row = await store._reader.row("SELECT count(*) FROM messages")
     assert row is not None
     return int(row[0])
+
+
+def system(text: str) -> Message:
+    return Message("system", b'"%s"' % text.encode())
+
+
+async def test_a_system_text_that_changes_costs_itself_only(store: Store) -> None:
+    talk = (HELLO, HI, Message("user", b'"more"'))
+    first = (system("Monday"), *talk)
+    second = (system("Tuesday"), HELLO, HI, Message("developer", b'"git"'), Message("user", b'"more"'))
+    await put(store, "a", prompt=first)
+    before = await messages(store)
+    await put(store, "b", prompt=second)
+    assert await messages(store) - before == 2  # "Tuesday" and "git"
+    await put(store, "c", prompt=second)
+    assert await messages(store) - before == 2
+    for id, prompt in (("a", first), ("b", second), ("c", second)):
+        found = await store.completion(id)
+        assert found is not None
+        assert found.new.prompt == prompt  # as it was sent, for training
+    assert [row["messages"][0]["content"] async for row in store.export()] == ["Monday", "Tuesday", "Tuesday"]
+
+
+async def test_system_texts_go_with_the_last_completion_that_has_them(store: Store) -> None:
+    await put(store, "a", "b", prompt=(system("shared"), HELLO))
+    await put(store, "c", prompt=(system("own"),))
+    await store.forget(["a"])
+    assert await messages(store) == 5  # both texts, hello, hi, and hi as an answer to nothing
+    await store.forget(["b", "c"])
+    assert await messages(store) == 0
+
+
+async def test_find_reply_by_its_loose_name(store: Store) -> None:
+    await store.record([new("a")], [end("a", thread=b"loose" + b"." * 11)])
+    assert await store.find_reply(b"loose" + b"." * 11, session=None, user=None) == "a"
+    assert await store.find_reply(chain((HELLO, HI))[-1], session=None, user=None) is None
+
+
+async def test_a_database_from_before_threads_is_read_as_it_was(tmp_path: Path) -> None:
+    prompt = (system("x"), HELLO)
+    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
+        first = files("store").joinpath("migrations/0001_first.sql").read_text(encoding="utf-8")
+        db.executescript(f"{first}; PRAGMA user_version = 1")
+        hashes = chain((*prompt, HI))
+        for at, one in enumerate((*prompt, HI)):
+            db.execute(
+                "INSERT INTO messages VALUES (?, ?, ?, ?)",
+                (hashes[at], hashes[at - 1] if at else None, one.role, one.body),
+            )
+        db.execute(
+            """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model, served_model,
+            turn, turn_rule, streamed, sampling, request, prompt_hash, reply_hash, status, finished_at)
+            VALUES ('old', 'old', 0, 1, 'chat', 'b', 'm', 'm', 'main', 'default', 0, '{}', x'7b7d', ?, ?, 'done', 2)""",
+            (hashes[1], hashes[2]),
+        )
+        db.commit()
+    store = await Store.open(tmp_path)
+    try:
+        found = await store.completion("old")
+        assert found is not None
+        assert found.new.prompt == prompt
+        assert await store.find_reply(hashes[2], session=None, user=None) == "old"
+        await store.forget(["old"])
+        assert await messages(store) == 0
+    finally:
+        await store.close()

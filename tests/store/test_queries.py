@@ -98,4 +98,4 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
                 if key["table"] in ("messages", "completions", "ratings"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 6
+        assert checked == 8

@@ -1,0 +1,122 @@
+"""`rlproxy connect` and `rlproxy disconnect`: what they show, ask and say. The work is `proxy.agents`'."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from config.settings import Settings
+from proxy.agents import connection
+from proxy.agents.connection import Change
+from proxy.agents.known import AGENTS, Home, Link, Setup
+from proxy.agents.places import Unreadable
+from proxy.cli_client import Client
+from proxy.server_address import address
+
+HIDDEN = "**********"
+
+
+class Refused(Exception):
+    """One sentence for the person."""
+
+
+def connect(
+    settings: Settings, agent: str, model: str | None, *, dry_run: bool, yes: bool, quiet: bool
+) -> dict[str, Any]:
+    setup = _known(agent)
+    link = _link(settings, model)
+    home = Home(Path.home(), os.environ)
+    try:
+        plan: Setup = setup(link, home)
+        record = connection.load(settings.home, agent)
+        changes = connection.connecting(plan, record)
+    except Unreadable as error:
+        raise Refused(str(error)) from None
+    done = any(change.changes for change in changes)
+    if not quiet:
+        _show(changes, link.key)
+    if done and not dry_run:
+        _agree(yes or quiet)
+        folders = list(record["folders"]) if record else []
+        folders += [str(p) for c in changes for p in c.file.resolve().parents if not p.exists()]
+        try:
+            connection.save(settings.home, agent, changes, sorted(set(folders)))
+            connection.apply(changes)
+        except OSError as error:
+            raise Refused(
+                f"{agent} was not connected whole ({error}); `rlproxy disconnect {agent}` undoes it."
+            ) from None
+    return {
+        "agent": agent, "url": link.url, "model": link.model, "changed": done, "dry_run": dry_run, "note": plan.note,
+        "files": _files(changes, link.key),
+    }  # fmt: skip
+
+
+def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quiet: bool) -> dict[str, Any]:
+    _known(agent)
+    try:
+        record = connection.load(settings.home, agent)
+        if record is None:
+            raise Refused(f"{agent} is not connected from {settings.home}, so there is nothing to undo.")
+        changes = connection.disconnecting(record)
+    except Unreadable as error:
+        raise Refused(str(error)) from None
+    if not quiet:
+        _show(changes, _key(settings))
+    if not dry_run:
+        _agree(yes or quiet)
+        try:
+            connection.apply(changes)
+        except OSError as error:
+            raise Refused(f"{agent} was not disconnected whole ({error}); the record was kept, try again.") from None
+        connection.tidy(record["folders"])
+        connection.forget(settings.home, agent)
+    return {"agent": agent, "dry_run": dry_run, "files": _files(changes, _key(settings))}
+
+
+def _known(agent: str) -> Any:
+    if agent not in AGENTS:
+        raise Refused(f"I do not know the agent {agent!r}; there are {', '.join(AGENTS)}.")
+    return AGENTS[agent]
+
+
+def _link(settings: Settings, model: str | None) -> Link:
+    """The running proxy knows its model; without one the person must name it."""
+    url = address(settings)
+    host = urlsplit(url).hostname or ""
+    if host in ("0.0.0.0", "::"):  # noqa: S104  it listens everywhere; agents here need one address
+        url = f"http://127.0.0.1:{urlsplit(url).port}"
+    name = model or settings.backend.model or str(Client(settings).call("GET", "/rl/status")["model"])
+    return Link(url, name, _key(settings))
+
+
+def _key(settings: Settings) -> str | None:
+    """Never the admin's: an agent needs to chat and rate."""
+    return settings.server.api_key.get_secret_value() if settings.server.api_key else None
+
+
+def _show(changes: list[Change], key: str | None) -> None:
+    for change in changes:
+        if change.changes:
+            print(_masked(change.diff(), key), end="")
+        if change.how:
+            print(f"{change.file}: {change.how}")
+
+
+def _agree(yes: bool) -> None:
+    if not yes and sys.stdin.isatty() and input("Write this? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Refused("Nothing was written.")
+
+
+def _files(changes: list[Change], key: str | None) -> list[dict[str, Any]]:
+    return [
+        {"file": str(c.file), "changed": c.changes, "how": c.how or None, "diff": _masked(c.diff(), key)}
+        for c in changes
+    ]
+
+
+def _masked(text: str, key: str | None) -> str:
+    return text.replace(key, HIDDEN) if key else text

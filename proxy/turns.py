@@ -1,0 +1,131 @@
+"""Main or side: what the person sees, or what an agent asks on the side (titles, summaries, probes, subagents).
+
+Owns the rules, each with a name that is stored with the completion. The first that fits decides: the header
+`x-rl-turn`, then the settings' own rules (`turns.rules`), then those below, else main. Pure functions.
+
+The prompts below were read in the packages of the agents (docs/agents.md says which versions).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from config.sections import TurnRule
+from proxy.conversations import text_of
+from proxy.errors import BadRequest
+from proxy.spoken import without_blocks
+from store.records import Turn
+from store.tree import ASIDE
+
+HEAD, TAIL = 4000, 2000  # characters of a prompt that are looked at: a task is said first or last
+TINY: Final = 5  # no answer for a person fits in so few tokens
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+
+RULES: Final = (
+    # Headers by which agents themselves say that nobody reads this.
+    TurnRule(name="subagent", header="x-claude-code-agent-id"),
+    TurnRule(name="subagent", header="x-openai-subagent"),
+    TurnRule(name="subagent", header="x-codex-parent-thread-id"),
+    TurnRule(name="subagent", header="x-parent-session-id"),  # opencode
+    TurnRule(name="auxiliary", header="x-claude-code-auxiliary-type"),
+    TurnRule(name="probe", max_tokens=TINY),
+    TurnRule(name="title", system=r"You are a title generator\. You output ONLY a thread title"),  # opencode
+    TurnRule(name="title", system=r"(?i)generate a (concise|short|brief)[^\n]{0,60} title"),
+    TurnRule(name="title", last=r"(?i)^(### Task:\s*)?generate a (concise|short|brief)[^\n]{0,60} (title|name)\b"),
+    TurnRule(name="title", last=r"(?i)^generate a title for this conversation:"),
+    TurnRule(name="title", last=r"(?i)^generate a short kebab-case name"),  # Claude Code
+    TurnRule(name="title", last=r"(?i)reply with a title for the chat that is 3-4 words"),  # Continue
+    TurnRule(name="title", system=r"(?i)Summarize this coding conversation in under 50 characters"),
+    TurnRule(name="topic", system=r"Analyze if this message indicates a new conversation topic"),  # Claude Code
+    TurnRule(name="suggestion", last=r"^\[SUGGESTION MODE:"),  # Claude Code
+    TurnRule(name="summary", last=r"Your task is to create a detailed summary of (the|this) conversation"),
+    TurnRule(name="summary", last=r"CONTEXT CHECKPOINT COMPACTION"),  # Codex
+    TurnRule(name="summary", system=r"You are a helpful AI assistant tasked with summarizing conversations"),
+    TurnRule(name="summary", system=r"context summarization agent"),  # opencode
+    TurnRule(name="summary", system=r"\*Briefly\* summarize this partial conversation about programming"),  # aider
+    TurnRule(name="commit-message", system=r"one-line Git commit messages based on the provided diffs"),  # aider
+    # Open WebUI's tasks all begin so.
+    TurnRule(name="tags", last=r"^### Task:\s*Generate 1-3 broad tags"),
+    TurnRule(name="follow-ups", last=r"^### Task:\s*(Suggest 3-5 relevant follow-up|Predict 3-5 useful messages)"),
+    TurnRule(name="search-query", last=r"^### Task:\s*Analyze the chat history to determine the necessity of"),
+    TurnRule(name="image-prompt", last=r"^### Task:\s*Generate a detailed prompt for am? image generation task"),
+    TurnRule(name="autocomplete", last=r"^### Task:\s*You are an autocompletion system"),
+    TurnRule(name="tool-choice", system=r"^Available Tools: [\s\S]*choose and return the correct tool"),
+    TurnRule(name="no-tools", tools=False),
+)
+
+
+class Decision(NamedTuple):
+    turn: Turn
+    rule: str
+
+
+def turn_of(
+    headers: Mapping[str, str],
+    body: Any,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Any] | None,
+    rules: Sequence[TurnRule] = (),
+) -> Decision:
+    """Raises BadRequest where our header says neither main nor side."""
+    match headers.get("x-rl-turn"):
+        case "main":
+            return Decision("main", "header")
+        case "side":
+            return Decision("side", "header")
+        case None:
+            pass
+        case _:
+            raise BadRequest("The header `x-rl-turn` must be `main` or `side`.", param="x-rl-turn")
+    system, last = _texts(messages)
+    limit, toolless = _limit(body), not tools and _used_tools(messages)
+    for rule in (*rules, *RULES):
+        if (
+            (rule.header is None or bool(headers.get(rule.header)))
+            and (rule.system is None or bool(_pattern(rule.system).search(system)))
+            and (rule.last is None or bool(_pattern(rule.last).search(last)))
+            and (rule.max_tokens is None or (limit is not None and limit <= rule.max_tokens))
+            and (rule.tools is None or toolless != rule.tools)
+        ):
+            return Decision(rule.turn, rule.name)
+    return Decision("main", "default")
+
+
+@lru_cache(maxsize=256)
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text)
+
+
+def _texts(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """The system texts, and what was said last, without agents' blocks; the ends of both."""
+    system = "\n".join(text_of(m) or "" for m in messages if m.get("role") in ASIDE)
+    said = (_text(m) for m in reversed(messages) if m.get("role") == "user")
+    return _ends(system), _ends(next((text for text in said if text), ""))
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [str(part["text"]) for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+    return without_blocks("\n".join(texts))
+
+
+def _ends(text: str) -> str:
+    return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n{text[-TAIL:]}"
+
+
+def _limit(body: Any) -> int | None:
+    """How long the answer may be, in any dialect's word for it."""
+    if not isinstance(body, Mapping):
+        return None
+    options = body.get("options")  # Ollama
+    values = [body.get(key) for key in _LIMITS] + [options.get("num_predict") if isinstance(options, Mapping) else None]
+    limits = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    return min(limits, default=None)
+
+
+def _used_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
+    return any(m.get("role") == "tool" or m.get("tool_calls") for m in messages)

@@ -1,0 +1,169 @@
+"""An SDK's retry: never a second completion, never a wrong answer. Real sockets, and once the real SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from proxy import retries
+from tests.proxy.conftest import Proxy
+
+COUNT = "x-stainless-retry-count"
+
+
+async def send(proxy: Proxy, text: str, count: int, **more: Any) -> tuple[int, bytes, str]:
+    headers = {COUNT: str(count), **more.pop("headers", {})}
+    response = await proxy.chat(text, headers=headers, **more)
+    return response.status, await response.read(), response.headers.get("x-rl-completion-id", "")
+
+
+async def statuses(proxy: Proxy) -> list[str]:
+    return [c.status for c in await proxy.store.completions()]
+
+
+async def test_an_answer_that_got_lost_is_given_again(proxy: Proxy) -> None:
+    first = await send(proxy, "one", 0)
+    for count in (1, 2):  # and again, should that one get lost too
+        assert await send(proxy, "one", count) == first
+    assert len(proxy.backend.requests) == 1 and await statuses(proxy) == ["done"]
+    assert (await proxy.rate(completion_id=first[2], rating="good"))[0] == 201
+
+
+async def test_a_retry_takes_the_place_of_the_try_that_failed(proxy: Proxy) -> None:
+    proxy.backend.mood = "error"
+    assert (await send(proxy, "one", 0))[0] == 500
+    proxy.backend.mood = "well"
+    status, _, id = await send(proxy, "one", 1)
+    assert status == 200 and await statuses(proxy) == ["done"]
+    assert (await proxy.store.completions())[0].new.id == id
+
+
+async def test_a_retry_waits_for_the_try_under_way(proxy: Proxy) -> None:
+    """The first client has given up, which the proxy hears at some time; meanwhile nothing is asked twice."""
+    proxy.backend.mood = "hang"
+    with pytest.raises(TimeoutError):
+        await proxy.http.post(
+            "/v1/chat/completions",
+            json={"model": "fake", "messages": [{"role": "user", "content": "one"}]},
+            headers={COUNT: "0"},
+            timeout=aiohttp.ClientTimeout(total=0.2),
+        )
+    proxy.backend.mood = "well"
+    status, _, _ = await send(proxy, "one", 1)
+    assert status == 200 and await statuses(proxy) == ["done"] and proxy.backend.cancelled == 1
+
+
+async def test_a_retry_beside_a_first_try_that_still_runs_gets_its_answer(proxy: Proxy) -> None:
+    proxy.backend.hold.clear()
+    first = asyncio.create_task(send(proxy, "one", 0))
+    while not proxy.backend.requests:
+        await asyncio.sleep(0.01)
+    second = asyncio.create_task(send(proxy, "one", 1))
+    await asyncio.sleep(0.05)
+    proxy.backend.hold.set()
+    assert await first == await second
+    assert len(proxy.backend.requests) == 1 and await statuses(proxy) == ["done"]
+
+
+async def test_a_retry_that_gives_up_too_leaves_the_first_try_to_the_next(proxy: Proxy) -> None:
+    proxy.backend.hold.clear()
+    first = asyncio.create_task(send(proxy, "one", 0))
+    while not proxy.backend.requests:
+        await asyncio.sleep(0.01)
+    second = asyncio.create_task(send(proxy, "one", 1))
+    await asyncio.sleep(0.05)
+    second.cancel()
+    await asyncio.wait({second})
+    await asyncio.sleep(0.05)
+    third = asyncio.create_task(send(proxy, "one", 2))
+    await asyncio.sleep(0.05)
+    proxy.backend.hold.set()
+    assert await first == await third
+    assert len(proxy.backend.requests) == 1 and await statuses(proxy) == ["done"]
+
+
+async def test_a_stream_is_asked_for_again_and_replaces_its_row(proxy: Proxy) -> None:
+    await send(proxy, "one", 0, stream=True)
+    status, raw, id = await send(proxy, "one", 1, stream=True)
+    assert status == 200 and raw.endswith(b"[DONE]\n\n")
+    assert [c.new.id for c in await proxy.store.completions()] == [id]
+
+
+async def test_what_somebody_rated_stays(proxy: Proxy) -> None:
+    _, _, id = await send(proxy, "one", 0, stream=True)
+    await proxy.rate(completion_id=id, rating="bad")
+    await send(proxy, "one", 1, stream=True)
+    assert len(await statuses(proxy)) == 2 and await proxy.store.live_rating(id, "owner") is not None
+
+
+async def test_the_rows_of_all_choices_are_replaced(proxy: Proxy) -> None:
+    proxy.backend.mood = "error"
+    await send(proxy, "one", 0, n=3)
+    proxy.backend.mood = "well"
+    await send(proxy, "one", 1, n=3)
+    assert await statuses(proxy) == ["done"] * 3
+
+
+async def test_an_id_of_the_clients_own_survives_its_retry(proxy: Proxy) -> None:
+    proxy.backend.mood = "error"
+    await send(proxy, "one", 0, headers={"x-rl-completion-id": "mine"})
+    proxy.backend.mood = "well"
+    status, _, id = await send(proxy, "one", 1, headers={"x-rl-completion-id": "mine"})
+    assert (status, id) == (200, "mine") and await statuses(proxy) == ["done"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"headers": {"x-rl-session": "t"}},
+        {"headers": {"authorization": "Bearer b"}},
+        {"temperature": 1},
+        {"text": "two"},
+    ],
+)
+async def test_another_request_is_no_retry_of_this(proxy: Proxy, other: dict[str, Any]) -> None:
+    _, _, first = await send(proxy, "one", 0)
+    _, _, second = await send(proxy, other.pop("text", "one"), 1, **other)
+    assert first != second and len(proxy.backend.requests) == 2
+
+
+async def test_the_same_question_twice_is_two_completions(proxy: Proxy) -> None:
+    for headers in ({COUNT: "0"}, {COUNT: "0"}, {}, {COUNT: "one"}):
+        await proxy.chat("one", headers=headers)
+    assert await statuses(proxy) == ["done"] * 4
+
+
+async def test_two_equal_requests_and_the_one_that_failed(proxy: Proxy) -> None:
+    """The retry is for the try that got no answer, not for its twin that did."""
+    proxy.backend.mood = "error"
+    await send(proxy, "one", 0)
+    proxy.backend.mood = "well"
+    _, _, twin = await send(proxy, "one", 0)
+    _, _, retried = await send(proxy, "one", 1)
+    assert twin != retried and await statuses(proxy) == ["done", "done"]
+
+
+async def test_the_real_sdk(proxy: Proxy) -> None:
+    """openai-python against a backend that fails twice: one answer, one row."""
+    client = openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="x", max_retries=3)
+    proxy.backend.fail_next = 2
+    try:
+        answer = await client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "hello"}])
+    finally:
+        await client.close()
+    assert answer.choices[0].message.content == "You said: hello "
+    assert len(proxy.backend.requests) == 3 and [c.new.id for c in await proxy.store.completions()] == [answer.id]
+
+
+async def test_what_is_kept_has_an_end(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "KEPT_BYTES", 2000)
+    ids = [(await send(proxy, f"{i} " + "word " * 100, 0))[2] for i in range(5)]
+    again = {i: (await send(proxy, f"{i} " + "word " * 100, 1))[2] for i in (4, 0)}
+    assert ids[4] == again[4] and ids[0] != again[0]
+    assert await statuses(proxy) == ["done"] * 5  # the rows of those asked afresh were replaced
+    monkeypatch.setattr(retries, "KEPT_S", -1.0)
+    assert (await send(proxy, "4 " + "word " * 100, 2))[2] != ids[4]
