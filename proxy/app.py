@@ -20,7 +20,7 @@ from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
 from proxy.control import Control
-from proxy.dialects import DIALECTS, Dialect
+from proxy.dialects import DIALECTS, Dialect, dialect_at
 from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.exchange import Parts
@@ -30,7 +30,9 @@ from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
 from proxy.models import Models
 from proxy.relay import Relay
+from proxy.spoken import Spoken
 from proxy.status import StatusReport
+from proxy.stored_responses import StoredResponses
 from proxy.swap import Swap
 from store.errors import StoreError
 from store.store import Store
@@ -49,11 +51,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
     events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
     swap = Swap(store, backend, tasks, events)
+    spoken = Spoken(backend.capabilities)
     feedback = Feedback(store, events, metrics)
     learner = Learner(settings, store, backend, swap, launcher, events, metrics, tasks, lambda: relay.last_request)
-    status = StatusReport(store, backend, swap, learner, health)
+    status = StatusReport(store, backend, swap, learner, health, spoken)
     commands = ChatCommands(store, feedback, status.text)
-    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health), commands)
+    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, spoken), commands)
+    stored = StoredResponses(store, relay)
     models = Models(store, backend, swap)
     control = Control(store, backend, swap, learner, status, events, metrics)
 
@@ -66,6 +70,8 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
         [
             *(web.post(p + path, _data(relay, d)) for d in DIALECTS for path in d.paths for p in ("", "/s/{session}")),
             *(web.get(p + "/v1/models", models.list) for p in ("", "/s/{session}")),
+            *(web.get(p + "/v1/responses/{id}", stored.get) for p in ("", "/s/{session}")),
+            *(web.delete(p + "/v1/responses/{id}", stored.delete) for p in ("", "/s/{session}")),
             web.post("/v1/feedback", feedback.post),
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
@@ -148,11 +154,12 @@ async def _front(request: web.Request) -> web.Response:
 
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """One shape for everything that goes wrong before an answer has begun."""
+    """One shape for everything that goes wrong before an answer has begun; on data routes the dialect's own."""
     try:
         return await handler(request)
     except ProxyError as error:
-        return error.response()
+        dialect = dialect_at(request.path) if request.method == "POST" else None
+        return error.response(dialect.error(error) if dialect else None)
     except StoreError as error:
         return StorageFailed(f"The store did not take it: {error}").response()
     except web.HTTPNotFound:

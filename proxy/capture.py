@@ -15,7 +15,7 @@ from dataclasses import replace
 import structlog
 
 from proxy.conversations import canonical
-from proxy.dialects import Dialect, Reply
+from proxy.dialects import CHAT, Dialect, Reply
 from proxy.metrics import Metrics
 from proxy.wire import loads
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
@@ -51,18 +51,21 @@ class Health:
 class Capture:
     """The completions of one request, from sent to committed."""
 
-    def __init__(
-        self, store: Store, metrics: Metrics, health: Health, dialect: Dialect, first: NewCompletion, n: int
-    ) -> None:
+    def __init__(self, store: Store, metrics: Metrics, health: Health, first: NewCompletion, n: int) -> None:
         self.id = first.request_id
         self._store = store
         self._metrics = metrics
         self._health = health
-        self._fold = dialect.fold()
-        self._dialect = dialect
+        self._dialect: Dialect = CHAT
+        self._fold = CHAT.fold()
+        self._translated = False
         self._broken: str | None = None
         self._rows = [replace(first, id=choice_id(first.request_id, i), choice=i) for i in range(n)]
         self._begun: asyncio.Future[None] | None = None
+
+    def reads(self, dialect: Dialect, *, translated: bool) -> None:
+        """Say what the backend answers in, before the first byte of the answer."""
+        self._dialect, self._fold, self._translated = dialect, dialect.fold(), translated
 
     async def begin(self, *, wait: bool) -> None:
         """Queue the rows; with `wait` until they are stored. Raises DuplicateCompletion then."""
@@ -100,6 +103,8 @@ class Capture:
     async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
         """Commit what came; returns when it is on disk, or False where the disk did not take it."""
         found = {r.index: r for r in (self._fold.replies() if replies is None else replies)}
+        if status == "done" and self._fold.failed:
+            status, error = "error", self._fold.failed
         if status == "done" and not found:
             status, error = "error", error or self._broken or "the backend answered nothing"
         rows = [self._ended(row, found.get(row.choice), status, error) for row in self._rows]
@@ -121,7 +126,14 @@ class Capture:
         if reply is None:
             missing = error or (None if status != "done" else "the backend sent no such choice")
             ended: Status = "error" if status == "done" else status
-            return FinishedCompletion(row.id, ended, time.time(), error=missing, inexact_reason=self._broken)
+            return FinishedCompletion(
+                row.id,
+                ended,
+                time.time(),
+                error=missing,
+                inexact_reason=self._broken,
+                translated=self._translated,
+            )
         reason = self._broken or reply.inexact_reason()
         return FinishedCompletion(
             id=row.id,
@@ -137,4 +149,5 @@ class Capture:
             exact=reason is None,
             inexact_reason=reason,
             error=error,
+            translated=self._translated,
         )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import aiohttp
@@ -19,11 +21,15 @@ from proxy.capture import new_id
 from proxy.chat_command import ChatCommands
 from proxy.conversations import Speaker, canonical, is_command, speaker, without_commands
 from proxy.dialects import Asked, Dialect
-from proxy.errors import BadRequest, ProxyError, TooLarge
-from proxy.exchange import GONE, Exchange, Parts, end_to_end, upstream_path
+from proxy.earlier import EarlierAnswers
+from proxy.errors import BadRequest, ProxyError, StorageFailed, TooLarge
+from proxy.exchange import GONE, Exchange, Parts
 from proxy.security import ROLE
 from proxy.swap import Lease
+from proxy.upstream import end_to_end, upstream_path
+from proxy.ways import Question
 from proxy.wire import dumps, loads
+from store.errors import StoreError
 from store.records import NewCompletion
 
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -33,6 +39,7 @@ class Relay:
     def __init__(self, parts: Parts, commands: ChatCommands) -> None:
         self.parts = parts
         self._commands = commands
+        self._earlier = EarlierAnswers(parts.store)
         self.last_request = 0.0  # Unix seconds; the learner waits for quiet
 
     # The captured routes
@@ -43,7 +50,10 @@ class Relay:
         try:
             response = await self._data(request, dialect, started)
         except ProxyError as error:
-            response = error.response()
+            response = error.response(dialect.error(error))
+        except StoreError as error:
+            failed = StorageFailed(f"The store did not take it: {error}")
+            response = failed.response(dialect.error(failed))
         self.parts.metrics.requests.labels(dialect.name, str(response.status)).inc()
         return response
 
@@ -53,30 +63,39 @@ class Relay:
             body = loads(raw)
         except ValueError as error:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        asked = dialect.parse(body)
+        given, asked = body, dialect.parse(body)
+        add: dict[str, bytes] = {}
+        previous = asked.previous
+        if dialect.goes_on:
+            add = await self._earlier.spelled_out(dialect, body, request.headers.get("x-rl-user") or asked.user)
+            body, asked = _with(dialect, body, asked, add)
         who = speaker(request.headers, path_session=request.match_info.get("session"), user=asked.user)
-        if is_command(asked.messages[-1]):
-            return await self._command(request, dialect, asked, who)
+        if asked.messages and is_command(asked.messages[-1]):
+            return await self._command(request, dialect, replace(asked, previous=previous), who)
         kept = without_commands(asked.messages)
-        if not kept:
+        if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         await self.parts.backend.ready()
         lease = await self.parts.swap.acquire(asked.model)
-        exchange = Exchange(self.parts, request, dialect, asked, lease, started)
         try:
-            add = {} if len(kept) == len(asked.messages) else dialect.keep(body, asked, kept)
-            messages = [asked.messages[i] for i in kept]
+            if len(kept) < len(asked.messages):
+                less = dialect.keep(body, asked, kept)
+                add |= less
+                body, asked = _with(dialect, body, asked, less)
+            question = Question(raw, add, body, replace(asked, previous=previous))
+            exchange = Exchange(self.parts, request, dialect, question, lease, started)
             if request.headers.get("x-rl-capture") != "off":
-                add |= self.parts.backend.capabilities.asks
-                await exchange.capture_as(_row(request, dialect, asked, who, lease, messages, body, self.parts.backend))
-            return await exchange.run(raw, add)
+                await exchange.capture_as(_row(request, dialect, asked, who, lease, given, self.parts.backend))
+            return await exchange.run()
         finally:
             lease.release()
 
     async def _command(self, request: web.Request, dialect: Dialect, asked: Asked, who: Speaker) -> web.StreamResponse:
         """A `/rl` line: answered here, never sent to the model, never stored as a completion."""
-        text = await self._commands.answer(asked.messages, who, role=request[ROLE])
-        kind, pieces = dialect.answer(text, id=new_id(), asked=asked, created=int(time.time()))
+        messages = await self._earlier.as_answered(asked, who.user)
+        text = await self._commands.answer(messages, who, role=request[ROLE])
+        id = self._earlier.local_id(dialect, asked)
+        kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)
         for piece in pieces:
@@ -119,7 +138,6 @@ def _row(
     asked: Asked,
     who: Speaker,
     lease: Lease,
-    messages: list[dict[str, Any]],
     body: dict[str, Any],
     backend: Backend,
 ) -> NewCompletion:
@@ -141,10 +159,20 @@ def _row(
         turn=who.turn,
         turn_rule=who.turn_rule,
         streamed=asked.stream,
-        prompt=tuple(canonical(m) for m in messages),
-        request=dumps({k: v for k, v in body.items() if k != "messages"}),
+        prompt=tuple(canonical(m) for m in asked.messages),
+        request=dumps({k: v for k, v in body.items() if k not in dialect.carriers}),
         sampling={**backend.served.sampling, **asked.sampling},
     )
+
+
+def _with(
+    dialect: Dialect, body: dict[str, Any], asked: Asked, changed: Mapping[str, bytes]
+) -> tuple[dict[str, Any], Asked]:
+    """The request with these members in place, read again."""
+    if not changed:
+        return body, asked
+    body = {**body, **{key: loads(value) for key, value in changed.items()}}
+    return body, dialect.parse(body)
 
 
 async def _body(request: web.Request, limit: int) -> bytes:

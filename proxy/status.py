@@ -6,20 +6,25 @@ from typing import Any
 
 from proxy.backends.base import Backend
 from proxy.capture import Health
+from proxy.dialects import DIALECTS
 from proxy.errors import ProxyError
 from proxy.learner import Learner
+from proxy.spoken import Spoken
 from proxy.swap import Swap
 from store.records import Run
 from store.store import Store
 
 
 class StatusReport:
-    def __init__(self, store: Store, backend: Backend, swap: Swap, learner: Learner, health: Health) -> None:
+    def __init__(
+        self, store: Store, backend: Backend, swap: Swap, learner: Learner, health: Health, spoken: Spoken
+    ) -> None:
         self._store = store
         self._backend = backend
         self._swap = swap
         self._learner = learner
         self._health = health
+        self._spoken = spoken
 
     async def full(self) -> dict[str, Any]:
         fresh, runs = await self._learner.fresh(), await self._store.runs(limit=1)
@@ -38,6 +43,7 @@ class StatusReport:
                 "adapters": self._backend.capabilities.adapters,
                 "exact": self._backend.capabilities.token_ids and self._backend.capabilities.logprobs,
                 "lacks": self._backend.capabilities.why_not or None,
+                "dialects": self._spoken.table(d.name for d in DIALECTS),
             },
             "ratings": {
                 "fresh": fresh.total,

@@ -53,11 +53,11 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
         db.execute(
             """UPDATE completions SET status = ?, finished_at = ?, reply_hash = ?, text = ?,
             finish_reason = ?, usage = ?, prompt_token_ids = ?, token_ids = ?, logprobs = ?, exact = ?,
-            inexact_reason = ?, error = ? WHERE id = ?""",
+            inexact_reason = ?, error = ?, translated = ? WHERE id = ?""",
             (
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage),
                 pack(IDS, end.prompt_token_ids), pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs),
-                end.exact, end.inexact_reason, end.error, end.id,
+                end.exact, end.inexact_reason, end.error, end.translated, end.id,
             ),
         )  # fmt: skip
 

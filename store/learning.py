@@ -1,6 +1,7 @@
 """Which ratings a run may take, and the claim that takes them: each rating trains once.
 
-A rating is fresh while it is live, its completion has a reply of a version that is ours, and no run has it.
+A rating is fresh while it is live, its completion has a reply of a version that is ours, and no run has it. A
+completion of raw text has no chat template to be rendered with: it trains on its exact ids or not at all.
 Runs that were rejected, empty or failed have given theirs back. Not here: what becomes of a run (`runs`).
 """
 
@@ -20,6 +21,7 @@ from store.rows import to_rating, to_run
 
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND c.version IS NOT NULL
+AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
 AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
                 WHERE s.rating_id = r.id AND u.status IN ('claimed', 'running', 'done'))"""
 NEAR = "abs(:live - c.version) <= :gap"  # after a rollback a version may be above the live one

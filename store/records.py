@@ -63,6 +63,7 @@ class FinishedCompletion:
     exact: bool = False
     inexact_reason: str | None = None
     error: str | None = None
+    translated: bool = False  # asked for as chat completions, said again in the client's dialect
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ def _end(row: sqlite3.Row) -> FinishedCompletion:
         exact=bool(row["exact"]),
         inexact_reason=row["inexact_reason"],
         error=row["error"],
+        translated=bool(row["translated"]),
     )
 
 
