@@ -64,7 +64,8 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
         middlewares=[_errors, security.middleware(settings.server)],
-        handler_args={"max_line_size": HEADER_LIMIT, "max_field_size": HEADER_LIMIT},
+        # What only passes through is not unpacked; the data routes do it themselves.
+        handler_args={"max_line_size": HEADER_LIMIT, "max_field_size": HEADER_LIMIT, "auto_decompress": False},
     )
     app.add_routes(
         [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -134,6 +135,9 @@ class Capture:
                 inexact_reason=self._broken,
                 translated=self._translated,
             )
+        if not _are_numbers(reply):  # what the store cannot take must not cost the client its answer
+            self._broken = self._broken or "the backend sent token ids or log-probs that are none"
+            reply = replace(reply, prompt_token_ids=None, token_ids=None, logprobs=None)
         reason = self._broken or reply.inexact_reason()
         return FinishedCompletion(
             id=row.id,
@@ -151,3 +155,12 @@ class Capture:
             error=error,
             translated=self._translated,
         )
+
+
+def _are_numbers(reply: Reply) -> bool:
+    try:
+        array("i", [*(reply.prompt_token_ids or ()), *(reply.token_ids or ())])
+        array("f", reply.logprobs or ())
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True

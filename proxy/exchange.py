@@ -8,6 +8,7 @@ requests come here to relay.
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -43,6 +44,7 @@ log = structlog.get_logger()
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 KEEPALIVE: Final = b": keepalive\n\n"
+LARGE: Final = 1 << 20
 
 
 @dataclass
@@ -199,7 +201,7 @@ class Exchange:
         for last_try in (False, True):
             try:
                 return await parts.http.post(
-                    url, data=body, headers=headers, allow_redirects=False, auto_decompress=True
+                    url, data=_sendable(body), headers=headers, allow_redirects=False, auto_decompress=True
                 )
             except aiohttp.ServerDisconnectedError as error:
                 if last_try:
@@ -328,3 +330,8 @@ class Exchange:
         replies = self._capture.whole(whole) if whole is not None else None
         # Shielded: a client that goes away in this moment does not undo what it has already been sent.
         await asyncio.shield(self._capture.finish(status, replies, error=error))
+
+
+def _sendable(body: bytes) -> bytes | io.BytesIO:
+    """A large body goes out in pieces, so that others are served between them."""
+    return body if len(body) < LARGE else io.BytesIO(body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -32,6 +33,7 @@ from proxy.wire import dumps, loads
 from store.errors import StoreError
 from store.records import NewCompletion
 
+_WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -176,7 +178,25 @@ def _with(
 
 
 async def _body(request: web.Request, limit: int) -> bytes:
+    """The body, unpacked. Raises TooLarge, BadRequest."""
     try:
-        return await request.read()
+        raw = await request.read()
     except web.HTTPRequestEntityTooLarge:
-        raise TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.") from None
+        raise _too_large(limit) from None
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding == "identity":
+        return raw
+    if encoding not in _WINDOWS:
+        raise BadRequest(f"A body in content-encoding {encoding} is not read here; send it plain, or as gzip.")
+    unpack = zlib.decompressobj(_WINDOWS[encoding])
+    try:
+        body = unpack.decompress(raw, limit)
+    except zlib.error as error:
+        raise BadRequest(f"The body is no {encoding} ({error}).") from None
+    if unpack.unconsumed_tail:
+        raise _too_large(limit)
+    return body
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")

@@ -20,7 +20,7 @@ from proxy.dialects.responses_object import completions_of, from_usage, reply_it
 from proxy.dialects.responses_renderer import ResponsesRenderer
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
-from proxy.wire import EACH, Rules, loads
+from proxy.wire import EACH, HIDDEN, Rules, loads
 
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 
@@ -112,9 +112,9 @@ class Responses(Dialect):
         if not asked.wants_token_ids:
             response["input_messages"] = response["output_messages"] = b"null"
         if not asked.wants_logprobs:
-            parts = {"content": {EACH: {"logprobs": b"null"}}}
+            parts = {"content": {EACH: {"logprobs": HIDDEN}}}
             response["output"] = {EACH: parts}
-            event |= {"item": parts, "part": {"logprobs": b"null"}, "logprobs": b"[]"}
+            event |= {"item": parts, "part": {"logprobs": HIDDEN}, "logprobs": b"[]"}
         return {**response, **event}
 
     def error_event(self, error: ProxyError) -> bytes:

@@ -207,7 +207,7 @@ class FakeBackend:
         if (body.get("stream_options") or {}).get("include_usage"):
             usage = {**head, "choices": [], "usage": _usage(choices[0])}
             await response.write(b"data: " + json.dumps(usage).encode() + b"\n\n")
-        if self.mood != "stop-without-done":
+        if self.mood not in ("stop-without-done", "no-done"):
             await response.write(b": a comment\n\ndata: [DONE]\n\n")
         await response.write_eof()
         return response

@@ -61,6 +61,8 @@ async def _sse(request: web.Request, events: list[dict[str, Any]], *, named: boo
 
 
 async def completions(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    if fake.mood == "refuse-logprobs" and body.get("logprobs") is not None:
+        return web.json_response({"error": {"message": "logprobs are not supported"}}, status=400)
     prompt = body["prompt"]
     prompts = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
     choices = [_choice(body, p, i * (body.get("n") or 1) + j) for i, p in enumerate(prompts)
@@ -68,7 +70,7 @@ async def completions(fake: Any, request: web.Request, body: dict[str, Any]) -> 
     head = {"id": "cmpl-7", "object": "text_completion", "created": 1, "model": body["model"]}
     if not body.get("stream"):
         return web.json_response({**head, "choices": choices, "usage": {"prompt_tokens": 2, "completion_tokens": 3}})
-    chunks = [{**head, "choices": [piece]} for choice in choices for piece in _pieces(choice)]
+    chunks = [{**head, "choices": [piece]} for choice in choices for piece in _pieces(body, choice)]
     return await _sse(request, chunks, named=False)
 
 
@@ -91,16 +93,18 @@ def _choice(body: dict[str, Any], prompt: Any, index: int) -> dict[str, Any]:
     }
 
 
-def _pieces(choice: dict[str, Any]) -> list[dict[str, Any]]:
-    """One chunk a word."""
+def _pieces(body: dict[str, Any], choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """One chunk a word; an echoed prompt comes with the first."""
+    head = len(body["prompt"]) if body.get("echo") else 0
+    words = choice["text"][head:].split(" ")[:-1]
+    extra = 1 if head else 0
     found: list[dict[str, Any]] = []
-    words = choice["text"].split(" ")[:-1]
     for n, word in enumerate(words):
-        lps = choice["logprobs"]
+        lps, lo, hi = choice["logprobs"], n + extra if n else 0, n + extra + 1
         found.append({
             "index": choice["index"],
-            "text": word + " ",
-            "logprobs": lps and {"tokens": [word + " "], "token_logprobs": [lps["token_logprobs"][n]],
+            "text": (choice["text"][:head] if n == 0 else "") + word + " ",
+            "logprobs": lps and {"tokens": lps["tokens"][lo:hi], "token_logprobs": lps["token_logprobs"][lo:hi],
                                  "top_logprobs": [], "text_offset": []},
             "finish_reason": "stop" if n == len(words) - 1 else None,
             "token_ids": choice["token_ids"] and [choice["token_ids"][n]],
