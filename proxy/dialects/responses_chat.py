@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import structlog
+
 from proxy.dialects.responses_items import full_name
 from proxy.errors import BadRequest, UnknownPrevious
+
+log = structlog.get_logger()
 
 # Members with a meaning of their own here; all others (top_k, seed, stop, chat_template_kwargs, …) go on as they are.
 _OWN: Final = frozenset(
@@ -21,6 +25,7 @@ _OWN: Final = frozenset(
     "enable_response_messages parallel_tool_calls".split()
 )
 _UNSAYABLE: Final = ("background", "conversation", "prompt")
+_TOOLS: Final = ("function", "custom", "namespace")
 LOGPROBS: Final = "message.output_text.logprobs"
 
 
@@ -120,6 +125,8 @@ def _response_format(form: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _choose_tools(body: Mapping[str, Any], chat: dict[str, Any]) -> None:
     """`tools`, `tool_choice`, `parallel_tool_calls`. Raises BadRequest where a tool is forced that is not there."""
     tools, choice = tools_of(body), body.get("tool_choice")
+    if left := [t.get("type") for t in body.get("tools") or () if t.get("type") not in _TOOLS]:
+        log.info("built-in tools are left out: chat completions have none", tools=left)
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = tools_of({"tools": choice.get("tools")})
         tools = {name: tool for name, tool in tools.items() if name in allowed}
