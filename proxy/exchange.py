@@ -275,10 +275,13 @@ class Exchange:
 
     async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
         out = bytearray()
-        for event in events:
-            if not self._way.reads.terminal(event):
-                out += self._seen(event)
-            elif not (self._way.translated and self._finished):
+        try:
+            for event in events:
+                if self._way.translated and self._finished:
+                    return  # the client has had its end
+                if not self._way.reads.terminal(event):
+                    out += self._seen(event)
+                    continue
                 self._fold(event)
                 before, last = self._way.end(event)
                 if out or before:
@@ -286,8 +289,9 @@ class Exchange:
                     out.clear()
                 await self._finish("done")
                 out += last
-        if out:
-            await response.write(bytes(out))
+        finally:
+            if out:  # also where a later event of the same piece broke the stream
+                await response.write(bytes(out))
 
     def _seen(self, event: Event) -> bytes:
         self._fold(event)

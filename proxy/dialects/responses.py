@@ -48,7 +48,7 @@ class Responses(Dialect):
             wants_logprobs=LOGPROBS in include,
             wants_token_ids=body.get("enable_response_messages") is True,
             wants_usage=True,
-            session=None,
+            session=_session(body),
             user=typed(body, "user", str, "") or None,
             origins=tuple(origins),
             tools=[tool.chat for tool in tools_of(body).values()] or None,
@@ -226,6 +226,13 @@ def _items(body: Mapping[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(item, dict) or (message and not isinstance(item.get("role"), str) and not item.get("id")):
             raise BadRequest(f"`input[{i}]` must be an item with a `type`, or a message with a `role`.", param="input")
     return given
+
+
+def _session(body: Mapping[str, Any]) -> str | None:
+    """Codex names its session in every request."""
+    client = body.get("client_metadata")
+    session = client.get("session_id") if isinstance(client, dict) else None
+    return session if isinstance(session, str) else None
 
 
 def _lists(body: Mapping[str, Any]) -> None:

@@ -19,10 +19,7 @@ log = structlog.get_logger()
 
 # Members with a meaning of their own here; all others (top_k, seed, stop, chat_template_kwargs, …) go on as they are.
 _OWN: Final = frozenset(
-    "background context_management conversation include input instructions max_output_tokens max_tool_calls metadata "  # noqa: SIM905
-    "moderation previous_response_id prompt prompt_cache_key prompt_cache_options prompt_cache_retention reasoning "
-    "safety_identifier service_tier store stream_options text tool_choice tools top_logprobs truncation "
-    "enable_response_messages parallel_tool_calls".split()
+    ["background", "client_metadata", "context_management", "conversation", "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "moderation", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "store", "stream_options", "text", "tool_choice", "tools", "top_logprobs", "truncation", "enable_response_messages", "parallel_tool_calls"]
 )
 _UNSAYABLE: Final = ("background", "conversation", "prompt")
 _TOOLS: Final = ("function", "custom", "namespace")
@@ -104,13 +101,20 @@ def to_chat(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> d
 
 def _one_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Many templates take one system message, at the beginning; agents send instructions and developer messages."""
-    first = 0
-    while first < len(messages) and messages[first].get("role") == "system":
-        first += 1
-    rest = [dict(m) for m in messages[first:]]
-    if first < 2 or not all(isinstance(m.get("content"), str) for m in messages[:first]):
-        return [*(dict(m) for m in messages[:first]), *rest]
-    return [{"role": "system", "content": "\n\n".join(m["content"] for m in messages[:first])}, *rest]
+    texts: list[str] = []
+    rest = [dict(m) for m in messages]
+    while rest and rest[0].get("role") == "system" and (found := _texts(rest[0].get("content"))) is not None:
+        texts += found
+        del rest[0]
+    return [{"role": "system", "content": "\n\n".join(texts)}, *rest] if texts else rest
+
+
+def _texts(content: Any) -> list[str] | None:
+    """None where it is not text alone."""
+    if isinstance(content, str):
+        return [content]
+    parts = [part.get("text") for part in content if part.get("type") == "text"] if isinstance(content, list) else []
+    return parts if parts and len(parts) == len(content) else None
 
 
 def _response_format(form: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -198,6 +198,8 @@ class FakeBackend:
                     assert request.transport is not None
                     request.transport.abort()
                     return response
+                if self.mood == "error-event" and n == 2:
+                    await response.write(b'data: {"error": {"message": "out of memory", "code": 500}}\n\n')
                 if self.mood == "garbage" and n == 2:
                     await response.write(b"data: {not json at all\n\n")
                 last = n == len(words) - 1

@@ -318,10 +318,14 @@ async def test_built_in_tools_that_nobody_forces_are_left_out(proxy: Proxy, clie
 
 async def test_developer_messages_join_the_instructions(proxy: Proxy, client: AsyncOpenAI) -> None:
     """As Codex sends them; many templates take one system message, and only at the beginning."""
-    asked: Any = [{"role": "developer", "content": "Sandbox."}, {"role": "user", "content": "x"}]
-    await client.responses.create(model="fake", input=asked, instructions="You are Codex.")
+    parts = [{"type": "input_text", "text": "Sandbox."}, {"type": "input_text", "text": "Skills."}]
+    asked: Any = [{"role": "developer", "content": parts}, {"role": "user", "content": "x"}]
+    extra = {"client_metadata": {"session_id": "s1"}}
+    await client.responses.create(model="fake", input=asked, instructions="You are Codex.", extra_body=extra)
     sent = proxy.backend.requests[-1]["messages"]
-    assert [m["role"] for m in sent] == ["system", "user"] and sent[0]["content"] == "You are Codex.\n\nSandbox."
+    assert [m["role"] for m in sent] == ["system", "user"]
+    assert sent[0]["content"] == "You are Codex.\n\nSandbox.\n\nSkills."
+    assert "client_metadata" not in proxy.backend.requests[-1]
 
 
 async def test_images(proxy: Proxy, client: AsyncOpenAI) -> None:

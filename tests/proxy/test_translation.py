@@ -174,6 +174,16 @@ async def test_cut_off_mid_stream(proxy: Proxy) -> None:
     assert events(raw)[-1] == b"[DONE]"  # the fake's own route has no such mood
 
 
+async def test_an_error_inside_a_stream(proxy: Proxy) -> None:
+    proxy.backend.mood = "error-event"
+    _, raw, id = await ask(proxy, "responses", stream=True)
+    assert b'"delta":"said: "' in raw and b"out of memory" in raw and b"event: response.failed" in raw
+    assert b"response.completed" not in raw
+    found = await proxy.store.completion(id)
+    assert found is not None and found.end is not None
+    assert found.status == "partial" and found.end.text == "You said: "
+
+
 async def test_a_stream_that_just_ends_whole(proxy: Proxy) -> None:
     proxy.backend.mood = "no-done"
     _, raw, id = await ask(proxy, "responses", stream=True)
