@@ -18,9 +18,13 @@ from proxy.errors import BadRequest, UnknownPrevious
 log = structlog.get_logger()
 
 # Members with a meaning of their own here; all others (top_k, seed, stop, chat_template_kwargs, …) go on as they are.
-_OWN: Final = frozenset(
-    ["background", "client_metadata", "context_management", "conversation", "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "moderation", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "store", "stream_options", "text", "tool_choice", "tools", "top_logprobs", "truncation", "enable_response_messages", "parallel_tool_calls"]
-)
+_OWN: Final = frozenset((
+    "background", "client_metadata", "context_management", "conversation", "include", "input", "instructions",
+    "max_output_tokens", "max_tool_calls", "metadata", "moderation", "previous_response_id", "prompt",
+    "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning", "safety_identifier",
+    "service_tier", "store", "stream_options", "text", "tool_choice", "tools", "top_logprobs", "truncation",
+    "enable_response_messages", "parallel_tool_calls",
+))  # fmt: skip
 _UNSAYABLE: Final = ("background", "conversation", "prompt")
 _TOOLS: Final = ("function", "custom", "namespace")
 LOGPROBS: Final = "message.output_text.logprobs"
