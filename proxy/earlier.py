@@ -67,12 +67,15 @@ class EarlierAnswers:
 
     @staticmethod
     def local_id(dialect: Dialect, asked: Asked) -> str:
-        """The id of a local answer, which a next request may go on from."""
-        if dialect.goes_on and asked.previous is not None:
-            return asked.previous.partition(_OURS)[0] + "." + new_id()
-        if dialect.goes_on and len(asked.messages) == 1:
-            return f"{START}.{new_id()}"
-        return new_id()
+        """The id of a local answer; a next request may go on from it where it stands for all that was said.
+
+        `asked` is the request as it came, before anything was spelled out.
+        """
+        alone = sum(message.get("role") != "system" for message in asked.messages) == 1
+        if not (dialect.goes_on and alone):
+            return new_id()
+        root = START if asked.previous is None else asked.previous.partition(_OURS)[0]
+        return f"{root}.{new_id()}"
 
 
 def with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:

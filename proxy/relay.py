@@ -66,14 +66,15 @@ class Relay:
         except ValueError as error:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
         given, asked = body, dialect.parse(body)
+        as_came = asked
         add: dict[str, bytes] = {}
-        previous = asked.previous
         if dialect.goes_on:
             add = await self._earlier.spelled_out(dialect, body, request.headers.get("x-rl-user") or asked.user)
             body, asked = _with(dialect, body, asked, add)
         who = speaker(request.headers, path_session=request.match_info.get("session"), user=asked.user)
         if asked.messages and is_command(asked.messages[-1]):
-            return await self._command(request, dialect, replace(asked, previous=previous), who)
+            asked = replace(asked, previous=as_came.previous)
+            return await self._command(request, dialect, asked, who, self._earlier.local_id(dialect, as_came))
         kept = without_commands(asked.messages)
         if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
@@ -84,7 +85,7 @@ class Relay:
                 less = dialect.keep(body, asked, kept)
                 add |= less
                 body, asked = _with(dialect, body, asked, less)
-            question = Question(raw, add, body, replace(asked, previous=previous))
+            question = Question(raw, add, body, replace(asked, previous=as_came.previous))
             exchange = Exchange(self.parts, request, dialect, question, lease, started)
             if request.headers.get("x-rl-capture") != "off":
                 await exchange.capture_as(_row(request, dialect, asked, who, lease, given, self.parts.backend))
@@ -92,11 +93,12 @@ class Relay:
         finally:
             lease.release()
 
-    async def _command(self, request: web.Request, dialect: Dialect, asked: Asked, who: Speaker) -> web.StreamResponse:
+    async def _command(
+        self, request: web.Request, dialect: Dialect, asked: Asked, who: Speaker, id: str
+    ) -> web.StreamResponse:
         """A `/rl` line: answered here, never sent to the model, never stored as a completion."""
         messages = await self._earlier.as_answered(asked, who.user)
         text = await self._commands.answer(messages, who, role=request[ROLE])
-        id = self._earlier.local_id(dialect, asked)
         kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)

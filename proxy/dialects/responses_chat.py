@@ -23,7 +23,7 @@ _OWN: Final = frozenset((
     "max_output_tokens", "max_tool_calls", "metadata", "moderation", "previous_response_id", "prompt",
     "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning", "safety_identifier",
     "service_tier", "store", "stream_options", "text", "tool_choice", "tools", "top_logprobs", "truncation",
-    "enable_response_messages", "parallel_tool_calls",
+    "enable_response_messages", "parallel_tool_calls", "n",
 ))  # fmt: skip
 _UNSAYABLE: Final = ("background", "conversation", "prompt")
 _TOOLS: Final = ("function", "custom", "namespace")

@@ -264,6 +264,17 @@ async def test_rl_good_in_a_chain(proxy: Proxy, client: AsyncOpenAI, way: str) -
     assert [as_chat(m)["content"] for m in found.new.prompt] == ["question", "You said: question", "next"]
 
 
+async def test_a_local_answer_stands_for_a_history_only_where_it_can(proxy: Proxy, client: AsyncOpenAI) -> None:
+    """Never a conversation that lost its beginning in silence."""
+    one = await client.responses.create(model="fake", input="one")
+    for more in ({}, {"previous_response_id": one.id}):
+        asked: Any = [{"role": "user", "content": "two"}, {"role": "assistant", "content": "2"},
+                      {"role": "user", "content": "/rl help"}]  # fmt: skip
+        said = await client.responses.create(model="fake", input=asked, **more)  # type: ignore[call-overload]
+        with pytest.raises(BadRequestError, match="not found"):
+            await client.responses.create(model="fake", input="x", previous_response_id=said.id)
+
+
 async def test_rl_as_items_and_as_the_first_word(proxy: Proxy, client: AsyncOpenAI) -> None:
     status = await client.responses.create(model="fake", input="/rl status")
     first = await client.responses.create(model="fake", input="hello", previous_response_id=status.id)

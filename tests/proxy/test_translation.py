@@ -328,3 +328,12 @@ def _adds_up(raw: bytes, reply: Reply) -> None:
     assert again.get("reasoning_content", "") == reply.message.get("reasoning_content", "")
     calls = {c["id"]: c["function"]["arguments"] for c in again.get("tool_calls", ())}
     assert calls == {c["id"]: c["function"]["arguments"] for c in reply.message.get("tool_calls", ()) if c.get("id")}
+
+
+def test_byte_by_byte() -> None:
+    call = {"tool_calls": [{"index": 0, "id": "call-0", "function": {"name": "look", "arguments": '{"a": "é"}'}}]}
+    raw = chat_stream([{"reasoning_content": "hm"}, {"content": "é😀"}, call, {"content": "!"}], "tool_calls")
+    for dialect in DIALECTS:
+        whole, replies = translate(dialect, raw, [])
+        single, again = translate(dialect, raw, list(range(len(raw))))
+        assert _timeless(single) == _timeless(whole) and replies == again
