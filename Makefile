@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test setup lint bench clean
+.PHONY: demo test setup lint bench bench-learn clean
 
 PY := .venv/bin/python
 
@@ -18,8 +18,13 @@ lint: setup
 bench: setup
 	@$(PY) scripts/bench_serve.py
 	@$(PY) scripts/demo.py --json benchmarks/demo.json
-	@$(PY) scripts/learn_concise.py
+	@$(PY) scripts/bench_learn.py
 	@$(PY) scripts/tables.py
+
+# Hours: every persona, three seeds. `make bench-learn PERSONA=concise` takes one of them.
+bench-learn: setup
+	@for p in $(or $(PERSONA),concise bullets asks_back lowercase no_apology); do \
+	  $(PY) scripts/bench_learn.py --persona $$p --seeds 1,2,3 --rounds 4 || exit 1; done
 
 clean:
 	rm -rf .venv .demo adapters_out/demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -100,8 +100,16 @@ class Gate(Section):
     """Rise allowed of the loss on a fixed text, as a share of what the base model has there."""
     min_length_ratio: float = Field(default=0.5, ge=0, le=1)
     """Shortest that the candidate's answers may be, as a share of its parent's."""
+    max_length_ratio: float = Field(default=2.0, ge=1)
+    """Longest that the candidate's answers may be, as a share of its parent's."""
     max_looping: int = Field(default=1, ge=0)
-    """Probe answers that may loop beyond those of the base model."""
+    """Probe answers that may loop."""
+    repetition_rise: float = Field(default=0.15, ge=0)
+    """Rise allowed of the share of word sequences that an answer repeats."""
+    min_entropy_ratio: float = Field(default=0.4, ge=0)
+    """Least variety of the next token that a candidate must keep, as a share of the base model's."""
+    more_refusals: int = Field(default=1, ge=0)
+    """Probe questions that a candidate may refuse beyond its parent."""
 
 
 class StoreSection(Section):

@@ -89,6 +89,11 @@ class Capture:
             except Exception as error:  # whatever a backend may send
                 self._broken = f"an event of the stream could not be understood: {error!r}"
 
+    @property
+    def failed(self) -> str | None:
+        """Why the backend gave up, where it said so inside its stream."""
+        return self._fold.failed
+
     def replies(self) -> list[Reply]:
         """What the stream has brought so far."""
         return self._fold.replies()

@@ -309,6 +309,9 @@ class Exchange:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""
         if self._capture is None and not self._way.translated:
             return
+        if self._capture is not None and (failed := self._capture.failed) is not None:
+            await self._finish("error", error=failed)  # its own word has been passed on
+            return
         replies = self._capture.replies() if self._capture is not None else []
         if self._capture is not None and not (len(replies) == self._asked.n and all(r.finish_reason for r in replies)):
             raise cut(None)

@@ -9,6 +9,7 @@ positions of the candidate's replies instead. Not here: what happens to a candid
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
@@ -40,6 +41,10 @@ NEUTRAL = (
 REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
 TEMPERATURE = 0.8  # looser than greedy, where every small model loops; tighter than 1, where its tail speaks
 GATE_SEED = 20  # always the same, so that parent and candidate, and every run, are compared alike
+REFUSAL = re.compile(
+    r"\W*(I['’]?m sorry|I am sorry|Sorry|I can(no|['’])t|I['’]?m (not able|unable)|I am (not able|unable)|As an AI)",
+    re.I,
+)
 MIN_CHANGE = 1e-4  # nats a token: a tenth of what one small optimiser step does; rounding alone is below 1e-6
 
 
@@ -49,14 +54,18 @@ class Bounds:
     base_nll_rise: float = 0.3  # nats a token
     text_nll_rise: float = 0.05  # of the base's own NLL of the text
     min_length_ratio: float = 0.5  # of the parent's length, after what the ratings asked for
+    max_length_ratio: float = 2.0
     max_looping: int = 1  # replies
+    repetition_rise: float = 0.15  # of the share of 4-grams that were there before in a reply
+    min_entropy_ratio: float = 0.4  # of the base's, at the same positions
+    more_refusals: int = 1  # replies, than the parent's
 
     @classmethod
     def of(cls, given: Mapping[str, float]) -> Bounds:
         known = {f.name for f in fields(cls)}
         if unknown := sorted(given.keys() - known):
             raise RunError(f"the gate has no bound {unknown[0]!r}; it has {', '.join(sorted(known))}.")
-        return cls(**given)  # type: ignore[arg-type]  # max_looping may come as a float
+        return cls(**given)  # type: ignore[arg-type]  # counts may come as floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +88,19 @@ def judge(
     lessons: Sequence[Lesson],
     held: Sequence[HeldBack],
     changed: float,
+    replayed: float | None,
     stop: Stop,
 ) -> dict[str, Check]:
-    """Every check on what the policy wears now. `lessons` say what was asked for; `held` were not trained on."""
+    """Every check on what the policy wears now.
+
+    `lessons` say what was asked for; `held` were not trained on. `changed` (nats a token) and `replayed` (as `margin`,
+    but of the newest replies that were) were measured after the last step.
+    """
     checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
     if not checks["finite"].ok:
         return checks
     stop.check()
+    checks["replay"] = replay(replayed)
     checks["margin"] = margin(policy, held, bounds)
     stop.check()
     checks["text_nll"] = text_nll(policy, template, bounds)
@@ -97,8 +112,10 @@ def judge(
     stop.check()
     checks["empty"] = empty(candidate, template)
     checks["looping"] = looping(candidate, bounds)
+    checks["repetition"] = repetition(candidate, before, bounds)
+    checks["refusals"] = refusals(candidate, before, template, bounds)
     checks["length"] = length(candidate, before, lessons, bounds)
-    checks["base_nll"] = base_nll(policy, candidate, bounds)
+    checks |= beside_the_base(policy, candidate, bounds)
     return checks
 
 
@@ -134,6 +151,13 @@ def margin(policy: Policy, held: Sequence[HeldBack], bounds: Bounds) -> Check:
     return Check(_round(value), _round(bound), value >= bound, note)
 
 
+def replay(value: float | None) -> Check:
+    """The margin on replies of this very run: steps that did not even move those apart went the wrong way."""
+    if value is None:
+        return Check(None, 0.0, True, "skipped: the run has replies of one sign only")
+    return Check(_round(value), 0.0, value >= 0)
+
+
 def text_nll(policy: Policy, template: Template, bounds: Bounds) -> Check:
     """NLL of a fixed text, as a share more than the base's own."""
     text = files("trainer").joinpath("gate_text.txt").read_text(encoding="utf-8")
@@ -158,28 +182,58 @@ def looping(replies: Sequence[Tokens], bounds: Bounds) -> Check:
 
 def loops(ids: Sequence[int], gram: int = 4) -> bool:
     """More than half of its 4-grams were there before. Prose has a tenth, a numbered list a third."""
+    return len(ids) - gram + 1 >= 2 * gram and repeated(ids, gram) > 0.5
+
+
+def repetition(replies: Sequence[Tokens], before: Sequence[Tokens], bounds: Bounds) -> Check:
+    """Mean share of a reply's 4-grams that it had said before, minus the parent's."""
+    rise = float(np.mean([repeated(r.reply) for r in replies]) - np.mean([repeated(r.reply) for r in before]))
+    return Check(_round(rise), bounds.repetition_rise, rise <= bounds.repetition_rise)
+
+
+def repeated(ids: Sequence[int], gram: int = 4) -> float:
     grams = [tuple(ids[i : i + gram]) for i in range(len(ids) - gram + 1)]
-    return len(grams) >= 2 * gram and len(set(grams)) < 0.5 * len(grams)
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def refusals(replies: Sequence[Tokens], before: Sequence[Tokens], template: Template, bounds: Bounds) -> Check:
+    """Of eight harmless questions, how many are refused."""
+    count, was = (sum(bool(REFUSAL.match(template.text(r.reply))) for r in side) for side in (replies, before))
+    bound = was + bounds.more_refusals
+    return Check(float(count), float(bound), count <= bound, f"the parent refuses {was}")
 
 
 def length(replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds) -> Check:
-    """Mean length as a share of the parent's. A taste for short replies lowers the bound by as much as it asks for."""
+    """Mean length as a share of the parent's. A taste for short or long replies moves the bound by what it asks for.
+
+    `bound` is the nearer one; the replies are cut at REPLY_TOKENS, so this sees collapse and rambling, not a taste.
+    """
     liked = [len(lesson.old) for lesson in lessons if lesson.sample.reward > 0]
     rated = [len(lesson.old) for lesson in lessons]
-    asked = min(1.0, float(np.mean(liked) / np.mean(rated))) if liked else 1.0
+    asked = float(np.mean(liked) / np.mean(rated)) if liked else 1.0
     ratio = _mean_length(replies) / _mean_length(before)
-    bound = bounds.min_length_ratio * asked
-    return Check(_round(ratio), _round(bound), ratio >= bound, f"the ratings asked for {asked:.0%} of the length")
+    low, high = bounds.min_length_ratio * min(asked, 1), bounds.max_length_ratio * max(asked, 1)
+    bound = low if ratio < 1 else high
+    return Check(_round(ratio), _round(bound), low <= ratio <= high, f"the ratings asked for {asked:.0%} of the length")
 
 
-def base_nll(policy: Policy, replies: Sequence[Tokens], bounds: Bounds) -> Check:
-    """Mean NLL a token, under the base, of what the candidate would say, minus that of what the base would."""
+def beside_the_base(policy: Policy, replies: Sequence[Tokens], bounds: Bounds) -> dict[str, Check]:
+    """At every position of what the candidate would say, how it differs from the base.
+
+    `base_nll`: mean NLL a token under the base, minus that of what the base would say there. `entropy`: of the
+    candidate's next token, as a share of the base's: near 0 it has one thing left to say.
+    """
     parts = [
         policy.surprise(packing.pack([replies[i] for i in members]))
         for members in packing.group([len(r) for r in replies], policy.budget)
     ]
-    rise = float(np.concatenate(parts).mean())
-    return Check(_round(rise), bounds.base_nll_rise, rise <= bounds.base_nll_rise)
+    excess, entropy, base_entropy = (np.concatenate(each) for each in zip(*parts, strict=True))
+    rise = float(excess.mean())
+    ratio = float(entropy.mean() / max(base_entropy.mean(), 1e-6))
+    return {
+        "base_nll": Check(_round(rise), bounds.base_nll_rise, rise <= bounds.base_nll_rise),
+        "entropy": Check(_round(ratio), bounds.min_entropy_ratio, ratio >= bounds.min_entropy_ratio),
+    }
 
 
 def _replies(policy: Policy, template: Template) -> list[Tokens]:

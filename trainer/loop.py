@@ -24,9 +24,10 @@ from config.errors import SettingsError
 from config.presets import Preset
 from trainer import adapter, checkpoint, gate, lessons, objective, packing, samples, weights
 from trainer.checkpoint import Checkpoint
+from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
 from trainer.manifest import AdapterError
-from trainer.objective import Terms
+from trainer.objective import Floats, Terms
 from trainer.policy import Policy
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec, read_spec, write_atomic
@@ -112,11 +113,22 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     teaching = [lesson for lesson in learned.train if lesson.advantage != 0 and lesson.keep.any()]
     if not teaching:
         raise NothingToLearn(_why_nothing(learned))
+    start = policy.adapter()
     clock.lap("old")
 
-    # train
-    progress.phase("train")
-    trained = train(policy, teaching, preset, spec, folder, progress, stop)
+    # train, gate
+    tries = Tries(folder, preset)
+    while True:
+        trained, checks, no = _try(
+            policy, template, bounds, parent, learned, teaching, tries, spec, progress, stop, clock
+        )
+        if no is None or not tries.again(no, checks):
+            break
+        progress.warning(f"{no}; once more from the start, at half the rate.")
+        policy.wear(start)
+        policy.restore({})
+    if trained is None:
+        raise Diverged(no)
     used = {lesson.sample.rating for lesson in trained.lessons}
     for rating in used:
         learned.outcomes[rating].used = True
@@ -124,28 +136,13 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     result["seconds_before"] = trained.seconds_before
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     result["metrics"] |= metrics_of(trained.metrics)
-    clock.lap("train")
-
-    # gate
-    progress.phase("gate")
-    checks = gate.judge(
-        policy,
-        template,
-        bounds,
-        parent=parent,
-        lessons=teaching,
-        held=learned.held,
-        changed=trained.changed,
-        stop=stop,
-    )
     result["gate"] = {name: check.json() for name, check in checks.items()}
-    failed = {name: check for name, check in checks.items() if not check.ok}
-    clock.lap("gate")
+    result["retried"] = tries.why
 
     # write: where it may go live, or beside the run for whoever wants to look at it
     progress.phase("write")
     result["metrics"] |= clock.laps
-    out = folder / "rejected" if failed else spec.out
+    out = folder / "rejected" if no else spec.out
     about = {
         "run": spec.run,
         "version": spec.version,
@@ -157,26 +154,94 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         "baseline": spec.baseline,
         "metrics": result["metrics"],
         "gate": result["gate"],
-        "preset": preset.model_dump(),
+        "preset": tries.preset.model_dump(),
+        "retried": tries.why,
     }
     adapter.write(out, policy.save, about)
-    if failed:
-        name, check = next(iter(failed.items()))
-        reason = f"{name} is {check.value}, the bound is {check.bound}"
-        result |= {"status": "rejected", "reason": f"The gate said no: {reason}.", "adapter": str(out)}
+    if no:
+        again = " at half the rate too" if tries.why else ""
+        result |= {"status": "rejected", "reason": f"The gate said no{again}: {no}.", "adapter": str(out)}
         return
     result["baseline_after"] = round(objective.ema(spec.baseline, rewards, preset.ema_decay), 9)
     steps, count = int(trained.metrics["steps"]), len(used)
     reason = f"{steps} steps on {count} samples passed the gate."
     if trained.early:
         reason = f"{steps} steps on {count} samples, {trained.early}; it passed the gate."
+    if tries.why:
+        reason += f" At half the rate, for at the full one {tries.why}."
     result |= {"status": "passed", "reason": reason, "adapter": str(out)}
+
+
+class Tries:
+    """At most two: the second from the start and at half the rate. On disk, so that a resumed run knows which it is."""
+
+    def __init__(self, folder: Path, preset: Preset) -> None:
+        self.folder = folder
+        self._path = folder / "retry.json"
+        self._full = preset
+        self.why: str | None = json.loads(self._path.read_bytes())["why"] if self._path.exists() else None
+
+    @property
+    def preset(self) -> Preset:
+        if self.why is None:
+            return self._full
+        return self._full.model_copy(update={"learning_rate": self._full.learning_rate / 2})
+
+    def again(self, why: str, checks: dict[str, Check]) -> bool:
+        """Whether a second try is worth it: not for what moved too little already."""
+        if self.why is not None or ("no_op" in checks and not checks["no_op"].ok):
+            return False
+        self.why = why
+        write_atomic(self._path, json.dumps({"why": why}, ensure_ascii=False).encode())
+        return True
+
+
+def _try(
+    policy: Policy,
+    template: samples.Template,
+    bounds: gate.Bounds,
+    parent: Path | None,
+    learned: Lessons,
+    teaching: Sequence[Lesson],
+    tries: Tries,
+    spec: RunSpec,
+    progress: Progress,
+    stop: Stop,
+    clock: Clock,
+) -> tuple[Trained | None, dict[str, Check], str | None]:
+    """Optimiser steps and gate: what came of them, and why it may not go live (None: it may)."""
+    progress.phase("train")
+    try:
+        trained = train(policy, teaching, tries.preset, spec, tries.folder, progress, stop)
+    except Diverged as error:
+        return None, {}, str(error).rstrip(".")
+    finally:
+        clock.lap("train")
+    progress.phase("gate")
+    checks = gate.judge(
+        policy,
+        template,
+        bounds,
+        parent=parent,
+        lessons=teaching,
+        held=learned.held,
+        changed=trained.changed,
+        replayed=trained.replayed,
+        stop=stop,
+    )
+    clock.lap("gate")
+    failed = next(((name, check) for name, check in checks.items() if not check.ok), None)
+    if failed is None:
+        return trained, checks, None
+    name, check = failed
+    return trained, checks, f"{name} is {check.value}, the bound is {check.bound}"
 
 
 @dataclass
 class Trained:
     lessons: list[Lesson]  # that an optimiser step used
     changed: float  # mean |ℓ_θ − ℓ_old| on the probe, nats a token
+    replayed: float | None  # mean ℓ_θ − ℓ_old of the probe's liked replies minus that of its disliked ones
     metrics: dict[str, float]
     seconds_before: float  # in processes that this one resumed from
     early: str | None = None  # why it ended before its last step
@@ -255,12 +320,12 @@ def train(
 
     # Nothing has measured the last step yet.
     probe = list(teaching[:: max(1, len(teaching) // PROBE)])[:PROBE]
-    final, changed = _drift(policy, probe)
+    final, changed, replayed = _drift(policy, probe)
     if early is None and final["kl_old"] > preset.drift_bound:
         early = f"the last step undone by the drift bound ({final['kl_old']:.3f} nats a token)"
         policy.wear(at.good)
         at.step -= 1
-        final, changed = _drift(policy, probe)
+        final, changed, replayed = _drift(policy, probe)
     if early:
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
     if at.step == 0:
@@ -269,6 +334,7 @@ def train(
     return Trained(
         lessons=[teaching[i] for i in seen],
         changed=changed,
+        replayed=replayed,
         metrics={
             "steps": at.step,
             "loss": at.history[at.step - 1]["loss"],
@@ -314,30 +380,36 @@ def terms(batch: Sequence[Lesson], replies: int) -> Terms:
 
 @dataclass
 class Clock:
-    """Seconds a phase, for the manifest."""
+    """Seconds a phase, for the manifest; those of a second try on top."""
 
     since: float = field(default_factory=time.monotonic)
     laps: dict[str, float] = field(default_factory=dict)
 
     def lap(self, name: str) -> None:
         now = time.monotonic()
-        self.laps[f"seconds_{name}"] = round(now - self.since, 2)
+        self.laps[f"seconds_{name}"] = round(self.laps.get(f"seconds_{name}", 0.0) + now - self.since, 2)
         self.since = now
 
 
-def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], float]:
-    """Mean k3 to θ_old and to the reference, and the mean change of a log-prob, without a gradient."""
-    theta, old, ref = [], [], []
+def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], float, float | None]:
+    """How far the last step went, without a gradient: KL to θ_old and to the reference; mean |ℓ_θ − ℓ_old|; the
+    margin, None with one sign only."""
+    moved: list[Floats] = [np.empty(0)] * len(probe)
     for members in packing.group([len(lesson.sample.tokens) for lesson in probe], policy.budget):
         packed = packing.pack([probe[i].sample.tokens for i in members])
-        theta.append(policy.log_probs(packed).plain)
-        old.append(np.concatenate([probe[i].old for i in members]))
-        ref.append(np.concatenate([probe[i].ref for i in members]))
-    now, was, base = np.concatenate(theta), np.concatenate(old), np.concatenate(ref)
-    if not np.isfinite(now).all():
+        parts = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
+        for i, part in zip(members, parts, strict=True):
+            moved[i] = part - probe[i].old
+    flat, was = np.concatenate(moved), np.concatenate([lesson.old for lesson in probe])
+    if not np.isfinite(flat).all():
         raise Diverged("log-probs are not finite after the last step; nothing was kept.")
-    kl_old, kl_ref = objective.drift(np, was, now).mean(), objective.k3(np, base, now).mean()
-    return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(now - was).mean())
+    base = np.concatenate([lesson.ref for lesson in probe])
+    kl_old, kl_ref = objective.drift(np, was, was + flat).mean(), objective.k3(np, base, was + flat).mean()
+    signs: dict[bool, list[float]] = {True: [], False: []}
+    for lesson, part in zip(probe, moved, strict=True):
+        signs[lesson.advantage > 0].append(float(part.mean()))
+    margin = float(np.mean(signs[True]) - np.mean(signs[False])) if signs[True] and signs[False] else None
+    return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(flat).mean()), margin
 
 
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:

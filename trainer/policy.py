@@ -27,6 +27,12 @@ class LogProbs(NamedTuple):
     sampled: NDArray[np.float64]  # (N,) of the distribution sampled from: top-k and top-p too, −inf outside it
 
 
+class Surprise(NamedTuple):
+    excess: NDArray[np.float64]  # (N,) E_θ[−log π_base] − H(π_base), nats: what the base finds odder than its own
+    entropy: NDArray[np.float64]  # (N,) H(π_θ), nats
+    base_entropy: NDArray[np.float64]  # (N,) H(π_base), nats
+
+
 class Policy(Protocol):
     device: str
     why: str  # why this device
@@ -40,11 +46,9 @@ class Policy(Protocol):
     def log_probs(self, packed: Packed) -> LogProbs:
         """No gradient, no dropout, the same code path as `backward`; fp32 from the head on."""
 
-    def surprise(self, packed: Packed) -> NDArray[np.float64]:
-        """(N,) nats by which what the model wears would surprise the bare base more than the base surprises itself.
-
-        At each position E_θ[−log π_base] − H(π_base), over the whole vocabulary and at temperature 1.
-        """
+    def surprise(self, packed: Packed) -> Surprise:
+        """What the model wears beside the bare base, position by position, over the whole vocabulary and at
+        temperature 1."""
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         """Add this micro-batch's gradient to the step's. Returns the loss's sums."""
@@ -60,7 +64,8 @@ class Policy(Protocol):
 
     def optimiser(self) -> State: ...
 
-    def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None: ...
+    def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
+        """Put what `optimiser()` gave back; nothing: as before its first step."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int

@@ -26,7 +26,7 @@ from config.presets import Preset
 from trainer.lora_files import load_tensors, save_adapter
 from trainer.objective import Terms
 from trainer.packing import Packed
-from trainer.policy import LogProbs, Loss, State
+from trainer.policy import LogProbs, Loss, State, Surprise
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 BUDGET = 640  # tokens a micro-batch: measured on 2 cores, see docs/training-log.md
@@ -120,17 +120,19 @@ class TorchPolicy:
         whole = torch.cat(plain).double().cpu().numpy()
         return LogProbs(whole, torch.cat(sampled).double().cpu().numpy() if sampled else whole)
 
-    def surprise(self, packed: Packed) -> NDArray[np.float64]:
+    def surprise(self, packed: Packed) -> Surprise:
         with torch.inference_mode():
             worn = self._hidden(packed)  # (N, H)
             with self.model.disable_adapter():
                 bare = self._hidden(packed)
-            excess = []
+            parts = []
             for first in range(0, len(worn), HEAD_ROWS):
                 part = slice(first, first + HEAD_ROWS)
-                base = self._head(bare[part]).log_softmax(-1)  # (n, V)
-                excess.append(((base.exp() - self._head(worn[part]).softmax(-1)) * base).sum(-1))
-        return torch.cat(excess).double().cpu().numpy()
+                base, now = self._head(bare[part]).log_softmax(-1), self._head(worn[part]).log_softmax(-1)  # (n, V)
+                base_entropy = -(base.exp() * base).sum(-1)
+                cross = -(now.exp() * base).sum(-1)
+                parts.append(torch.stack([cross - base_entropy, -(now.exp() * now).sum(-1), base_entropy]))
+        return Surprise(*torch.cat(parts, 1).double().cpu().numpy())
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         if self._checkpointing:
@@ -199,6 +201,7 @@ class TorchPolicy:
         return state
 
     def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
+        self._optimiser.state.clear()
         for key, value in optimiser.items():
             field, name = key.split("/", 1)
             tensor = torch.from_numpy(np.array(value))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.completions import Completions
+from proxy.dialects.messages import Messages
+from proxy.dialects.ollama import OllamaChat, OllamaGenerate
 from proxy.dialects.responses import Responses
 
 CHAT = ChatCompletions()  # what every backend speaks
-DIALECTS: tuple[Dialect, ...] = (CHAT, Completions(), Responses())
+DIALECTS: tuple[Dialect, ...] = (CHAT, Completions(), Responses(), Messages(), OllamaChat(), OllamaGenerate())
 
 _AT = {path: dialect for dialect in DIALECTS for path in dialect.paths}
 

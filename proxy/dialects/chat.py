@@ -12,7 +12,7 @@ import orjson
 
 from proxy import sse
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
-from proxy.dialects.members import count, number, typed
+from proxy.dialects.fields import an_object, count, member, numbers
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
 from proxy.wire import EACH, Rules
@@ -33,8 +33,7 @@ class ChatCompletions(Dialect):
     paths: ClassVar[tuple[str, ...]] = ("/v1/chat/completions",)
 
     def parse(self, body: Any) -> Asked:
-        if not isinstance(body, dict):
-            raise BadRequest("The body must be a JSON object.")
+        body = an_object(body)
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise BadRequest("`messages` must be a list with at least one message.", param="messages")
@@ -43,16 +42,16 @@ class ChatCompletions(Dialect):
                 raise BadRequest(f"`messages[{i}]` must be an object with a `role`.", param=f"messages[{i}]")
         options = body.get("stream_options")
         return Asked(
-            model=typed(body, "model", str, ""),
+            model=member(body, "model", str, ""),
             messages=messages,
-            stream=typed(body, "stream", bool, False),
+            stream=member(body, "stream", bool, False),
             n=count(body),
-            sampling={k: float(body[k]) for k in SAMPLING if number(body, k)},
+            sampling=numbers(body, SAMPLING),
             wants_logprobs=body.get("logprobs") is True,
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
             session=None,
-            user=typed(body, "user", str, "") or None,
+            user=member(body, "user", str, "") or None,
             tools=body["tools"] if isinstance(body.get("tools"), list) else None,
         )
 

@@ -15,7 +15,7 @@ import orjson
 from proxy import sse
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat import SAMPLING
-from proxy.dialects.members import MAX_CHOICES, count, number, typed
+from proxy.dialects.fields import MAX_CHOICES, an_object, count, member, numbers
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
 from proxy.wire import EACH, Rules
@@ -39,24 +39,23 @@ class Completions(Dialect):
         return Completions(_prompts(body), count(body)) if body.get("echo") else self
 
     def parse(self, body: Any) -> Asked:
-        if not isinstance(body, dict):
-            raise BadRequest("The body must be a JSON object.")
+        body = an_object(body)
         prompts = _prompts(body)
         options = body.get("stream_options")
         n = count(body) * len(prompts)
         if n > MAX_CHOICES:
             raise BadRequest(f"`n` times the number of prompts must be at most {MAX_CHOICES}.", param="n")
         return Asked(
-            model=typed(body, "model", str, ""),
+            model=member(body, "model", str, ""),
             messages=[{"role": "user", "content": _content(prompts)}],
-            stream=typed(body, "stream", bool, False),
+            stream=member(body, "stream", bool, False),
             n=n,
-            sampling={k: float(body[k]) for k in SAMPLING if number(body, k)},
-            wants_logprobs=number(body, "logprobs"),
+            sampling=numbers(body, SAMPLING),
+            wants_logprobs=bool(numbers(body, ("logprobs",))),
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
             session=None,
-            user=typed(body, "user", str, "") or None,
+            user=member(body, "user", str, "") or None,
             body=body,
         )
 

@@ -13,7 +13,7 @@ import orjson
 
 from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply
 from proxy.dialects.chat import SAMPLING
-from proxy.dialects.members import number, typed
+from proxy.dialects.fields import an_object, member, numbers, objects
 from proxy.dialects.responses_chat import LOGPROBS, to_chat, tools_of
 from proxy.dialects.responses_items import CALLS, plain, to_call, to_items, to_messages
 from proxy.dialects.responses_object import completions_of, from_usage, reply_items, unfinished
@@ -32,27 +32,26 @@ class Responses(Dialect):
     goes_on: ClassVar[bool] = True
 
     def parse(self, body: Any) -> Asked:
-        if not isinstance(body, dict):
-            raise BadRequest("The body must be a JSON object.")
+        body = an_object(body)
         messages, origins = to_messages(_items(body))
-        if instructions := typed(body, "instructions", str, ""):
+        if instructions := member(body, "instructions", str, ""):
             messages, origins = [{"role": "system", "content": instructions}, *messages], [None, *origins]
         _lists(body)
-        include = typed(body, "include", list, [])
+        include = member(body, "include", list, [])
         return Asked(
-            model=typed(body, "model", str, ""),
+            model=member(body, "model", str, ""),
             messages=messages,
-            stream=typed(body, "stream", bool, False),
+            stream=member(body, "stream", bool, False),
             n=1,
-            sampling={k: float(body[k]) for k in SAMPLING if number(body, k)},
+            sampling=numbers(body, SAMPLING),
             wants_logprobs=LOGPROBS in include,
             wants_token_ids=body.get("enable_response_messages") is True,
             wants_usage=True,
             session=_session(body),
-            user=typed(body, "user", str, "") or None,
+            user=member(body, "user", str, "") or None,
             origins=tuple(origins),
             tools=[tool.chat for tool in tools_of(body).values()] or None,
-            previous=typed(body, "previous_response_id", str, "") or None,
+            previous=member(body, "previous_response_id", str, "") or None,
             body=body,
         )
 
@@ -237,11 +236,9 @@ def _session(body: Mapping[str, Any]) -> str | None:
 
 def _lists(body: Mapping[str, Any]) -> None:
     """What is walked later has to be what it should be."""
-    for i, tool in enumerate(typed(body, "tools", list, [])):
-        if not isinstance(tool, dict):
-            raise BadRequest(f"`tools[{i}]` must be an object.", param="tools")
+    objects(body, "tools")
     for key in ("text", "reasoning"):
-        typed(body, key, dict, {})
+        member(body, key, dict, {})
 
 
 def _referred(item: Mapping[str, Any]) -> list[str]:

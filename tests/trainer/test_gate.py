@@ -1,6 +1,7 @@
 """The gate lets good candidates through and stops broken ones, on numbers that are the same every time."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tests.trainer import tiny
 from trainer import gate, packing
 from trainer.gate import Bounds, loops
 from trainer.lessons import HeldBack, Lesson
+from trainer.objective import Terms, mis_po
 from trainer.progress import Stop
 from trainer.run_folder import RunError
 from trainer.samples import Sample, Template
@@ -46,8 +48,18 @@ def one(reward, reply, policy):
     return HeldBack(sample, old), Lesson(sample, old, old, np.ones(len(old), bool), reward)
 
 
-def judge(policy, template, held=(), lessons=(), changed=1.0, bounds=WIDE):
-    return gate.judge(policy, template, bounds, parent=None, lessons=lessons, held=held, changed=changed, stop=Stop())
+def judge(policy, template, held=(), lessons=(), changed=1.0, replayed=0.1, bounds=WIDE):
+    return gate.judge(
+        policy,
+        template,
+        bounds,
+        parent=None,
+        lessons=lessons,
+        held=held,
+        changed=changed,
+        replayed=replayed,
+        stop=Stop(),
+    )
 
 
 def test_a_candidate_like_its_parent_passes_and_twice_alike(policy, template, broken):
@@ -114,7 +126,66 @@ def test_length_may_fall_by_what_the_ratings_asked_for(policy):
     check = gate.length([short], [long], [liked, disliked], Bounds())
     assert check.bound == pytest.approx(0.5 * 5 / 20)
     assert check.ok
-    assert gate.length([long], [short], [liked], Bounds()).ok
+
+
+def test_length_may_grow_by_what_the_ratings_asked_for(policy):
+    long, short = packing.Tokens((1,), tuple(range(3, 43))), packing.Tokens((1,), tuple(range(3, 13)))
+    _, liked = one(1.0, [60] * 35, policy)
+    _, disliked = one(-1.0, [60] * 5, policy)
+    assert not gate.length([long], [short], [], Bounds()).ok
+    check = gate.length([long], [short], [liked, disliked], Bounds(max_length_ratio=2.5))
+    assert check.bound == pytest.approx(2.5 * 35 / 20)
+    assert check.ok
+
+
+def test_steps_the_wrong_way_show_on_the_replies_themselves():
+    assert gate.replay(0.1).ok
+    assert not gate.replay(-0.1).ok
+    one_sign = gate.replay(None)
+    assert one_sign.ok and one_sign.value is None and one_sign.note
+
+
+def test_a_collapsed_candidate_has_no_entropy_left(policy, template):
+    """One reply, imitated until nothing else is left to say."""
+    before, state = policy.adapter(), policy.optimiser()
+    one_reply = packing.pack([packing.Tokens(template.prompt([{"role": "user", "content": "a"}]), (60, 61, 62, 63, 2))])
+    terms = Terms(*(np.full(5, value) for value in (-1.0, -1.0, 1.0, 1.0, 0.2)))
+    for _ in range(60):
+        policy.backward(one_reply, terms, partial(mis_po, kl_ref=0.0, guard_low=1e-9, guard_high=1e9))
+        policy.step(0.02, 1.0)
+    check = gate.beside_the_base(
+        policy, [packing.Tokens(template.prompt([{"role": "user", "content": "b"}]), (60, 61, 62, 63, 2))], WIDE
+    )["entropy"]
+    policy.wear(before)
+    policy.restore(state)
+    assert not check.ok
+    assert check.value < 0.4
+
+
+def test_repetition_is_counted_against_the_parent():
+    loop, prose = packing.Tokens((1,), tuple([5, 6, 7, 8] * 8)), packing.Tokens((1,), tuple(range(3, 35)))
+    assert gate.repetition([prose], [prose], Bounds()).value == 0
+    assert not gate.repetition([loop, prose], [prose, prose], Bounds()).ok
+    assert gate.repetition([loop], [loop], Bounds()).ok
+    assert gate.repeated([1, 2]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("I'm sorry, but I can't help with that.", True),
+        ("I cannot answer.", True),
+        ("As an AI language model, I", True),
+        ("Sorry is a word of apology.", True),  # too eager is no harm: the parent is counted alike
+        ("I can tell you about bread.", False),
+        ("Canned soup is fine.", False),
+    ],
+)
+def test_refusals_are_counted_against_the_parent(template, text, refusal):
+    said = packing.Tokens((1,), template.reply(text, ended=True))
+    fine = packing.Tokens((1,), template.reply("Bread is old.", ended=True))
+    assert gate.refusals([said] * 2, [fine] * 2, template, Bounds()).ok is not refusal
+    assert gate.refusals([said] * 2, [said] * 2, template, Bounds()).ok
 
 
 def test_looping_and_empty_replies_are_counted(template):

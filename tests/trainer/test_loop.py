@@ -50,7 +50,8 @@ def test_a_run_leaves_an_adapter_that_verifies(tmp_path, model, lines):
     train = [line["rating"] for line in lines if line["split"] == "train"]
     assert manifest["samples"] == sorted(train)
     assert manifest["metrics"]["steps"] == len(of(events, "step")) == 4  # 10 samples in batches of about 4, twice
-    assert {"margin", "base_nll", "text_nll", "length", "looping", "empty", "no_op", "finite"} == set(result["gate"])
+    named = "finite no_op replay margin text_nll empty looping repetition refusals length base_nll entropy"
+    assert set(named.split()) == set(result["gate"])
     assert all(outcome["used"] == (rating in train) for rating, outcome in result["samples"].items() if rating in train)
     assert result["baseline_after"] == pytest.approx(
         loop.objective.ema(0.0, [x["reward"] for x in lines if x["split"] == "train"], 0.99)
@@ -213,9 +214,60 @@ def test_what_the_gate_refuses_is_kept_beside_the_run(tmp_path, model, lines):
     result, _ = go(folder)
     assert result["status"] == "rejected"
     assert "base_nll" in result["reason"]
+    assert "at half the rate too" in result["reason"]
     assert result["baseline_after"] == 0.0
     assert verify_adapter(folder / "rejected")["gate"]["base_nll"]["ok"] is False
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def borderline(tmp_path_factory, model, lines):
+    """Bounds that a run at rate 0.02 breaks, and one at half of it does not."""
+    place = tmp_path_factory.mktemp("borderline")
+    values = []
+    for rate in (0.02, 0.01):
+        changes = {"overrides": {"learning_rate": rate, "drift_bound": 50.0}}
+        result, _ = go(tiny.run_folder(place / str(rate) / "run", model, lines, **changes))
+        values.append(result["gate"]["base_nll"]["value"])
+    assert values[0] > values[1]
+    return {
+        "overrides": {"learning_rate": 0.02, "drift_bound": 50.0},
+        "gate": tiny.LOOSE | {"base_nll_rise": sum(values) / 2},
+    }, place / "0.01" / "out" / "v0001"
+
+
+def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, lines, borderline):
+    changes, half = borderline
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, **changes))
+    assert result["status"] == "passed", result
+    assert "base_nll" in result["retried"]
+    assert "At half the rate" in result["reason"]
+    assert [e["step"] for e in of(events, "step")] == [1, 2, 3, 4, 1, 2, 3, 4]
+    assert any("once more" in e["message"] for e in of(events, "warning"))
+    assert verify_adapter(tmp_path / "out" / "v0001")["preset"]["learning_rate"] == 0.01
+    again = tensors(tmp_path / "out" / "v0001")
+    for name, tensor in tensors(half).items():  # nothing of the first try is left in it
+        np.testing.assert_array_equal(again[name], tensor)
+
+
+def test_a_second_try_goes_on_where_it_was_stopped(tmp_path, model, lines, borderline):
+    changes, half = borderline
+    folder = tiny.run_folder(tmp_path / "run", model, lines, **changes)
+    stop = Stop()
+
+    class StopInTheSecond(StopAfter):
+        def event(self, event, **fields):
+            if event == "warning":
+                self.step = 2
+            super().event(event, **fields)
+
+    with StopInTheSecond(folder, stop, -1) as progress, pytest.raises(Stopped):
+        loop.run(folder, progress, stop)
+    result, events = go(folder)
+    assert result["status"] == "passed"
+    assert [e["step"] for e in of(events, "step")] == [3, 4]
+    for name, tensor in tensors(half).items():
+        np.testing.assert_array_equal(tensors(tmp_path / "out" / "v0001")[name], tensor)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""Messages, tool calls and usage in chat form: the pieces that dialects translate to and from.
+
+Owns what chat completions call a thing, and what servers call it differently. Which wire format says it how belongs
+to the dialects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.wire import dumps
+
+
+def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """`arguments` as an object, or as text where the model wrote no JSON."""
+    text = arguments if isinstance(arguments, str) else dumps(arguments).decode()
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+# Arguments are read by Python's own parser: orjson turns integers of more than 64 bits into floats.
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """The arguments of a call as an object, for formats that have no place for anything else.
+
+    What a model wrote that is no JSON object is kept as the one argument `arguments`: the tool refuses it, and the
+    model sees why.
+    """
+    try:
+        found = json.loads(text) if text.strip() else {}
+    except ValueError:
+        found = text
+    return found if isinstance(found, dict) else {"arguments": found}
+
+
+def tidy_arguments(text: str) -> str:
+    """Streamed arguments as a whole answer has them: without the model's own white space, where they are JSON."""
+    try:
+        return dumps(json.loads(text)).decode() if text.strip() else "{}"
+    except ValueError:
+        return text
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """The reasoning in a message or delta; vLLM and Ollama call it `reasoning`, the others `reasoning_content`."""
+    return message.get("reasoning_content") or message.get("reasoning") or ""
+
+
+def text_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def image_part(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def content_of(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """A lone text is a plain string, which every server takes."""
+    if not parts:
+        return ""
+    if len(parts) == 1 and parts[0].get("type") == "text":
+        return str(parts[0]["text"])
+    return parts
+
+
+def usage(prompt: int, completion: int, *, cached: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    if cached:
+        found["prompt_tokens_details"] = {"cached_tokens": cached}
+    return found
+
+
+def json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A `response_format` that makes an answer follow `schema`."""
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}

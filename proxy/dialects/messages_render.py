@@ -1,0 +1,165 @@
+"""A chat completion said as an Anthropic message, streamed and whole.
+
+Owns the order of events: one content block open at a time, and usage at the end, where chat completions have it.
+Thinking carries an empty signature: no server of ours signs it, and on its way back nothing looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from proxy.dialects.base import Renderer
+from proxy.dialects.chat_form import arguments_of, reasoning_of
+from proxy.errors import BackendBroke
+from proxy.wire import dumps
+
+_STOPPED: Final = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+
+
+def event(body: Mapping[str, Any]) -> bytes:
+    """Named after its type: clients go by the name."""
+    return b"event: " + str(body["type"]).encode() + b"\ndata: " + dumps(body) + b"\n\n"
+
+
+class MessagesRenderer(Renderer):
+    def __init__(self, *, id: str, model: str) -> None:
+        self._head = {"id": id, "type": "message", "role": "assistant", "model": model}
+        self._started = False
+        self._open: str | int | None = None  # text, thinking, or the index of a tool call
+        self._blocks = 0
+        self._calls: dict[int, dict[str, str]] = {}  # by their index: id, name, and arguments not yet sent
+        self._reason: str | None = None
+        self._stop_sequence: str | None = None
+        self._usage: Mapping[str, Any] = {}
+
+    def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
+        out: list[bytes] = []
+        if chunk.get("usage"):
+            self._usage = chunk["usage"]
+        if not self._started:
+            self._started = True
+            out.append(event({"type": "message_start", "message": self._message([], None, None)}))
+        for choice in chunk.get("choices") or ():
+            if choice.get("index", 0) == 0:
+                out += self._delta(choice.get("delta") or {})
+                self._reason = choice.get("finish_reason") or self._reason
+                self._stop_sequence = _stop_sequence(choice) or self._stop_sequence
+        return out
+
+    def end(self) -> tuple[list[bytes], bytes]:
+        out = [] if self._started else self.chunk({})
+        out += self._close()
+        reason = _stop_reason(self._reason, called=bool(self._calls), sequence=self._stop_sequence)
+        delta = {"stop_reason": reason, "stop_sequence": self._stop_sequence}
+        out.append(event({"type": "message_delta", "delta": delta, "usage": _usage(self._usage)}))
+        return out, event({"type": "message_stop"})
+
+    def whole(self, body: Mapping[str, Any]) -> bytes:
+        choice = body["choices"][0]
+        message = choice["message"]
+        content: list[dict[str, Any]] = []
+        if thinking := reasoning_of(message):
+            content.append({"type": "thinking", "thinking": thinking, "signature": ""})
+        if text := message.get("content") or message.get("refusal"):
+            content.append({"type": "text", "text": text})
+        calls = message.get("tool_calls") or []
+        for i, call in enumerate(calls):
+            name, arguments = call["function"]["name"], call["function"].get("arguments") or ""
+            id = call.get("id") or self._call_id(i)
+            content.append({"type": "tool_use", "id": id, "name": name, "input": arguments_of(arguments)})
+        self._usage = body.get("usage") or {}
+        sequence = _stop_sequence(choice)
+        reason = _stop_reason(choice.get("finish_reason"), called=bool(calls), sequence=sequence)
+        return dumps(self._message(content, reason, sequence))
+
+    # Pieces
+
+    def _message(self, content: list[Any], reason: str | None, sequence: str | None) -> dict[str, Any]:
+        stopped = {"stop_reason": reason, "stop_sequence": sequence}
+        return {**self._head, "content": content, **stopped, "usage": _usage(self._usage)}
+
+    def _delta(self, delta: Mapping[str, Any]) -> list[bytes]:
+        out: list[bytes] = []
+        if thinking := reasoning_of(delta):
+            out += self._switch("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            out.append(self._piece({"type": "thinking_delta", "thinking": thinking}))
+        if text := delta.get("content") or delta.get("refusal"):
+            out += self._switch("text", {"type": "text", "text": ""})
+            out.append(self._piece({"type": "text_delta", "text": text}))
+        for piece in delta.get("tool_calls") or ():
+            out += self._call(piece)
+        return out
+
+    def _call(self, piece: Mapping[str, Any]) -> list[bytes]:
+        """A piece of a call. The block begins with the name, which some servers send after the id."""
+        at, function = piece.get("index", 0), piece.get("function") or {}
+        begun = at in self._calls and bool(self._calls[at]["name"])
+        call = self._calls.setdefault(at, {"id": "", "name": "", "arguments": ""})
+        call["id"] = piece.get("id") or call["id"]
+        call["name"] = call["name"] or function.get("name") or ""
+        call["arguments"] += function.get("arguments") or ""
+        if not call["name"]:
+            return []
+        out: list[bytes] = []
+        if not begun:
+            block = {"type": "tool_use", "id": call["id"] or self._call_id(at), "name": call["name"], "input": {}}
+            out += self._switch(at, block)
+        if not call["arguments"]:
+            return out
+        if self._open != at:
+            raise BackendBroke("The backend went back to a tool call that it had ended; what came is kept. Ask again.")
+        out.append(self._piece({"type": "input_json_delta", "partial_json": call["arguments"]}))
+        call["arguments"] = ""
+        return out
+
+    def _call_id(self, at: int) -> str:
+        return f"toolu_{self._head['id']}_{at}"
+
+    def _switch(self, to: str | int, block: Mapping[str, Any]) -> list[bytes]:
+        if self._open == to:
+            return []
+        out = self._close()
+        self._open = to
+        out.append(event({"type": "content_block_start", "index": self._blocks, "content_block": block}))
+        return out
+
+    def _piece(self, delta: Mapping[str, Any]) -> bytes:
+        return event({"type": "content_block_delta", "index": self._blocks, "delta": delta})
+
+    def _close(self) -> list[bytes]:
+        if self._open is None:
+            return []
+        out = [self._piece({"type": "signature_delta", "signature": ""})] if self._open == "thinking" else []
+        out.append(event({"type": "content_block_stop", "index": self._blocks}))
+        self._open = None
+        self._blocks += 1
+        return out
+
+
+def _stop_sequence(choice: Mapping[str, Any]) -> str | None:
+    """vLLM and SGLang tell which stop string ended the answer; a token id is not one."""
+    found = choice.get("stop_reason") or choice.get("matched_stop")
+    return found if isinstance(found, str) else None
+
+
+def _stop_reason(reason: str | None, *, called: bool, sequence: str | None) -> str:
+    """Some servers say `stop` after a call that was asked for by name."""
+    if reason in (None, "stop"):
+        return "tool_use" if called else "stop_sequence" if sequence else "end_turn"
+    return _STOPPED.get(str(reason), "end_turn")
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, int]:
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    found = {
+        "input_tokens": max(0, (usage.get("prompt_tokens") or 0) - cached),
+        "output_tokens": usage.get("completion_tokens") or 0,
+    }
+    return {**found, "cache_read_input_tokens": cached} if cached else found

@@ -1,0 +1,257 @@
+"""Ollama's own API: `POST /api/chat` and `POST /api/generate`, as lines of JSON or whole.
+
+Owns these wire formats; requests in chat form are in `ollama_chat`. Nothing in these bodies carries an id: a client
+finds ours in the response header. Tool calls are numbered within their message, since most clients lose their ids.
+Source: Ollama's `api/types.go` and `server/routes.go` of August 2026; no server can be had here.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Literal
+
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
+from proxy.dialects.chat import ChatFold
+from proxy.dialects.chat_form import arguments_of, reasoning_of, usage
+from proxy.dialects.fields import an_object, member, numbers, objects
+from proxy.dialects.ollama_chat import SAMPLING, chat_message, chat_messages, chat_request, prompt_messages
+from proxy.errors import BadRequest, ProxyError
+from proxy.sse import Event
+from proxy.wire import Rules, dumps, loads
+
+
+class _Ollama(Dialect):
+    framing: ClassVar[Literal["sse", "ndjson"]] = "ndjson"
+
+    @abstractmethod
+    def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The request's messages in chat form; none where it only loads or unloads a model."""
+
+    @abstractmethod
+    def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What one line or a whole answer says, as `/api/chat` has it: role, content, thinking, tool_calls."""
+
+    def parse(self, body: Any) -> Asked:
+        body = an_object(body)
+        options = member(body, "options", dict, {})
+        sampling = numbers(options, SAMPLING, within="options.")
+        return Asked(
+            model=member(body, "model", str, ""),
+            messages=self._messages(body),
+            stream=member(body, "stream", bool, True),
+            n=1,
+            sampling={SAMPLING[key]: value for key, value in sampling.items()},
+            wants_logprobs=body.get("logprobs") is True,
+            wants_token_ids=False,
+            wants_usage=True,  # part of the format
+            session=None,
+            user=None,
+            tools=objects(body, "tools") or None,
+        )
+
+    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+        return chat_request(body, self._messages(body), stream=asked.stream)
+
+    def whole(self, body: Any) -> list[Reply]:
+        fold = self.fold()
+        fold.add(body)
+        return fold.replies()
+
+    def fold(self) -> Fold:
+        return OllamaFold(self)
+
+    def terminal(self, event: Event) -> bool:
+        try:
+            line = loads(event.raw)
+        except ValueError:
+            return False
+        return isinstance(line, dict) and line.get("done") is True
+
+    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
+        found: dict[str, bytes | None] = {}
+        if model is not None:
+            found["model"] = dumps(model)
+        if not asked.wants_logprobs:
+            found["logprobs"] = None  # Ollama leaves it out too
+        return found
+
+    def error(self, error: ProxyError) -> Mapping[str, Any]:
+        return {"error": error.message}
+
+    def error_event(self, error: ProxyError) -> bytes:
+        return _line(self.error(error))
+
+
+class OllamaChat(_Ollama):
+    name: ClassVar[str] = "ollama"
+    paths: ClassVar[tuple[str, ...]] = ("/api/chat",)
+
+    def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        for i, message in enumerate(objects(body, "messages")):
+            if not isinstance(message.get("role"), str):
+                raise BadRequest(f"`messages[{i}]` must have a `role`.", param=f"messages[{i}]")
+        return chat_messages(body)
+
+    def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        message: Mapping[str, Any] = body["message"]
+        return message
+
+    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+        return {"messages": dumps([body["messages"][i] for i in kept])}
+
+    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+        return OllamaRenderer(asked, created)
+
+
+class OllamaGenerate(_Ollama):
+    name: ClassVar[str] = "ollama-generate"
+    paths: ClassVar[tuple[str, ...]] = ("/api/generate",)
+    carriers: ClassVar[tuple[str, ...]] = ("prompt", "system", "images")
+
+    def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        return prompt_messages(body)
+
+    def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"content": body["response"], "thinking": body.get("thinking"), "tool_calls": body.get("tool_calls")}
+
+    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+        return {}  # one prompt, which is a command or is not
+
+    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+        return GenerateRenderer(asked, created)
+
+
+class OllamaFold(Fold):
+    def __init__(self, dialect: _Ollama) -> None:
+        self.failed: str | None = None
+        self._said = dialect.said
+        self._begun = False
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._calls: list[dict[str, Any]] = []
+        self._logprobs: list[float] | None = None
+        self._end: Mapping[str, Any] = {}
+
+    def add(self, chunk: Any) -> None:
+        if "error" in chunk:
+            self.failed = str(chunk["error"])
+            return
+        message = self._said(chunk)
+        self._begun = True
+        self._text.append(message.get("content") or "")
+        self._thinking.append(message.get("thinking") or "")
+        self._calls += message.get("tool_calls") or ()
+        if chunk.get("logprobs") is not None:
+            self._logprobs = (self._logprobs or []) + [float(entry["logprob"]) for entry in chunk["logprobs"]]
+        if chunk.get("done"):
+            self._end = chunk
+
+    def replies(self) -> list[Reply]:
+        if not self._begun:
+            return []
+        raw = {"content": "".join(self._text), "thinking": "".join(self._thinking), "tool_calls": self._calls}
+        message = chat_message({"role": "assistant", **raw})
+        counted = usage(self._end.get("prompt_eval_count") or 0, self._end.get("eval_count") or 0)
+        used = counted if self._end else None
+        return [Reply(0, message, self._finished(), used, logprobs=self._logprobs)]
+
+    def _finished(self) -> str | None:
+        reason = self._end.get("done_reason") or ("stop" if self._end else None)
+        return "tool_calls" if reason == "stop" and self._calls else reason
+
+
+class OllamaRenderer(Renderer):
+    """A chat completion in lines of JSON. Durations are measured here, from the first byte we saw; the time that a
+    model took to load is not known and 0."""
+
+    def __init__(self, asked: Asked, created: int) -> None:
+        at = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
+        self._head = {"model": asked.model, "created_at": at}
+        self._wants_logprobs = asked.wants_logprobs
+        self._loads = not asked.messages  # nothing was asked: the model was only to be loaded
+        self._fold = ChatFold()
+        self._usage: Mapping[str, Any] = {}
+        self._started = time.perf_counter_ns()
+        self._first: int | None = None  # when the model began to answer
+
+    def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
+        self._fold.add(chunk)
+        self._usage = chunk.get("usage") or self._usage
+        out = []
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta") or {}
+            text, thinking = delta.get("content") or delta.get("refusal") or "", reasoning_of(delta)
+            logprobs = self._logprobs(choice)
+            if choice.get("index", 0) == 0 and (text or thinking or logprobs):
+                self._first = self._first or time.perf_counter_ns()
+                out.append(_line({**self._head, **self._said(text, thinking, []), "done": False, **logprobs}))
+        return out
+
+    def end(self) -> tuple[list[bytes], bytes]:
+        """Tool calls come as a whole in this format, so they wait for their last piece."""
+        reply = next((r for r in self._fold.replies() if r.index == 0), Reply(0))
+        calls = _calls(reply.message)
+        before = [_line({**self._head, **self._said("", "", calls), "done": False})] if calls else []
+        return before, _line({**self._head, **self._said("", "", []), **self._done(reply.finish_reason)})
+
+    def whole(self, body: Mapping[str, Any]) -> bytes:
+        choice = body["choices"][0]
+        message = choice["message"]
+        self._usage = body.get("usage") or {}
+        text = message.get("content") or message.get("refusal") or ""
+        said = self._said(text, reasoning_of(message), _calls(message))
+        return dumps({**self._head, **said, **self._done(choice.get("finish_reason")), **self._logprobs(choice)})
+
+    def _said(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if thinking:
+            message["thinking"] = thinking
+        if calls:
+            message["tool_calls"] = calls
+        return {"message": message}
+
+    def _logprobs(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """For those who asked. Chat completions wrap the list that Ollama has; its entries are the same."""
+        content = (choice.get("logprobs") or {}).get("content") if self._wants_logprobs else None
+        return {"logprobs": content} if content else {}
+
+    def _done(self, reason: str | None) -> dict[str, Any]:
+        now = time.perf_counter_ns()
+        first = self._first or self._started
+        return {
+            "done": True,
+            "done_reason": "load" if self._loads else "length" if reason == "length" else "stop",
+            "total_duration": now - self._started,
+            "load_duration": 0,
+            "prompt_eval_count": self._usage.get("prompt_tokens") or 0,
+            "prompt_eval_duration": first - self._started,
+            "eval_count": self._usage.get("completion_tokens") or 0,
+            "eval_duration": now - first,
+        }
+
+
+class GenerateRenderer(OllamaRenderer):
+    def _said(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+        said: dict[str, Any] = {"response": text}
+        if thinking:
+            said["thinking"] = thinking
+        if calls:
+            said["tool_calls"] = calls
+        return said
+
+
+def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    for i, call in enumerate(message.get("tool_calls") or ()):
+        function = call["function"]
+        arguments = arguments_of(function.get("arguments") or "")
+        id = {"id": call["id"]} if call.get("id") else {}
+        found.append({**id, "function": {"index": i, "name": function["name"], "arguments": arguments}})
+    return found
+
+
+def _line(body: Mapping[str, Any]) -> bytes:
+    return dumps(body) + b"\n"

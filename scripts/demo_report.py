@@ -1,0 +1,99 @@
+"""What `make demo` shows at its end, and writes down: a table of versions, two answers before and after.
+
+Owns figures and their look. How coherent the replies are is measured in a process of its own (coherence.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from demo_person import ROOT, console
+from rich.table import Table
+
+
+def coherence(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Mean NLL of each version's held-out replies under the base model, in a process of its own."""
+    lines = [
+        json.dumps({"group": str(row["version"]), "prompt_token_ids": t.prompt_token_ids, "token_ids": t.token_ids})
+        for row in rows
+        for t in row["told"]
+    ]
+    with console.status("scoring the replies under the base model"):
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "scripts/coherence.py")],
+            input="\n".join(lines), capture_output=True, text=True, check=True, cwd=ROOT,
+        )  # fmt: skip
+    return dict(json.loads(done.stdout))
+
+
+def report(found: dict[str, Any], nll: dict[str, float], seconds: float) -> dict[str, Any]:
+    table = Table("version", "ratings", "liked", "base NLL", "words", "rating → live", "run", title="held-out prompts")
+    out = []
+    for row in found["rows"]:
+        told, run = row["told"], row.get("run")
+        line = {
+            "version": row["version"],
+            "ratings": row["ratings"],
+            "liked": sum(t.liked for t in told) / len(told),
+            "base_nll": nll[str(row["version"])],
+            "words": sum(len(t.text.split()) for t in told) / len(told),
+            "rating_to_live_s": row.get("rating_to_live_s"),
+            "run_s": run["ended_at"] - run["started_at"] if run else None,
+            "gate": run["gate"] if run else None,
+            "metrics": run["metrics"] if run else None,
+        }
+        out.append(line)
+        table.add_row(
+            f"v{line['version']}" if line["version"] else "base",
+            str(line["ratings"]),
+            f"{line['liked']:.0%}",
+            f"{line['base_nll']:.2f}",
+            f"{line['words']:.0f}",
+            f"{line['rating_to_live_s']:.0f} s" if line["rating_to_live_s"] else "",
+            f"{line['run_s']:.0f} s" if line["run_s"] else "",
+        )
+    console.print(table)
+    first, last = found["rows"][0]["told"], found["rows"][-1]["told"]
+    for before, after in list(zip(first, last, strict=True))[:2]:
+        console.print(
+            f"\n[b]{before.prompt}[/b]\n[dim]base[/dim]  {before.text.strip()}\n[dim]now[/dim]   {after.text.strip()}"
+        )
+    loop = found["loop"]
+    console.print(
+        f"\nThe client that never stopped asking: [b]{loop.served}[/b] requests served, "
+        f"[b]{len(loop.failed)}[/b] failed; {loop.in_swap} were under way in the moment of a swap. "
+        f"Ratings: {found['channels']}. {seconds:.0f} s in all."
+    )
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "commit": commit(),
+        "held_out": len(first),
+        "versions": out,
+        "served": loop.served,
+        "by_version": loop.by_version,
+        "in_swap": loop.in_swap,
+        "failed": loop.failed,
+        "channels": found["channels"],
+        "seconds": seconds,
+    }
+
+
+def commit() -> str:
+    found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
+    return found.stdout.strip()
+
+
+def machine() -> str:
+    names = (
+        re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else []
+    )
+    return f"{names[0] if names else platform.processor() or platform.machine()}, {os.cpu_count()} cores"

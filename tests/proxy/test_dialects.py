@@ -1,0 +1,68 @@
+"""What holds for every dialect, whatever a client may send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.dialects import DIALECTS, Dialect
+from proxy.errors import BadRequest
+from proxy.wire import loads
+from tests.proxy.chat_strategies import unhurried
+
+_KEYS = (
+    "messages role content type text system tools name input_schema tool_use tool_result tool_use_id "
+    "source url title thinking input prompt images tool_calls function arguments options num_predict "
+    "temperature metadata user_id stop_sequences stream tool_choice output_config format data context think logprobs "
+    "top_logprobs max_tokens "
+)
+_VALUES = (
+    "user assistant system tool text image document search_result tool_use tool_result thinking content "
+    "base64 url json any "
+)
+_atoms = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.sampled_from(_VALUES.split())
+    | st.text('ab"', max_size=3)
+)
+_trees = st.recursive(
+    _atoms,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS.split()), inner, max_size=5),
+    max_leaves=30,
+)
+_items = st.dictionaries(st.sampled_from(_KEYS.split()), _trees, max_size=5)
+_roles = st.builds(lambda item, role: {**item, "role": role}, _items, st.sampled_from(["user", "assistant", "system"]))
+bodies = st.one_of(
+    _trees,
+    st.builds(lambda body, items: {**body, "messages": items}, _items, st.lists(_roles, min_size=1, max_size=3)),
+)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.name)
+@unhurried
+@given(body=bodies)
+def test_a_request_is_understood_or_refused(dialect: Dialect, body: Any) -> None:
+    """Nothing else may happen: any other error would be ours."""
+    try:
+        asked = dialect.parse(body)
+    except BadRequest:
+        return
+    assert not asked.origins or len(asked.origins) == len(asked.messages)
+    if asked.messages:
+        for key, value in dialect.keep(body, asked, range(len(asked.messages))).items():
+            assert loads(value) == body[key]
+    try:
+        dialect.to_chat(body, asked)
+    except BadRequest:
+        return
+
+
+def test_each_path_belongs_to_one_dialect() -> None:
+    paths = [path for dialect in DIALECTS for path in dialect.paths]
+    assert len(set(paths)) == len(paths)
+    assert len({dialect.name for dialect in DIALECTS}) == len(DIALECTS)
