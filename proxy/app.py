@@ -20,11 +20,12 @@ from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
 from proxy.control import Control
-from proxy.dialects import DIALECTS, Dialect
+from proxy.dialects import DIALECTS, Dialect, dialect_at
 from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.exchange import Parts
 from proxy.feedback import Feedback
+from proxy.formats import Formats
 from proxy.learner import Learner
 from proxy.lifecycle import Tasks
 from proxy.machine import Machine
@@ -32,6 +33,7 @@ from proxy.metrics import Metrics
 from proxy.models import Models
 from proxy.relay import Relay
 from proxy.status import StatusReport
+from proxy.stored_responses import StoredResponses
 from proxy.swap import Swap
 from proxy.watch import Watch
 from store.errors import StoreError
@@ -51,6 +53,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
     events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
     swap = Swap(store, backend, tasks, events)
+    formats = Formats(backend.capabilities)
     feedback = Feedback(store, events, metrics)
     train = settings.train
     machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
@@ -58,21 +61,25 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
         settings, store, backend, swap, launcher, events, metrics, tasks, machine, lambda: relay.last_request
     )
     watch = Watch(train.watch, store, swap, events)
-    status = StatusReport(store, backend, swap, learner, watch, health)
+    status = StatusReport(store, backend, swap, learner, watch, health, formats)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap))
-    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health), commands)
+    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats), commands)
+    stored = StoredResponses(store, relay)
     models = Models(store, backend, swap)
     control = Control(store, backend, swap, learner, status, events, metrics)
 
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
         middlewares=[_errors, security.middleware(settings.server)],
-        handler_args={"max_line_size": HEADER_LIMIT, "max_field_size": HEADER_LIMIT},
+        # What only passes through is not unpacked; the data routes do it themselves.
+        handler_args={"max_line_size": HEADER_LIMIT, "max_field_size": HEADER_LIMIT, "auto_decompress": False},
     )
     app.add_routes(
         [
             *(web.post(p + path, _data(relay, d)) for d in DIALECTS for path in d.paths for p in ("", "/s/{session}")),
             *(web.get(p + "/v1/models", models.list) for p in ("", "/s/{session}")),
+            *(web.get(p + "/v1/responses/{id}", stored.get) for p in ("", "/s/{session}")),
+            *(web.delete(p + "/v1/responses/{id}", stored.delete) for p in ("", "/s/{session}")),
             web.post("/v1/feedback", feedback.post),
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
@@ -183,11 +190,12 @@ async def _front(request: web.Request) -> web.Response:
 
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """One shape for everything that goes wrong before an answer has begun."""
+    """One shape for everything that goes wrong before an answer has begun; on data routes the dialect's own."""
     try:
         return await handler(request)
     except ProxyError as error:
-        return error.response()
+        dialect = dialect_at(request.path) if request.method == "POST" else None
+        return error.response(dialect.error(error) if dialect else None)
     except StoreError as error:
         return StorageFailed(f"The store did not take it: {error}").response()
     except web.HTTPNotFound:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
 
 from proxy.conversations import canonical, extend_thread
-from proxy.dialects import Dialect, Reply
+from proxy.dialects import CHAT, Dialect, Reply
 from proxy.metrics import Metrics
 from proxy.wire import loads
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
@@ -51,18 +52,21 @@ class Health:
 class Capture:
     """The completions of one request, from sent to committed."""
 
-    def __init__(
-        self, store: Store, metrics: Metrics, health: Health, dialect: Dialect, first: NewCompletion, n: int
-    ) -> None:
+    def __init__(self, store: Store, metrics: Metrics, health: Health, first: NewCompletion, n: int) -> None:
         self.id = first.request_id
         self._store = store
         self._metrics = metrics
         self._health = health
-        self._fold = dialect.fold()
-        self._dialect = dialect
+        self._dialect: Dialect = CHAT
+        self._fold = CHAT.fold()
+        self._translated = False
         self._broken: str | None = None
         self._rows = [replace(first, id=choice_id(first.request_id, i), choice=i) for i in range(n)]
         self._begun: asyncio.Future[None] | None = None
+
+    def reads(self, dialect: Dialect, *, translated: bool) -> None:
+        """Say what the backend answers in, before the first byte of the answer."""
+        self._dialect, self._fold, self._translated = dialect, dialect.fold(), translated
 
     async def begin(self, *, wait: bool) -> None:
         """Queue the rows; with `wait` until they are stored. Raises DuplicateCompletion then."""
@@ -85,6 +89,11 @@ class Capture:
             except Exception as error:  # whatever a backend may send
                 self._broken = f"an event of the stream could not be understood: {error!r}"
 
+    @property
+    def failed(self) -> str | None:
+        """Why the backend gave up, where it said so inside its stream."""
+        return self._fold.failed
+
     def replies(self) -> list[Reply]:
         """What the stream has brought so far."""
         return self._fold.replies()
@@ -100,6 +109,8 @@ class Capture:
     async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
         """Commit what came; returns when it is on disk, or False where the disk did not take it."""
         found = {r.index: r for r in (self._fold.replies() if replies is None else replies)}
+        if status == "done" and self._fold.failed:
+            status, error = "error", self._fold.failed
         if status == "done" and not found:
             status, error = "error", error or self._broken or "the backend answered nothing"
         rows = [self._ended(row, found.get(row.choice), status, error) for row in self._rows]
@@ -121,7 +132,17 @@ class Capture:
         if reply is None:
             missing = error or (None if status != "done" else "the backend sent no such choice")
             ended: Status = "error" if status == "done" else status
-            return FinishedCompletion(row.id, ended, time.time(), error=missing, inexact_reason=self._broken)
+            return FinishedCompletion(
+                row.id,
+                ended,
+                time.time(),
+                error=missing,
+                inexact_reason=self._broken,
+                translated=self._translated,
+            )
+        if not _are_numbers(reply):  # what the store cannot take must not cost the client its answer
+            self._broken = self._broken or "the backend sent token ids or log-probs that are none"
+            reply = replace(reply, prompt_token_ids=None, token_ids=None, logprobs=None)
         reason = self._broken or reply.inexact_reason()
         message = {**reply.message, "role": "assistant"}
         return FinishedCompletion(
@@ -139,4 +160,14 @@ class Capture:
             exact=reason is None,
             inexact_reason=reason,
             error=error,
+            translated=self._translated,
         )
+
+
+def _are_numbers(reply: Reply) -> bool:
+    try:
+        array("i", [*(reply.prompt_token_ids or ()), *(reply.token_ids or ())])
+        array("f", reply.logprobs or ())
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True

@@ -194,6 +194,7 @@ def completion_json(c: Completion) -> dict[str, Any]:
         "turn": c.new.turn,
         "turn_rule": c.new.turn_rule,
         "dialect": c.new.dialect,
+        "translated": end.translated if end else None,
         "text": end.text if end else None,
         "finish_reason": end.finish_reason if end else None,
         "usage": end.usage if end else None,

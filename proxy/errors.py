@@ -2,12 +2,14 @@
 
 ProxyError
 ├── BadRequest 400        the request itself is wrong
+│   └── UnknownPrevious   it goes on from an answer that is not known here
 ├── Unauthorized 401      no key, or an unknown one
 ├── Forbidden 403         a key that may not do this, or a foreign web page
 ├── NotFound 404
 ├── Conflict 409          true, but not now, or not twice
 ├── TooLarge 413
 ├── Unsupported 501       this backend or installation cannot do that
+├── BackendRefused        the backend's own error, with its status, in the client's dialect
 ├── BackendBroke 502      the backend answered nonsense or was cut off
 ├── BackendDown 503       the backend does not answer
 └── StorageFailed 507     the disk did not take it
@@ -18,16 +20,19 @@ Each message is one sentence: what happened, what was kept, what to do.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 from aiohttp import web
 
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
 
 class ProxyError(Exception):
-    status: ClassVar[int] = 500
-    type: ClassVar[str] = "server_error"
-    code: ClassVar[str] = "internal_error"
+    status: int = 500
+    type: str = "server_error"
+    code: str = "internal_error"
 
     def __init__(self, message: str, *, param: str | None = None, retry_after: int | None = None) -> None:
         super().__init__(message)
@@ -39,11 +44,12 @@ class ProxyError(Exception):
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": error}
 
-    def response(self) -> web.Response:
+    def response(self, body: Mapping[str, Any] | None = None) -> web.Response:
+        """`body` is the error in a dialect's own shape."""
         headers = {"retry-after": str(self.retry_after)} if self.retry_after is not None else None
         return web.Response(
             status=self.status,
-            body=orjson.dumps(self.body()),
+            body=orjson.dumps(self.body() if body is None else body),
             content_type="application/json",
             headers=headers,
         )
@@ -51,6 +57,10 @@ class ProxyError(Exception):
 
 class BadRequest(ProxyError):
     status, type, code = 400, "invalid_request_error", "bad_request"
+
+
+class UnknownPrevious(BadRequest):
+    code = "previous_response_not_found"
 
 
 class Unauthorized(ProxyError):
@@ -75,6 +85,14 @@ class TooLarge(ProxyError):
 
 class Unsupported(ProxyError):
     status, type, code = 501, "invalid_request_error", "unsupported"
+
+
+class BackendRefused(ProxyError):
+    def __init__(self, status: int, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.status = status
+        self.type = _TYPES.get(status, "backend_error" if status >= 500 else "invalid_request_error")
+        self.code = "backend_refused"
 
 
 class BackendBroke(ProxyError):

@@ -1,42 +1,50 @@
 """One request to the backend and its answer: ask, pass on, and leave the completion stored, whatever happens.
 
 Owns the order in which bytes and commits leave, and what happens when either side goes away in the middle. What the
-bytes mean belongs to the dialects, what is stored to capture, which requests come here to relay.
+bytes mean belongs to the dialects, in which of them the backend is asked to ways, what is stored to capture, which
+requests come here to relay.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import time
-from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
+import structlog
 from aiohttp import web
 from multidict import CIMultiDict
 
 from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.backends.openai import down
-from proxy.capture import Capture, Health
-from proxy.dialects import Asked, Dialect
-from proxy.errors import BackendBroke, Conflict, ProxyError
+from proxy.capture import Capture, Health, new_id
+from proxy.dialects import CHAT, Dialect
+from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError
+from proxy.formats import MISSING, Formats
 from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
+from proxy.ndjson import Line
+from proxy.ndjson import Splitter as LineSplitter
 from proxy.security import outgoing_headers
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
-from proxy.wire import Rules, dumps, rewrite
+from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
+from proxy.ways import Native, Question, Translated, Way
+from proxy.wire import Rules, dumps
 from store.errors import DuplicateCompletion
 from store.records import NewCompletion
 from store.store import Store
 
-# RFC 9110, 7.6.1; lengths and encodings are ours to set anew.
-HOP: Final = frozenset(
-    "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()  # noqa: SIM905
-)
+log = structlog.get_logger()
+
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
+KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
+KEEPALIVE: Final = b": keepalive\n\n"
+LARGE: Final = 1 << 20
 
 
 @dataclass
@@ -50,6 +58,7 @@ class Parts:
     metrics: Metrics
     tasks: Tasks
     health: Health
+    formats: Formats
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
@@ -66,26 +75,27 @@ class Exchange:
         parts: Parts,
         request: web.Request,
         dialect: Dialect,
-        asked: Asked,
+        question: Question,
         lease: Lease,
         started: float,
     ) -> None:
         self._parts = parts
         self._request = request
         self._dialect = dialect
-        self._asked = asked
+        self._question = question
+        self._asked = question.asked
         self._lease = lease
         self._started = started
         self._capture: Capture | None = None
+        self._way: Way
         self._finished = False
         self._overhead_ms = 0.0
 
     async def capture_as(self, row: NewCompletion) -> None:
         """Raises Conflict where the client chose an id that exists."""
         own_id = "x-rl-completion-id" in self._request.headers
-        self._capture = Capture(
-            self._parts.store, self._parts.metrics, self._parts.health, self._dialect, row, self._asked.n
-        )
+        parts = self._parts
+        self._capture = Capture(parts.store, parts.metrics, parts.health, row, self._asked.n)
         try:
             await self._capture.begin(wait=own_id)
         except DuplicateCompletion:
@@ -95,14 +105,15 @@ class Exchange:
                 param="x-rl-completion-id",
             ) from None
 
-    async def run(self, raw: bytes, add: Mapping[str, bytes]) -> web.StreamResponse:
+    async def run(self) -> web.StreamResponse:
         """Ask, pass the answer on, and leave the completion stored, whatever happens."""
         error: str | None = None
         try:
-            upstream = await self._ask(raw, add)
+            upstream = await self._ask()
             try:
-                if upstream.content_type == "text/event-stream":
-                    return await self._stream(upstream)
+                splitter = splitter_for(upstream)
+                if splitter is not None and upstream.status == 200:
+                    return await self._stream(upstream, splitter)
                 return await self._whole(upstream)
             finally:
                 upstream.close()  # a reply nobody reads any more must stop costing the backend
@@ -123,23 +134,66 @@ class Exchange:
 
     # Asking
 
-    async def _ask(self, raw: bytes, add: Mapping[str, bytes]) -> aiohttp.ClientResponse:
-        """Send it; once more where the backend had lost the adapter, or closed an idle connection under us."""
-        upstream = await self._send(raw, add)
+    def _go(self, *, translated: bool) -> None:
+        """Choose the way. Raises BadRequest for what chat completions cannot say."""
+        capabilities = self._parts.backend.capabilities
+        if translated:
+            self._way = Translated(
+                self._dialect,
+                self._question,
+                capabilities,
+                id=self._capture.id if self._capture else new_id(),
+                model=self._asked.model or self._parts.swap.model,
+                created=int(time.time()),
+            )
+        else:
+            self._way = Native(self._dialect, self._question, capabilities, self._rules())
+        if self._capture is not None:
+            self._capture.reads(self._way.reads, translated=translated)
+
+    async def _ask(self) -> aiohttp.ClientResponse:
+        """In the client's dialect if the backend has it, else as chat completions."""
+        formats, name = self._parts.formats, self._dialect.name
+        if not formats.native(name):
+            self._go(translated=True)
+            return await self._ask_once()
+        self._go(translated=False)
+        upstream = await self._ask_once()
+        if upstream.status not in MISSING or self._dialect is CHAT:
+            if upstream.status == 200:
+                formats.has(name)
+            return upstream
+        # No such route, or no such model: if it answers in chat completions, it was the route.
+        await upstream.read()
+        self._go(translated=True)
+        upstream = await self._ask_once()
+        if upstream.status not in MISSING:
+            formats.lacks(name)
+            log.info("backend lacks a dialect; it is translated from now on", dialect=name)
+        return upstream
+
+    async def _ask_once(self) -> aiohttp.ClientResponse:
+        """Once more where the backend had lost the adapter, or refuses what only we asked for."""
+        asking = self._capture is not None
+        upstream = await self._send(asking)
         version = self._lease.version
         if upstream.status == 404 and version:
             await upstream.read()
             await self._parts.swap.lost(version)
-            upstream = await self._send(raw, add)
+            upstream = await self._send(asking)
+        if upstream.status == 400 and asking and self._way.asks:
+            await upstream.read()
+            upstream = await self._send(False)
         return upstream
 
-    async def _send(self, raw: bytes, add: Mapping[str, bytes]) -> aiohttp.ClientResponse:
+    async def _send(self, asking: bool) -> aiohttp.ClientResponse:
         parts = self._parts
         headers = parts.request_headers(self._request)
+        headers.popall("content-encoding", None)  # it was undone when we read the body
         headers["accept-encoding"] = "identity"  # the answer has to be read here
         headers["content-type"] = "application/json"
-        body = rewrite(raw, {}, {**add, "model": dumps(self._lease.model)})
-        url = parts.backend.url + upstream_path(self._request)
+        body = self._way.body(self._lease.model, asking=asking)
+        url = parts.backend.url + (self._way.path or upstream_path(self._request))
         overhead = time.perf_counter() - self._started
         parts.metrics.overhead.observe(overhead)
         self._overhead_ms = overhead * 1000
@@ -147,7 +201,7 @@ class Exchange:
         for last_try in (False, True):
             try:
                 return await parts.http.post(
-                    url, data=body, headers=headers, allow_redirects=False, auto_decompress=True
+                    url, data=_sendable(body), headers=headers, allow_redirects=False, auto_decompress=True
                 )
             except aiohttp.ServerDisconnectedError as error:
                 if last_try:
@@ -177,111 +231,114 @@ class Exchange:
         return self._dialect.rules(id=self._capture.id, model=model, asked=self._asked)
 
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+        body = await whole(upstream)
+        headers = self._headers(upstream)
+        if upstream.status != 200:
+            await self._finish("error", error=f"the backend answered {upstream.status}: {body[:300]!r}")
+            if self._way.translated:
+                body = dumps(self._dialect.error(BackendRefused(upstream.status, message_in(body))))
+                headers["content-type"] = "application/json"
+            return web.Response(status=upstream.status, body=body, headers=headers)
+        if self._way.translated:
+            if self._asked.stream:
+                raise BackendBroke("The backend answered in one piece where a stream was asked for.")
+            headers["content-type"] = "application/json"
         try:
-            body = await upstream.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise _cut(error) from error
-        good = upstream.status == 200
-        body_out = _rewritten(body, self._rules()) if good else body  # an error of the backend as it is
-        if self._capture is not None:
-            if good:
-                await self._finish("done", whole=body)
-            else:
-                await self._finish("error", error=f"the backend answered {upstream.status}: {body[:300]!r}")
-        return web.Response(status=upstream.status, body=body_out, headers=self._headers(upstream))
-
-    async def _stream(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
-        response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream))
-        await response.prepare(self._request)
-        splitter, rules = Splitter(), self._rules()
-        try:
-            async for chunk in _chunks(upstream):
-                out = bytearray()
-                for event in splitter.feed(chunk):
-                    if self._dialect.terminal(event):
-                        if out:
-                            await response.write(bytes(out))
-                            out.clear()
-                        await self._finish("done")
-                        out += event.raw
-                    else:
-                        out += self._pass(event, rules)
-                if out:
-                    await response.write(bytes(out))
-            if rest := splitter.rest():
-                await response.write(self._pass(Event(rest), rules))
+            said = self._way.whole(body)
         except BackendBroke as error:
-            await self._broken_off(response, error)
-        else:
+            await self._finish("error", whole=body, error=error.message)
+            raise
+        await self._finish("done", whole=body)
+        return web.Response(status=upstream.status, body=said, headers=headers)
+
+    async def _stream(self, upstream: aiohttp.ClientResponse, splitter: Splitter | LineSplitter) -> web.StreamResponse:
+        headers = self._headers(upstream)
+        if isinstance(self._way, Translated):
+            headers["content-type"] = self._way.content_type
+        response = web.StreamResponse(status=upstream.status, headers=headers)
+        await response.prepare(self._request)
+        alive = self._dialect.framing == "sse"
+        try:
+            async for chunk in chunks(upstream, KEEPALIVE_S):
+                if chunk is not None:
+                    await self._pass(response, splitter.feed(chunk))
+                elif alive:  # only whole events are written, so this is always between two
+                    await response.write(KEEPALIVE)
+            if rest := splitter.rest():
+                await self._pass(response, [Line(rest) if isinstance(splitter, LineSplitter) else Event(rest)])
             if not self._finished:
                 await self._ended_without_terminal(response)
+        except BackendBroke as error:
+            await self._broken_off(response, error)
         await response.write_eof()
         return response
 
-    def _pass(self, event: Event, rules: Rules) -> bytes:
+    async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
+        out = bytearray()
+        try:
+            for event in events:
+                if self._way.translated and self._finished:
+                    return  # the client has had its end
+                if not self._way.reads.terminal(event):
+                    out += self._seen(event)
+                    continue
+                self._fold(event)
+                before, last = self._way.end(event)
+                if out or before:
+                    await response.write(bytes(out + before))
+                    out.clear()
+                await self._finish("done")
+                out += last
+        finally:
+            if out:  # also where a later event of the same piece broke the stream
+                await response.write(bytes(out))
+
+    def _seen(self, event: Event) -> bytes:
+        self._fold(event)
+        try:
+            return self._way.event(event)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise BackendBroke(f"The backend sent what is no chat completion ({error!r}).") from error
+
+    def _fold(self, event: Event) -> None:
         data = event.data
-        if data is None or not data.startswith(b"{"):
-            return event.raw
-        if self._capture is not None and not self._finished:
+        if data is not None and data.startswith(b"{") and self._capture is not None and not self._finished:
             self._capture.add(data)
-        changed = _rewritten(data, rules)
-        return event.raw if changed is data else event.with_data(changed).raw
 
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""
-        if self._capture is None:
+        if self._capture is None and not self._way.translated:
             return
-        replies = self._capture.replies()
-        if len(replies) == self._asked.n and all(r.finish_reason for r in replies):
-            await self._finish("done")
-        else:
-            await self._broken_off(response, _cut(None))
+        if self._capture is not None and (failed := self._capture.failed) is not None:
+            await self._finish("error", error=failed)  # its own word has been passed on
+            return
+        replies = self._capture.replies() if self._capture is not None else []
+        if self._capture is not None and not (len(replies) == self._asked.n and all(r.finish_reason for r in replies)):
+            raise cut(None)
+        before, last = self._way.end(None)
+        if before:
+            await response.write(before)
+        await self._finish("done")
+        if last:
+            await response.write(last)
 
     async def _broken_off(self, response: web.StreamResponse, error: ProxyError) -> None:
+        already = self._finished
         await self._finish("partial", error=error.message)
-        await response.write(self._dialect.error_event(error))
+        if not already:
+            await response.write(self._way.broken(error))
 
     async def _finish(self, status: Any, *, whole: bytes | None = None, error: str | None = None) -> None:
-        if self._capture is None or self._finished:
+        if self._finished:
             return
         self._finished = True
+        if self._capture is None:
+            return
         replies = self._capture.whole(whole) if whole is not None else None
         # Shielded: a client that goes away in this moment does not undo what it has already been sent.
         await asyncio.shield(self._capture.finish(status, replies, error=error))
 
 
-def upstream_path(request: web.Request) -> str:
-    """The path at the backend: without `/s/<session>`, with the query as it came."""
-    path = request.raw_path
-    if "session" in request.match_info:
-        path = "/" + path.split("/", 3)[3]
-    return path
-
-
-async def _chunks(upstream: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises BackendBroke, so that it cannot be taken for a client that went away."""
-    try:
-        async for chunk in upstream.content.iter_any():
-            yield chunk
-    except (TimeoutError, aiohttp.ClientError, OSError) as error:
-        raise _cut(error) from error
-
-
-def end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """All but what belongs to one connection only."""
-    named = {h.strip().lower() for h in headers.get("connection", "").split(",")}
-    kept = [(k, v) for k, v in headers.items() if k.lower() not in HOP and k.lower() not in named]
-    return CIMultiDict(kept)
-
-
-def _rewritten(data: bytes, rules: Rules) -> bytes:
-    """Garbage is passed on as garbage; the capture has marked it."""
-    try:
-        return rewrite(data, rules)
-    except ValueError:
-        return data
-
-
-def _cut(error: BaseException | None) -> BackendBroke:
-    why = f" ({error or type(error).__name__})" if error is not None else ""
-    return BackendBroke(f"The backend broke off before its answer was whole{why}; what came is kept. Ask again.")
+def _sendable(body: bytes) -> bytes | io.BytesIO:
+    """A large body goes out in pieces, so that others are served between them."""
+    return body if len(body) < LARGE else io.BytesIO(body)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, Final
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 from aiohttp import web
@@ -19,22 +22,41 @@ from proxy.capture import new_id
 from proxy.chat_command import ChatCommands
 from proxy.conversations import Speaker, canonical, command_at, speaker, thread, without_commands
 from proxy.dialects import Asked, Dialect
-from proxy.errors import BadRequest, ProxyError, TooLarge
-from proxy.exchange import GONE, Exchange, Parts, end_to_end, upstream_path
+from proxy.earlier import EarlierAnswers
+from proxy.errors import BadRequest, ProxyError, StorageFailed, TooLarge
+from proxy.exchange import GONE, Exchange, Parts
 from proxy.retries import Attempt, Retries
 from proxy.security import ROLE
 from proxy.swap import Lease
 from proxy.turns import Decision, turn_of
+from proxy.upstream import end_to_end, upstream_path
+from proxy.ways import Question
 from proxy.wire import dumps, loads
+from store.errors import StoreError
 from store.records import NewCompletion
 
+_WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class Call(NamedTuple):
+    """A request as it came, and whose it is."""
+
+    request: web.Request
+    dialect: Dialect
+    who: Speaker
+    raw: bytes
+    given: Any  # the body, parsed
+    previous: str | None  # the answer that it named
+    started: float
+    attempt: Attempt | None  # where its SDK may send it again
 
 
 class Relay:
     def __init__(self, parts: Parts, commands: ChatCommands) -> None:
         self.parts = parts
         self._commands = commands
+        self._earlier = EarlierAnswers(parts.store)
         self._retries = Retries(parts.store)
         self.last_request = 0.0  # Unix seconds; the learner waits for quiet
 
@@ -46,7 +68,10 @@ class Relay:
         try:
             response = await self._data(request, dialect, started)
         except ProxyError as error:
-            response = error.response()
+            response = error.response(dialect.error(error))
+        except StoreError as error:
+            failed = StorageFailed(f"The store did not take it: {error}")
+            response = failed.response(dialect.error(failed))
         self.parts.metrics.requests.labels(dialect.name, str(response.status)).inc()
         return response
 
@@ -56,59 +81,60 @@ class Relay:
             body = loads(raw)
         except ValueError as error:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        asked = dialect.parse(body)
+        as_came = dialect.parse(body)
+        add: dict[str, bytes] = {}
+        spelled, asked = body, as_came
+        if dialect.goes_on:
+            add = await self._earlier.spelled_out(dialect, body, request.headers.get("x-rl-user") or asked.user)
+            spelled, asked = _with(dialect, body, asked, add)
         path_session = request.match_info.get("session")
         who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
         if (at := command_at(asked.messages)) is not None:
-            return await self._command(request, dialect, asked, at, who)
+            asked = replace(asked, previous=as_came.previous)
+            return await self._command(request, dialect, asked, at, who, self._earlier.local_id(dialect, as_came))
         with self._retries.attempt(request, raw) as (attempt, earlier):
             if attempt is not None and earlier is not None:
                 again = await self._retries.settle(attempt, earlier, asked.n)
                 if again is not None:
                     return again
-            response = await self._ask(request, dialect, asked, who, raw, body, started, attempt)
+            call = Call(request, dialect, who, raw, body, as_came.previous, started, attempt)
+            response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
                 attempt.keep(response)
             return response
 
-    async def _ask(
-        self,
-        request: web.Request,
-        dialect: Dialect,
-        asked: Asked,
-        who: Speaker,
-        raw: bytes,
-        body: Any,
-        started: float,
-        attempt: Attempt | None,
-    ) -> web.StreamResponse:
-        """A question for the model: leased, captured, sent."""
+    async def _ask(self, call: Call, body: Any, asked: Asked, add: dict[str, bytes]) -> web.StreamResponse:
+        """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
         kept = without_commands(asked.messages)
-        if not kept:
+        if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         await self.parts.backend.ready()
         lease = await self.parts.swap.acquire(asked.model)
-        exchange = Exchange(self.parts, request, dialect, asked, lease, started)
         try:
-            add = {} if len(kept) == len(asked.messages) else dialect.keep(body, asked, kept)
-            messages = [asked.messages[i] for i in kept]
-            if request.headers.get("x-rl-capture") != "off":
-                add |= self.parts.backend.capabilities.asks
-                turn = turn_of(request.headers, body, messages, asked.tools, self.parts.settings.turns.rules)
-                row = _row(request, dialect, asked, who, turn, lease, messages, body, self.parts.backend)
+            if len(kept) < len(asked.messages):
+                less = call.dialect.keep(body, asked, kept)
+                add |= less
+                body, asked = _with(call.dialect, body, asked, less)
+            question = Question(call.raw, add, body, replace(asked, previous=call.previous))
+            exchange = Exchange(self.parts, call.request, call.dialect, question, lease, call.started)
+            if call.request.headers.get("x-rl-capture") != "off":
+                rules = self.parts.settings.turns.rules
+                turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
+                row = _row(call, asked, turn, lease, self.parts.backend)
                 await exchange.capture_as(row)
-                if attempt is not None:
-                    attempt.completion = row.id
-            return await exchange.run(raw, add)
+                if call.attempt is not None:
+                    call.attempt.completion = row.id
+            return await exchange.run()
         finally:
             lease.release()
 
     async def _command(
-        self, request: web.Request, dialect: Dialect, asked: Asked, at: int, who: Speaker
+        self, request: web.Request, dialect: Dialect, asked: Asked, at: int, who: Speaker, id: str
     ) -> web.StreamResponse:
         """A `/rl` line: answered here, never sent to the model, never stored as a completion."""
-        text = await self._commands.answer(asked.messages[: at + 1], who, role=request[ROLE])
-        kind, pieces = dialect.answer(text, id=new_id(), asked=asked, created=int(time.time()))
+        messages = await self._earlier.as_answered(replace(asked, messages=asked.messages[: at + 1]), who.user)
+        text = await self._commands.answer(messages, who, role=request[ROLE])
+        kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)
         for piece in pieces:
@@ -145,18 +171,8 @@ class Relay:
             raise down(self.parts.backend.url, error) from error
 
 
-def _row(
-    request: web.Request,
-    dialect: Dialect,
-    asked: Asked,
-    who: Speaker,
-    turn: Decision,
-    lease: Lease,
-    messages: list[dict[str, Any]],
-    body: dict[str, Any],
-    backend: Backend,
-) -> NewCompletion:
-    request_id = request.headers.get("x-rl-completion-id") or new_id()
+def _row(call: Call, asked: Asked, turn: Decision, lease: Lease, backend: Backend) -> NewCompletion:
+    request_id = call.request.headers.get("x-rl-completion-id") or new_id()
     if not _ID.fullmatch(request_id):
         raise BadRequest("`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id")
     return NewCompletion(
@@ -164,25 +180,53 @@ def _row(
         request_id=request_id,
         choice=0,
         created_at=time.time(),
-        dialect=dialect.name,
+        dialect=call.dialect.name,
         backend=backend.kind,
         model=asked.model or backend.served.model,
         served_model=lease.model,
         version=lease.version,
-        session=who.session,
-        user=who.user,
+        session=call.who.session,
+        user=call.who.user,
         turn=turn.turn,
         turn_rule=turn.rule,
         streamed=asked.stream,
-        prompt=tuple(canonical(m) for m in messages),
-        request=dumps({k: v for k, v in body.items() if k != "messages"}),
+        prompt=tuple(canonical(m) for m in asked.messages),
+        request=dumps({k: v for k, v in call.given.items() if k not in call.dialect.carriers}),
         sampling={**backend.served.sampling, **asked.sampling},
-        thread=thread(messages),
+        thread=thread(asked.messages),
     )
 
 
+def _with(
+    dialect: Dialect, body: dict[str, Any], asked: Asked, changed: Mapping[str, bytes]
+) -> tuple[dict[str, Any], Asked]:
+    """The request with these members in place, read again."""
+    if not changed:
+        return body, asked
+    body = {**body, **{key: loads(value) for key, value in changed.items()}}
+    return body, dialect.parse(body)
+
+
 async def _body(request: web.Request, limit: int) -> bytes:
+    """The body, unpacked. Raises TooLarge, BadRequest."""
     try:
-        return await request.read()
+        raw = await request.read()
     except web.HTTPRequestEntityTooLarge:
-        raise TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.") from None
+        raise _too_large(limit) from None
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding == "identity":
+        return raw
+    if encoding not in _WINDOWS:
+        raise BadRequest(f"A body in content-encoding {encoding} is not read here; send it plain, or as gzip.")
+    unpack = zlib.decompressobj(_WINDOWS[encoding])
+    try:
+        body = unpack.decompress(raw, limit)
+    except zlib.error as error:
+        raise BadRequest(f"The body is no {encoding} ({error}).") from None
+    if unpack.unconsumed_tail:
+        raise _too_large(limit)
+    return body
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")

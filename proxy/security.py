@@ -16,7 +16,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from config.sections import Server
-from proxy.errors import Forbidden, ProxyError, Unauthorized
+from proxy.errors import Forbidden, Unauthorized
 
 Role = Literal["use", "admin"]
 ROLE: Final = web.RequestKey("role", str)
@@ -46,12 +46,9 @@ def middleware(settings: Server) -> Callable[..., Awaitable[web.StreamResponse]]
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        try:
-            _no_foreign_page(request, settings)
-            if request.path not in _OPEN:
-                request[ROLE] = role_of(request.headers, settings)
-        except ProxyError as error:
-            return error.response()
+        _no_foreign_page(request, settings)
+        if request.path not in _OPEN:
+            request[ROLE] = role_of(request.headers, settings)
         return await handler(request)
 
     return guard

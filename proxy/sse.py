@@ -21,6 +21,9 @@ class Event(NamedTuple):
     @property
     def data(self) -> bytes | None:
         """The data lines joined by LF; None for comments and other events without data."""
+        raw = self.raw
+        if raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.count(b"\n") == 2 and b"\r" not in raw:
+            return raw[6:-2]  # what nearly every event looks like
         found = [line[5:].removeprefix(b" ") for line in _LINE.split(self.raw) if line.startswith(b"data:")]
         return b"\n".join(found) if found else None
 

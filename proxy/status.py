@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from proxy.backends.base import Backend
 from proxy.capture import Health
+from proxy.dialects import DIALECTS
 from proxy.due import Due
 from proxy.errors import ProxyError
+from proxy.formats import Formats
 from proxy.learner import Learner
 from proxy.swap import Swap
 from proxy.watch import Watch
@@ -25,7 +27,14 @@ PHASES: Final = {
 
 class StatusReport:
     def __init__(
-        self, store: Store, backend: Backend, swap: Swap, learner: Learner, watch: Watch, health: Health
+        self,
+        store: Store,
+        backend: Backend,
+        swap: Swap,
+        learner: Learner,
+        watch: Watch,
+        health: Health,
+        formats: Formats,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -33,6 +42,7 @@ class StatusReport:
         self._learner = learner
         self._watch = watch
         self._health = health
+        self._formats = formats
 
     async def full(self) -> dict[str, Any]:
         fresh, runs = await self._learner.fresh(), await self._store.runs(limit=1)
@@ -51,6 +61,7 @@ class StatusReport:
                 "adapters": self._backend.capabilities.adapters,
                 "exact": self._backend.capabilities.token_ids and self._backend.capabilities.logprobs,
                 "lacks": self._backend.capabilities.why_not or None,
+                "dialects": self._formats.table(d.name for d in DIALECTS),
             },
             "ratings": {
                 "fresh": fresh.total,

@@ -19,6 +19,13 @@ _WHITE: Final = b" \t\r\n"
 
 EACH: Final = "*"  # in a rule: every element of a list
 
+
+class _Hidden(bytes):
+    """A replacement for what only we asked for: an empty list has nothing to hide, and stays."""
+
+
+HIDDEN: Final = _Hidden(b"null")
+
 # A tree of rules: key -> replacement bytes | None (remove the member) | a tree for what lies below.
 Rules = Mapping[str, "bytes | Rules | None"]
 
@@ -105,6 +112,8 @@ def _apply(
     edits: list[tuple[int, int, bytes]],
 ) -> None:
     if isinstance(rule, bytes):
+        if rule is HIDDEN and raw[start:end] == b"[]":
+            return
         edits.append((start, end, rule))
     elif raw[start] == 0x7B:  # {
         _object(raw, tokens, i, rule, edits)

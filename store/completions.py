@@ -54,11 +54,12 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
         db.execute(
             """UPDATE completions SET status = ?, finished_at = ?, reply_hash = ?, text = ?,
             finish_reason = ?, usage = ?, prompt_token_ids = ?, token_ids = ?, logprobs = ?, exact = ?,
-            inexact_reason = ?, error = ?, thread = ? WHERE id = ?""",
+            inexact_reason = ?, error = ?, translated = ?, thread = ? WHERE id = ?""",
             (
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage),
                 pack(IDS, end.prompt_token_ids), pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs),
-                end.exact, end.inexact_reason, end.error, reply if end.thread is None else end.thread, end.id,
+                end.exact, end.inexact_reason, end.error, end.translated,
+                reply if end.thread is None else end.thread, end.id,
             ),
         )  # fmt: skip
 

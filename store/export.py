@@ -54,6 +54,7 @@ def to_dict(completion: Completion) -> dict[str, Any]:
         "exact": bool(end and end.exact),
         "inexact_reason": end and end.inexact_reason,
         "error": end and end.error,
+        "translated": bool(end and end.translated),
         "ratings": [rating(one) for one in completion.ratings],
     }
 

@@ -66,6 +66,7 @@ class FinishedCompletion:
     inexact_reason: str | None = None
     error: str | None = None
     thread: bytes | None = None  # the loose name of the conversation with this reply; None: the strict one
+    translated: bool = False  # asked for as chat completions, said again in the client's dialect
 
 
 @dataclass(frozen=True, slots=True)

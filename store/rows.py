@@ -88,6 +88,7 @@ def _end(row: sqlite3.Row) -> FinishedCompletion:
         inexact_reason=row["inexact_reason"],
         error=row["error"],
         thread=row["thread"],
+        translated=bool(row["translated"]),
     )
 
 

@@ -19,7 +19,10 @@ class Capabilities:
     token_ids: bool  # exact ids of prompt and reply
     logprobs: bool  # one for each token, of the sampling distribution
     why_not: str = ""  # one sentence for what is missing
-    asks: Mapping[str, bytes] = field(default_factory=dict)  # members added to a request, as JSON
+    # By dialect: members added to a request, as JSON, so that the answer can be captured exactly.
+    asks: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    dialects: frozenset[str] = frozenset({"chat"})  # wire formats it is known to have
+    tries: bool = False  # whether others are worth asking for once
 
 
 @dataclass(frozen=True, slots=True)

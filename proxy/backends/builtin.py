@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import aiohttp
 import structlog
@@ -24,6 +25,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
 class Builtin(VLLM):
     kind = "builtin"
+    capabilities = replace(VLLM.capabilities, dialects=frozenset({"chat"}))
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend)

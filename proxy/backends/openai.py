@@ -24,6 +24,8 @@ class OpenAICompatible:
         adapters=False,
         token_ids=False,
         logprobs=False,
+        dialects=frozenset({"chat", "completions"}),
+        tries=True,
         why_not="This kind of backend is captured and rated only: rlproxy cannot load an adapter into it.",
     )
 

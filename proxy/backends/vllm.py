@@ -12,13 +12,21 @@ from pathlib import Path
 from proxy.backends.base import Capabilities
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, Unsupported
-from proxy.wire import loads
+from proxy.upstream import message_in
 
 
 class VLLM(OpenAICompatible):
     kind = "vllm"
     capabilities = Capabilities(
-        adapters=True, token_ids=True, logprobs=True, asks={"logprobs": b"true", "return_token_ids": b"true"}
+        adapters=True,
+        token_ids=True,
+        logprobs=True,
+        asks={
+            "chat": {"logprobs": b"true", "return_token_ids": b"true"},
+            "completions": {"logprobs": b"0", "return_token_ids": b"true"},
+            "responses": {"include": b'["message.output_text.logprobs"]', "enable_response_messages": b"true"},
+        },
+        dialects=frozenset({"chat", "completions", "responses", "messages"}),
     )
 
     async def load(self, name: str, path: Path) -> None:
@@ -32,17 +40,9 @@ class VLLM(OpenAICompatible):
                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True."
             )
         if status != 200:
-            raise BackendBroke(f"The backend refused the adapter {name} ({status}): {_message(answer)}")
+            raise BackendBroke(f"The backend refused the adapter {name} ({status}): {message_in(answer)}")
 
     async def unload(self, name: str) -> None:
         status, answer = await self._call("POST", "/v1/unload_lora_adapter", json={"lora_name": name})
         if status not in (200, 400, 404):  # 400 and 404: it is not there
-            raise BackendBroke(f"The backend did not unload {name} ({status}): {_message(answer)}")
-
-
-def _message(answer: bytes) -> str:
-    try:
-        body = loads(answer)
-        return str((body.get("error") or body)["message"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return answer[:200].decode("utf-8", "replace")
+            raise BackendBroke(f"The backend did not unload {name} ({status}): {message_in(answer)}")

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
+from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatCompletions
+from proxy.dialects.completions import Completions
 from proxy.dialects.messages import Messages
 from proxy.dialects.ollama import OllamaChat, OllamaGenerate
+from proxy.dialects.responses import Responses
 
-DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Messages(), OllamaChat(), OllamaGenerate())
+CHAT = ChatCompletions()  # what every backend speaks
+DIALECTS: tuple[Dialect, ...] = (CHAT, Completions(), Responses(), Messages(), OllamaChat(), OllamaGenerate())
 
-__all__ = ["DIALECTS", "Asked", "Dialect", "Fold", "Renderer", "Reply"]
+_AT = {path: dialect for dialect in DIALECTS for path in dialect.paths}
+
+
+def dialect_at(path: str) -> Dialect | None:
+    """Whose route this is, with or without a session in the path."""
+    if path.startswith("/s/"):
+        path = "/" + path.split("/", 3)[-1]
+    return _AT.get(path)
+
+
+__all__ = ["CHAT", "DIALECTS", "Asked", "Dialect", "Earlier", "Fold", "Renderer", "Reply", "dialect_at"]

@@ -35,6 +35,17 @@ class Asked:
     origins: tuple[int | None, ...] = ()
     tools: list[dict[str, Any]] | None = None  # in chat form
     previous: str | None = None  # the completion this request goes on from, where it does not send the history
+    body: Mapping[str, Any] = field(default_factory=dict)  # the request, for dialects whose answers repeat it
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A completion that a request names instead of repeating it."""
+
+    id: str
+    messages: list[dict[str, Any]]  # its prompt, in chat form
+    reply: dict[str, Any] | None
+    request: Mapping[str, Any]  # the request's other members
 
 
 @dataclass(slots=True)
@@ -70,6 +81,8 @@ class Reply:
 class Fold(ABC):
     """A stream on its way to becoming replies. `add` raises on what it does not understand."""
 
+    failed: str | None = None  # why the backend gave up, where the format has an event for that
+
     @abstractmethod
     def add(self, chunk: Any) -> None:
         """Take in one parsed event of the stream."""
@@ -94,11 +107,21 @@ class Renderer(ABC):
     def whole(self, body: Mapping[str, Any]) -> bytes:
         """A plain `chat.completion` as a plain body."""
 
+    def failed(self, error: ProxyError) -> bytes | None:
+        """The end of a stream that broke, where the dialect says more than `Dialect.error_event`."""
+        return None
+
 
 class Dialect(ABC):
     name: ClassVar[str]
     paths: ClassVar[tuple[str, ...]]
     framing: ClassVar[Literal["sse", "ndjson"]] = "sse"  # how a stream is cut into events
+    carriers: ClassVar[tuple[str, ...]] = ("messages",)  # members with the messages: kept in the tree, not beside it
+    goes_on: ClassVar[bool] = False  # whether a request may name an earlier answer instead of repeating it
+
+    def of(self, body: Any) -> Dialect:
+        """The format of one request's answers, where the request decides what they mean."""
+        return self
 
     @abstractmethod
     def parse(self, body: Any) -> Asked:
@@ -112,6 +135,14 @@ class Dialect(ABC):
     @abstractmethod
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
         """The same request as chat completions. Raises BadRequest for what chat completions cannot say."""
+
+    def names(self, body: Any) -> list[str]:
+        """Ids in the request that may stand for completions of ours."""
+        return []
+
+    def spelled_out(self, body: Any, known: Mapping[str, Earlier]) -> dict[str, bytes]:
+        """The members to change so that the request says itself what it named. What is not in `known` stays."""
+        return {}
 
     @abstractmethod
     def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer: ...

@@ -13,6 +13,7 @@ import orjson
 from proxy import sse
 from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
+from proxy.dialects.fields import an_object, count, member, numbers
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
 from proxy.wire import EACH, Rules
@@ -26,7 +27,6 @@ SAMPLING = (
     "frequency_penalty",
     "repetition_penalty",
 )
-MAX_CHOICES = 128  # OpenAI's own limit
 
 
 class ChatCompletions(Dialect):
@@ -34,8 +34,7 @@ class ChatCompletions(Dialect):
     paths: ClassVar[tuple[str, ...]] = ("/v1/chat/completions",)
 
     def parse(self, body: Any) -> Asked:
-        if not isinstance(body, dict):
-            raise BadRequest("The body must be a JSON object.")
+        body = an_object(body)
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise BadRequest("`messages` must be a list with at least one message.", param="messages")
@@ -44,11 +43,11 @@ class ChatCompletions(Dialect):
                 raise BadRequest(f"`messages[{i}]` must be an object with a `role`.", param=f"messages[{i}]")
         options, who = body.get("stream_options"), named(body)
         return Asked(
-            model=_typed(body, "model", str, ""),
+            model=member(body, "model", str, ""),
             messages=messages,
-            stream=_typed(body, "stream", bool, False),
-            n=_count(body),
-            sampling={k: float(body[k]) for k in SAMPLING if _number(body, k)},
+            stream=member(body, "stream", bool, False),
+            n=count(body),
+            sampling=numbers(body, SAMPLING),
             wants_logprobs=body.get("logprobs") is True,
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
@@ -171,26 +170,3 @@ def _logprobs(choice: dict[str, Any]) -> list[float] | None:
     """One a token, in nats; None where the backend sent none."""
     content = (choice.get("logprobs") or {}).get("content")
     return None if content is None else [float(entry["logprob"]) for entry in content]
-
-
-def _typed(body: dict[str, Any], key: str, kind: type, default: Any) -> Any:
-    value = body.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, kind):
-        raise BadRequest(f"`{key}` must be a {kind.__name__}, not {type(value).__name__}.", param=key)
-    return value
-
-
-def _number(body: dict[str, Any], key: str) -> bool:
-    value = body.get(key)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise BadRequest(f"`{key}` must be a number, not {type(value).__name__}.", param=key)
-    return value is not None
-
-
-def _count(body: dict[str, Any]) -> int:
-    n = _typed(body, "n", int, 1)
-    if isinstance(n, bool) or not 1 <= n <= MAX_CHOICES:
-        raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
-    return int(n)

@@ -12,6 +12,7 @@ from proxy.errors import BadRequest
 
 T = TypeVar("T")
 
+MAX_CHOICES = 128  # OpenAI's own limit
 _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "an integer"}
 
 
@@ -51,3 +52,11 @@ def numbers(body: Mapping[str, Any], keys: Iterable[str], *, within: str = "") -
             raise BadRequest(f"`{within}{key}` must be a number, not {type(value).__name__}.", param=within + key)
         found[key] = float(value)
     return found
+
+
+def count(body: Mapping[str, Any]) -> int:
+    """`n`: how many answers are wanted."""
+    n = member(body, "n", int, 1)
+    if not 1 <= n <= MAX_CHOICES:
+        raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
+    return n

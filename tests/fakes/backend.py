@@ -1,7 +1,8 @@
 """A server that speaks vLLM's wire format over a real socket, with no model behind it.
 
 Every word of its reply is one token. It answers `You said: <last user message>`, and does on demand what servers
-do on bad days. Faithful to the recorded shapes of vLLM 0.32 (shared facts, "vLLM: runs on CPU").
+do on bad days. Faithful to the recorded shapes of vLLM 0.32 (shared facts, "vLLM: runs on CPU"). It has chat
+completions only, unless `speaks` names more (tests.fakes.native).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import json
 from typing import Any
 
 from aiohttp import web
+
+from tests.fakes import native
 
 MODEL = "fake"
 
@@ -28,6 +31,8 @@ class FakeBackend:
         self.hold.set()
         self.fail_next = 0  # so many answers to come are errors
         self.refuse_load = False
+        self.speaks = {"chat"}
+        self.asked: list[tuple[str, dict[str, Any]]] = []  # every request: path and body
         self.url = ""
         self._runner: web.AppRunner | None = None
 
@@ -35,6 +40,7 @@ class FakeBackend:
         app = web.Application(client_max_size=64 * 2**20)
         app.add_routes([
             web.post("/v1/chat/completions", self._chat),
+            *native.routes(self),
             web.get("/v1/models", self._models),
             web.post("/v1/load_lora_adapter", self._load),
             web.post("/v1/unload_lora_adapter", self._unload),
@@ -87,6 +93,7 @@ class FakeBackend:
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
         self.requests.append(body)
+        self.asked.append((request.path, body))
         self.headers.append({k.lower(): v for k, v in request.headers.items()})
         if body["model"] != MODEL and body["model"] not in self.adapters:
             message = f"The model `{body['model']}` does not exist."
@@ -104,6 +111,8 @@ class FakeBackend:
             return web.json_response({"error": {"message": "out of memory", "type": "server_error"}}, status=500)
         if self.mood == "bad-json":
             return web.Response(body=b"<html>oops</html>", content_type="text/html")
+        if self.mood == "refuse-logprobs" and body.get("logprobs"):
+            return web.json_response({"error": {"message": "logprobs are not supported"}}, status=400)
         if self.mood == "hang":
             await asyncio.sleep(60)
         if self.mood == "drop":
@@ -118,7 +127,20 @@ class FakeBackend:
         said = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]
         text = said if isinstance(said, str) else "".join(p.get("text", "") for p in said)
         words = ["You ", "said: ", *[w + " " for w in text.split()]]
-        return words if index == 0 else [*words, f"#{index}"]
+        if body["messages"][-1]["role"] == "tool":
+            words = ["It ", "is ", body["messages"][-1]["content"]]
+        if body.get("response_format"):
+            words = ['{"said": ', json.dumps(text), "}"]
+        if index:
+            words.append(f"#{index}")
+        return words[: body.get("max_tokens")]
+
+    def _thoughts(self, body: dict[str, Any]) -> list[str]:
+        """What a reasoning model says first; vLLM sends it apart from the content."""
+        return ["Let ", "me ", "think. "] if body.get("chat_template_kwargs", {}).get("enable_thinking") else []
+
+    def _finish(self, body: dict[str, Any], words: list[str]) -> str:
+        return "length" if len(words) == body.get("max_tokens") else "stop"
 
     def _whole(self, body: dict[str, Any], choices: list[list[str]]) -> dict[str, Any]:
         asked_ids = bool(body.get("return_token_ids"))
@@ -130,22 +152,33 @@ class FakeBackend:
             "choices": [
                 {
                     "index": i,
-                    "message": {"role": "assistant", "content": "".join(words), **self._tools(body)},
-                    "logprobs": _logprobs(words) if body.get("logprobs") else None,
-                    "finish_reason": "stop",
-                    "token_ids": _ids(words) if asked_ids else None,
+                    "message": {
+                        "role": "assistant",
+                        "content": "".join(words),
+                        **({"reasoning_content": "".join(self._thoughts(body))} if self._thoughts(body) else {}),
+                        **self._tools(body),
+                    },
+                    "logprobs": _logprobs([*self._thoughts(body), *words]) if body.get("logprobs") else None,
+                    "finish_reason": self._finish(body, words),
+                    "token_ids": _ids([*self._thoughts(body), *words]) if asked_ids else None,
                 }
                 for i, words in enumerate(choices)
             ],
-            "usage": {"prompt_tokens": 3, "completion_tokens": len(choices[0]), "total_tokens": 3 + len(choices[0])},
+            "usage": _usage(choices[0]),
             "prompt_token_ids": [1, 2, 3] if asked_ids else None,
         }
 
     def _tools(self, body: dict[str, Any]) -> dict[str, Any]:
-        if not body.get("tools"):
+        if not self._calls(body):
             return {}
-        call = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": '{"b": 1, "a": 2}'}}
-        return {"tool_calls": [call]}
+        function = {"name": self._calls(body), "arguments": '{"b": 1, "a": 2}'}
+        return {"tool_calls": [{"id": "call-1", "type": "function", "function": function}]}
+
+    def _calls(self, body: dict[str, Any]) -> str | None:
+        """The tool it wants: the first one, until it has a result."""
+        if not body.get("tools") or body["messages"][-1]["role"] == "tool":
+            return None
+        return str(body["tools"][0].get("function", {}).get("name", "look"))
 
     async def _stream(self, request: web.Request, body: dict[str, Any], choices: list[list[str]]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
@@ -160,37 +193,54 @@ class FakeBackend:
         for i, words in enumerate(choices):
             first = {"index": i, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
             await send(first, prompt_token_ids=[1, 2, 3] if asked_ids else None)
-            if body.get("tools"):
-                await self._stream_tools(send, i)
+            thoughts = self._thoughts(body)
+            for word in thoughts:
+                await send(_chunk(i, {"reasoning_content": word}, word, body))
+            if name := self._calls(body):
+                await self._stream_tools(send, i, name)
             for n, word in enumerate(words):
                 if self.mood == "cut" and n == 2:
                     assert request.transport is not None
                     request.transport.abort()
                     return response
+                if self.mood == "error-event" and n == 2:
+                    await response.write(b'data: {"error": {"message": "out of memory", "code": 500}}\n\n')
                 if self.mood == "garbage" and n == 2:
                     await response.write(b"data: {not json at all\n\n")
                 last = n == len(words) - 1
-                await send({
-                    "index": i,
-                    "delta": {"content": word},
-                    "logprobs": _logprobs([word]) if body.get("logprobs") else None,
-                    "finish_reason": "stop" if last and self.mood != "stop-without-done" else None,
-                    "token_ids": _ids([word]) if asked_ids else None,
-                })  # fmt: skip
+                finish = self._finish(body, words) if last and self.mood != "stop-without-done" else None
+                await send({**_chunk(i, {"content": word}, word, body), "finish_reason": finish})
                 await asyncio.sleep(self.pause_s)
-        if self.mood != "stop-without-done":
+        if (body.get("stream_options") or {}).get("include_usage"):
+            usage = {**head, "choices": [], "usage": _usage(choices[0])}
+            await response.write(b"data: " + json.dumps(usage).encode() + b"\n\n")
+        if self.mood not in ("stop-without-done", "no-done"):
             await response.write(b": a comment\n\ndata: [DONE]\n\n")
         await response.write_eof()
         return response
 
-    async def _stream_tools(self, send: Any, index: int) -> None:
+    async def _stream_tools(self, send: Any, index: int, name: str) -> None:
         pieces = [
-            {"index": 0, "id": "call-1", "type": "function", "function": {"name": "look", "arguments": ""}},
+            {"index": 0, "id": "call-1", "type": "function", "function": {"name": name, "arguments": ""}},
             {"index": 0, "function": {"arguments": '{"b": 1, '}},
             {"index": 0, "function": {"arguments": '"a": 2}'}},
         ]
         for piece in pieces:
             await send({"index": index, "delta": {"tool_calls": [piece]}, "logprobs": None, "finish_reason": None})
+
+
+def _chunk(index: int, delta: dict[str, Any], word: str, body: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "index": index,
+        "delta": delta,
+        "logprobs": _logprobs([word]) if body.get("logprobs") else None,
+        "finish_reason": None,
+        "token_ids": _ids([word]) if body.get("return_token_ids") else None,
+    }
+
+
+def _usage(words: list[str]) -> dict[str, int]:
+    return {"prompt_tokens": 3, "completion_tokens": len(words), "total_tokens": 3 + len(words)}
 
 
 def _ids(words: list[str]) -> list[int]:

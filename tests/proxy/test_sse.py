@@ -57,3 +57,11 @@ def test_with_data_keeps_the_rest() -> None:
     )
     assert Event(b"data: a\ndata: b\n\n").with_data(b"{}").raw == b"data: {}\n\n"
     assert Event(b"data: a\n\n").with_data(b"{}").raw == b"data: {}\n\n"
+
+
+@given(st.binary(max_size=12))
+def test_the_short_way_reads_as_the_long_one(data: bytes) -> None:
+    """An event of one data line is read without being split; a second line end before it forces the long way."""
+    raw = b"data: " + data + b"\n\n"
+    plain, other = Event(raw).data, Event(b": x\n" + raw).data
+    assert plain == other

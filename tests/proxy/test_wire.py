@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire import EACH, Rules, dumps, loads, rewrite
+from proxy.wire import EACH, HIDDEN, Rules, dumps, loads, rewrite
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -74,3 +74,9 @@ def test_any_bytes_end_in_bytes_or_value_error(raw: bytes) -> None:
 def test_loads_takes_what_backends_send() -> None:
     assert loads(b'{"logprob": -Infinity, "n": 123456789012345678901234567890}')["n"] == 123456789012345678901234567890
     assert loads(dumps({"n": 2**70})) == {"n": 2**70}
+
+
+def test_what_is_hidden_is_not_told_from_what_never_was() -> None:
+    rules: Rules = {"logprobs": HIDDEN}
+    assert rewrite(b'{"logprobs": [1]}', rules) == b'{"logprobs": null}'
+    assert rewrite(b'{"logprobs": []}', rules) == b'{"logprobs": []}'

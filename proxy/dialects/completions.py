@@ -1,0 +1,240 @@
+"""OpenAI legacy completions: `POST /v1/completions`, raw text in and out, streamed and whole.
+
+Owns this wire format, with vLLM's `token_ids` and `prompt_token_ids` on each choice. In chat form a prompt is one user
+message: enough to find it again. It says nothing of how the model saw it, so a completion of raw text trains on its
+exact token ids or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import orjson
+
+from proxy import sse
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
+from proxy.dialects.chat import SAMPLING
+from proxy.dialects.fields import MAX_CHOICES, an_object, count, member, numbers
+from proxy.errors import BadRequest, ProxyError
+from proxy.sse import Event
+from proxy.wire import EACH, Rules
+
+MAX_TOKENS = 16  # what a request gets that names no limit; chat completions have none
+# What goes to chat completions under the same name. Anything unknown does too.
+_NOT_CHAT = ("prompt", "echo", "suffix", "best_of", "logprobs", "max_tokens")
+
+Prompt = str | list[int]
+
+
+class Completions(Dialect):
+    name: ClassVar[str] = "completions"
+    paths: ClassVar[tuple[str, ...]] = ("/v1/completions",)
+    carriers: ClassVar[tuple[str, ...]] = ("prompt",)
+
+    def __init__(self, echoed: Sequence[Prompt] = (), n: int = 1) -> None:
+        self._echoed, self._n = echoed, n  # what each choice repeats, for one request that wants that
+
+    def of(self, body: Any) -> Dialect:
+        return Completions(_prompts(body), count(body)) if body.get("echo") else self
+
+    def parse(self, body: Any) -> Asked:
+        body = an_object(body)
+        prompts = _prompts(body)
+        options = body.get("stream_options")
+        n = count(body) * len(prompts)
+        if n > MAX_CHOICES:
+            raise BadRequest(f"`n` times the number of prompts must be at most {MAX_CHOICES}.", param="n")
+        return Asked(
+            model=member(body, "model", str, ""),
+            messages=[{"role": "user", "content": _content(prompts)}],
+            stream=member(body, "stream", bool, False),
+            n=n,
+            sampling=numbers(body, SAMPLING),
+            wants_logprobs=bool(numbers(body, ("logprobs",))),
+            wants_token_ids=body.get("return_token_ids") is True,
+            wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
+            session=None,
+            user=member(body, "user", str, "") or None,
+            body=body,
+        )
+
+    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+        return {"prompt": orjson.dumps(body["prompt"])}  # one message: it stays, or there is no request
+
+    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+        prompts = _prompts(body)
+        if len(prompts) != 1 or not isinstance(prompts[0], str):
+            raise _unsaid("several prompts, or token ids as a prompt,", "prompt")
+        for key, neutral in (("suffix", None), ("best_of", 1)):
+            if body.get(key) not in (None, neutral):
+                raise _unsaid(f"`{key}`", key)
+        chat = {key: value for key, value in body.items() if key not in _NOT_CHAT}
+        chat["messages"] = [{"role": "user", "content": prompts[0]}]
+        chat["max_tokens"] = body.get("max_tokens", MAX_TOKENS)
+        if asked.wants_logprobs:
+            chat["logprobs"] = True
+            if body["logprobs"]:
+                chat["top_logprobs"] = int(body["logprobs"])
+        return chat
+
+    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+        return TextRenderer(id, asked, created)
+
+    def whole(self, body: Any) -> list[Reply]:
+        fold = self.fold()
+        fold.add(body)
+        return fold.replies()
+
+    def fold(self) -> Fold:
+        return TextFold(self._echoed, self._n)
+
+    def terminal(self, event: Event) -> bool:
+        return event.data == b"[DONE]"
+
+    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
+        choice: dict[str, bytes] = {}
+        top: dict[str, Any] = {"id": orjson.dumps(id), "choices": {EACH: choice}}
+        if model is not None:
+            top["model"] = orjson.dumps(model)
+        if not asked.wants_logprobs:
+            choice["logprobs"] = b"null"
+        if not asked.wants_token_ids:
+            choice["token_ids"] = choice["prompt_token_ids"] = b"null"
+        return top
+
+    def error_event(self, error: ProxyError) -> bytes:
+        return sse.event(orjson.dumps(self.error(error)))
+
+
+class TextFold(Fold):
+    """Whole bodies and chunks alike: a whole body is one chunk with all the text."""
+
+    def __init__(self, echoed: Sequence[Prompt], n: int) -> None:
+        self._echoed, self._n = echoed, n
+        self._replies: dict[int, Reply] = {}
+        self._usage: dict[str, Any] | None = None
+
+    def add(self, chunk: Any) -> None:
+        if isinstance(chunk.get("usage"), dict):
+            self._usage = chunk["usage"]
+        for i, choice in enumerate(chunk.get("choices") or ()):
+            reply = self._replies.setdefault(choice.get("index", i), Reply(choice.get("index", i)))
+            reply.message["content"] = reply.text + (choice.get("text") or "")
+            reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
+            if choice.get("prompt_token_ids") is not None:
+                reply.prompt_token_ids = choice["prompt_token_ids"]
+            if choice.get("token_ids") is not None:
+                reply.token_ids = (reply.token_ids or []) + choice["token_ids"]
+            if choice.get("logprobs") is not None:
+                reply.logprobs = (reply.logprobs or []) + choice["logprobs"]["token_logprobs"]
+
+    def replies(self) -> list[Reply]:
+        return [self._finished(self._replies[i]) for i in sorted(self._replies)]
+
+    def _finished(self, reply: Reply) -> Reply:
+        """Without the prompt that the client wanted repeated before its answer."""
+        text, logprobs = reply.text, reply.logprobs
+        if self._echoed:
+            prompt = self._echoed[min(reply.index // self._n, len(self._echoed) - 1)]
+            text = text.removeprefix(prompt) if isinstance(prompt, str) else text
+            if logprobs is not None and reply.token_ids is not None:
+                logprobs = logprobs[len(logprobs) - len(reply.token_ids) :]
+        return Reply(
+            index=reply.index,
+            message={"role": "assistant", "content": text},
+            finish_reason=reply.finish_reason,
+            usage=self._usage,
+            prompt_token_ids=reply.prompt_token_ids,
+            token_ids=reply.token_ids,
+            logprobs=None if logprobs is None else [float(one) for one in logprobs],
+        )
+
+
+class TextRenderer(Renderer):
+    def __init__(self, id: str, asked: Asked, created: int) -> None:
+        self._head = {"id": id, "object": "text_completion", "created": created, "model": asked.model}
+        self._asked = asked
+        self._echo = asked.messages[0]["content"] if asked.body.get("echo") else ""
+        self._at: dict[int, int] = {}  # characters so far, for `text_offset`
+
+    def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
+        choices = [found for choice in chunk.get("choices") or () if (found := self._delta(choice)) is not None]
+        body: dict[str, Any] = {**self._head, "choices": choices}
+        if self._asked.wants_usage:
+            body["usage"] = chunk.get("usage")
+        if not choices and not (self._asked.wants_usage and chunk.get("usage")):
+            return []
+        return [sse.event(orjson.dumps(body))]
+
+    def end(self) -> tuple[list[bytes], bytes]:
+        return [], sse.event(b"[DONE]")
+
+    def whole(self, body: Mapping[str, Any]) -> bytes:
+        choices = [self._choice(choice, choice["message"].get("content") or "") for choice in body["choices"]]
+        return orjson.dumps({**self._head, "choices": choices, "usage": body.get("usage")})
+
+    def _delta(self, choice: Mapping[str, Any]) -> dict[str, Any] | None:
+        text = (choice.get("delta") or {}).get("content") or ""
+        nothing = not text and not choice.get("finish_reason") and not choice.get("token_ids")
+        return None if nothing else self._choice(choice, text)
+
+    def _choice(self, choice: Mapping[str, Any], text: str) -> dict[str, Any]:
+        index = choice.get("index", 0)
+        if index not in self._at:
+            self._at[index] = len(self._echo)
+            text = self._echo + text
+        found: dict[str, Any] = {
+            "index": index,
+            "text": text,
+            "logprobs": self._logprobs(index, choice) if self._asked.wants_logprobs else None,
+            "finish_reason": choice.get("finish_reason"),
+        }
+        if self._asked.wants_token_ids:
+            found["token_ids"] = choice.get("token_ids")
+        return found
+
+    def _logprobs(self, index: int, choice: Mapping[str, Any]) -> dict[str, Any] | None:
+        entries = (choice.get("logprobs") or {}).get("content")
+        if entries is None:
+            return None
+        offsets = []
+        for entry in entries:
+            offsets.append(self._at[index])
+            self._at[index] += len(entry["token"])
+        return {
+            "tokens": [entry["token"] for entry in entries],
+            "token_logprobs": [entry["logprob"] for entry in entries],
+            "top_logprobs": [
+                {one["token"]: one["logprob"] for one in entry.get("top_logprobs") or ()} for entry in entries
+            ],
+            "text_offset": offsets,
+        }
+
+
+def _prompts(body: Mapping[str, Any]) -> list[Prompt]:
+    prompt = body.get("prompt")
+    if isinstance(prompt, str) or _is_ids(prompt):
+        return [prompt]  # type: ignore[list-item]
+    if isinstance(prompt, list) and prompt and all(isinstance(p, str) or _is_ids(p) for p in prompt):
+        return prompt
+    raise BadRequest("`prompt` must be a string, token ids, or a list of either.", param="prompt")
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
+
+
+def _content(prompts: Sequence[Prompt]) -> Any:
+    if len(prompts) == 1 and isinstance(prompts[0], str):
+        return prompts[0]
+    parts = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "token_ids", "ids": p} for p in prompts]
+    # A list of texts would count as one text: what comes of several prompts must not be found by their sum.
+    return [{"type": "prompts", "prompts": parts}]
+
+
+def _unsaid(what: str, param: str) -> BadRequest:
+    return BadRequest(
+        f"This backend has no /v1/completions, and chat completions cannot say {what}: send one prompt as text.",
+        param=param,
+    )

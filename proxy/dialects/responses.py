@@ -1,0 +1,265 @@
+"""OpenAI Responses: `POST /v1/responses`, streamed and whole.
+
+Owns the request and the native answer of this format, with vLLM's `input_messages` and `output_messages`. Its items
+as messages: responses_items; as a chat request: responses_chat; said from a chat answer: responses_renderer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import orjson
+
+from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply
+from proxy.dialects.chat import SAMPLING
+from proxy.dialects.fields import an_object, member, numbers, objects
+from proxy.dialects.responses_chat import LOGPROBS, to_chat, tools_of
+from proxy.dialects.responses_items import CALLS, plain, to_call, to_items, to_messages
+from proxy.dialects.responses_object import completions_of, from_usage, reply_items, unfinished
+from proxy.dialects.responses_renderer import ResponsesRenderer
+from proxy.errors import BadRequest, ProxyError
+from proxy.sse import Event
+from proxy.wire import EACH, HIDDEN, Rules, loads
+
+_ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
+
+
+class Responses(Dialect):
+    name: ClassVar[str] = "responses"
+    paths: ClassVar[tuple[str, ...]] = ("/v1/responses",)
+    carriers: ClassVar[tuple[str, ...]] = ("input",)
+    goes_on: ClassVar[bool] = True
+
+    def parse(self, body: Any) -> Asked:
+        body = an_object(body)
+        messages, origins = to_messages(_items(body))
+        if instructions := member(body, "instructions", str, ""):
+            messages, origins = [{"role": "system", "content": instructions}, *messages], [None, *origins]
+        _lists(body)
+        include = member(body, "include", list, [])
+        return Asked(
+            model=member(body, "model", str, ""),
+            messages=messages,
+            stream=member(body, "stream", bool, False),
+            n=1,
+            sampling=numbers(body, SAMPLING),
+            wants_logprobs=LOGPROBS in include,
+            wants_token_ids=body.get("enable_response_messages") is True,
+            wants_usage=True,
+            session=_session(body),
+            user=member(body, "user", str, "") or None,
+            origins=tuple(origins),
+            tools=[tool.chat for tool in tools_of(body).values()] or None,
+            previous=member(body, "previous_response_id", str, "") or None,
+            body=body,
+        )
+
+    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+        """A message is all items from its first one up to the next message's."""
+        items, gone = _items(body), set(range(len(asked.messages))) - set(kept)
+        starts = {origin: n for n, origin in enumerate(asked.origins) if origin is not None}
+        stays, out = True, []
+        for i, item in enumerate(items):
+            if i in starts:
+                stays = starts[i] not in gone
+            if stays:
+                out.append(item)
+        return {"input": orjson.dumps(out)}
+
+    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+        return to_chat(body, asked.messages)
+
+    def names(self, body: Any) -> list[str]:
+        previous = body.get("previous_response_id")
+        return ([previous] if previous else []) + [id for item in _items(body) for id in _referred(item)]
+
+    def spelled_out(self, body: Any, known: Mapping[str, Earlier]) -> dict[str, bytes]:
+        items = [_resolved(item, known) for item in _items(body)]
+        changed: dict[str, bytes] = {}
+        if (before := known.get(body.get("previous_response_id") or "")) is not None:
+            items = [*_history(before), *items]
+            changed["previous_response_id"] = b"null"
+        return {"input": orjson.dumps(items), **changed}
+
+    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+        return ResponsesRenderer(id, asked, created)
+
+    def whole(self, body: Any) -> list[Reply]:
+        return [reply_of(body)]
+
+    def fold(self) -> Fold:
+        return ResponsesFold()
+
+    def terminal(self, event: Event) -> bool:
+        raw = event.raw
+        if not any(end.encode() in raw for end in _ENDS):
+            return False
+        data = event.data or b""
+        try:
+            return data.startswith(b"{") and loads(data).get("type") in _ENDS
+        except ValueError:
+            return False
+
+    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
+        response: dict[str, Any] = {"id": orjson.dumps(id)}
+        event: dict[str, Any] = {"response": response}
+        if model is not None:
+            response["model"] = orjson.dumps(model)
+        if asked.previous is not None:
+            response["previous_response_id"] = orjson.dumps(asked.previous)
+        if not asked.wants_token_ids:
+            response["input_messages"] = response["output_messages"] = b"null"
+        if not asked.wants_logprobs:
+            parts = {"content": {EACH: {"logprobs": HIDDEN}}}
+            response["output"] = {EACH: parts}
+            event |= {"item": parts, "part": {"logprobs": HIDDEN}, "logprobs": b"[]"}
+        return {**response, **event}
+
+    def error_event(self, error: ProxyError) -> bytes:
+        said = {"code": error.code, "message": error.message, "param": error.param}
+        data = orjson.dumps({"type": "error", "sequence_number": 0, **said})
+        return b"event: error\ndata: " + data + b"\n\n"
+
+
+class ResponsesFold(Fold):
+    """The events as they come; the last one has all of it once more."""
+
+    def __init__(self) -> None:
+        self._items: dict[int, dict[str, Any]] = {}
+        self._logprobs: list[float] = []
+        self._final: dict[str, Any] | None = None
+
+    def add(self, chunk: Any) -> None:
+        kind, at = str(chunk.get("type")), chunk.get("output_index", 0)
+        if kind in _ENDS:
+            self._final = chunk["response"]
+            if kind == "response.failed":
+                self.failed = str((self._final.get("error") or {}).get("message") or "the backend gave up")
+        elif kind in ("response.output_item.added", "response.output_item.done"):
+            self._items[at] = chunk["item"]
+        elif kind == "response.output_text.delta":
+            self._grow(at, "message", "text", chunk["delta"])
+            self._logprobs += [float(one["logprob"]) for one in chunk.get("logprobs") or ()]
+        elif kind in ("response.reasoning_text.delta", "response.reasoning_summary_text.delta"):
+            self._grow(at, "reasoning", "text", chunk["delta"])
+        elif kind == "response.function_call_arguments.delta":
+            item = self._items.setdefault(at, {"type": "function_call"})
+            item["arguments"] = (item.get("arguments") or "") + chunk["delta"]
+
+    def _grow(self, at: int, type: str, member: str, text: str) -> None:
+        item = self._items.setdefault(at, {"type": type})
+        if not item.get("content"):
+            item["content"] = [{member: ""}]
+        part = item["content"][-1]
+        part[member] = part.get(member, "") + text
+
+    def replies(self) -> list[Reply]:
+        if self._final is None and not self._items:
+            return []
+        so_far = [self._items[i] for i in sorted(self._items)]
+        reply = reply_of({"output": so_far, **(self._final or {})})
+        if not reply.message["content"] and not reply.message.get("tool_calls"):
+            reply.message = {**reply_of({"output": so_far}).message}  # an end without its output
+        if reply.logprobs is None and self._logprobs:
+            reply.logprobs = self._logprobs
+        return [reply]
+
+
+def reply_of(body: Mapping[str, Any]) -> Reply:
+    """A `response` object as one reply, in chat form."""
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    logprobs: list[float] | None = None
+    for item in body.get("output") or ():
+        if item.get("type") == "message":
+            message["content"] += plain(item.get("content"))
+            for part in item.get("content") or ():
+                if part.get("logprobs"):
+                    logprobs = (logprobs or []) + [float(one["logprob"]) for one in part["logprobs"]]
+        elif item.get("type") in CALLS:
+            message.setdefault("tool_calls", []).append(to_call(item))
+        elif item.get("type") == "reasoning":
+            thought = plain(item.get("content")) or plain(item.get("summary"))
+            message["reasoning_content"] = message.get("reasoning_content", "") + thought
+    usage = body.get("usage")
+    return Reply(
+        index=0,
+        message=message,
+        finish_reason=_finish_reason(body, message),
+        usage=from_usage(usage) if isinstance(usage, dict) else None,
+        prompt_token_ids=_tokens(body.get("input_messages")),
+        token_ids=_tokens(body.get("output_messages")),
+        logprobs=logprobs,
+    )
+
+
+def _finish_reason(body: Mapping[str, Any], message: Mapping[str, Any]) -> str | None:
+    match body.get("status"):
+        case "completed":
+            return "tool_calls" if message.get("tool_calls") else "stop"
+        case "incomplete":
+            why = (body.get("incomplete_details") or {}).get("reason")
+            return next((r for r in ("length", "content_filter") if unfinished(r) == why), why)
+        case "failed" | "cancelled":
+            return "error"
+        case _:
+            return None
+
+
+def _tokens(messages: Any) -> list[int] | None:
+    """vLLM's; of several messages (its own tool loop) nobody says what stood between them."""
+    if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], dict):
+        found = messages[0].get("tokens")
+        return found if isinstance(found, list) else None
+    return None
+
+
+def _items(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    given = body.get("input")
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": given}]
+    if not isinstance(given, list) or not given:
+        raise BadRequest("`input` must be a string or a list with at least one item.", param="input")
+    for i, item in enumerate(given):
+        message = isinstance(item, dict) and item.get("type", "message") in (None, "message")
+        if not isinstance(item, dict) or (message and not isinstance(item.get("role"), str) and not item.get("id")):
+            raise BadRequest(f"`input[{i}]` must be an item with a `type`, or a message with a `role`.", param="input")
+    return given
+
+
+def _session(body: Mapping[str, Any]) -> str | None:
+    """Codex names its session in every request."""
+    client = body.get("client_metadata")
+    session = client.get("session_id") if isinstance(client, dict) else None
+    return session if isinstance(session, str) else None
+
+
+def _lists(body: Mapping[str, Any]) -> None:
+    """What is walked later has to be what it should be."""
+    objects(body, "tools")
+    for key in ("text", "reasoning"):
+        member(body, key, dict, {})
+
+
+def _referred(item: Mapping[str, Any]) -> list[str]:
+    bare = item.get("type") in (None, "item_reference") and "role" not in item
+    return completions_of(str(item.get("id"))) if bare else []
+
+
+def _resolved(item: dict[str, Any], known: Mapping[str, Earlier]) -> dict[str, Any]:
+    for id in _referred(item):
+        if (found := known.get(id)) is not None and found.reply is not None:
+            for one in reply_items(found.id, found.reply, tools_of(found.request)):
+                if one["id"] == item["id"]:
+                    return one
+            # Reasoning, or a second piece of text: the tree has the reply's text under its first item.
+            return {"type": "reasoning", "id": item["id"], "summary": []}
+    return item
+
+
+def _history(before: Earlier) -> list[dict[str, Any]]:
+    """Instructions are those of one request: the next one brings its own."""
+    messages = before.messages
+    if before.request.get("instructions") and messages and messages[0].get("role") == "system":
+        messages = messages[1:]
+    return to_items([*messages, *([before.reply] if before.reply else [])])

@@ -1,0 +1,150 @@
+"""The items of the Responses API as chat messages, and back.
+
+Owns what one model turn is: items that a model put out one after the other (reasoning, text, calls) are one assistant
+message, however many they are. So the reply that a client sends back is the reply that was captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+CALLS: Final = ("function_call", "custom_tool_call")
+OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+_TEXT: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+
+
+def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[int | None]]:
+    """The messages, and the first item of each. Items that are no message (references, built-in tools) say nothing."""
+    turns = _Turns()
+    for i, item in enumerate(items):
+        kind = item.get("type") or "message"
+        if kind == "message" and item.get("role") == "assistant":
+            message = turns.assistant(i)
+            message["content"] = (message["content"] or "") + plain(item.get("content"))
+        elif kind in CALLS:
+            turns.assistant(i).setdefault("tool_calls", []).append(to_call(item))
+        elif kind == "reasoning":
+            turns.reasoning(i, plain(item.get("content")) or plain(item.get("summary")))
+        elif kind in OUTPUTS:
+            output = item.get("output")
+            content = output if isinstance(output, str) else _parts(output)
+            turns.other(i, {"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+        elif kind == "message":
+            role = "system" if item.get("role") == "developer" else str(item.get("role"))
+            turns.other(i, {"role": role, "content": _parts(item.get("content"))})
+    return turns.messages, turns.origins
+
+
+class _Turns:
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.origins: list[int | None] = []
+        self._open: dict[str, Any] | None = None
+        self._thought: tuple[int, str] | None = None  # reasoning that waits for what it led to
+
+    def assistant(self, i: int) -> dict[str, Any]:
+        if self._open is None:
+            self._open = {"role": "assistant", "content": None}
+            at = i
+            if self._thought is not None:
+                at, text = self._thought
+                if text:
+                    self._open["reasoning_content"] = text
+            self.messages.append(self._open)
+            self.origins.append(at)
+        self._thought = None
+        return self._open
+
+    def reasoning(self, i: int, text: str) -> None:
+        if self._open is None and self._thought is None:
+            self._thought = (i, text)
+        elif self._thought is not None:
+            self._thought = (self._thought[0], self._thought[1] + text)
+        elif self._open is not None and text:
+            self._open["reasoning_content"] = self._open.get("reasoning_content", "") + text
+
+    def other(self, i: int, message: dict[str, Any]) -> None:
+        self._open = self._thought = None
+        self.messages.append(message)
+        self.origins.append(i)
+
+
+def plain(content: Any) -> str:
+    """The text of a list of parts, refusals included."""
+    if isinstance(content, str):
+        return content
+    parts = [p for p in content or () if isinstance(p, dict)]
+    return "".join(
+        str(p.get("refusal") or "") if p.get("type") == "refusal" else str(p.get("text") or "") for p in parts
+    )
+
+
+def to_call(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A call in chat form; a custom tool is there a function with one argument, its input."""
+    custom = item.get("type") == "custom_tool_call"
+    arguments = orjson.dumps({"input": item.get("input")}).decode() if custom else item.get("arguments")
+    name = full_name(item.get("namespace"), str(item.get("name")))
+    return {"id": item.get("call_id"), "type": "function", "function": {"name": name, "arguments": arguments or ""}}
+
+
+def full_name(namespace: str | None, name: str) -> str:
+    """Chat completions have no namespaces."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def _parts(content: Any) -> Any:
+    """Content in chat form; text alone is a string."""
+    if not isinstance(content, list):
+        return content
+    if len(content) == 1 and isinstance(content[0], dict) and content[0].get("type") in _TEXT:
+        return content[0].get("text")
+    return [_part(p) for p in content if isinstance(p, dict)]
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    match part.get("type"):
+        case "input_text" | "output_text" | "text":
+            return {"type": "text", "text": part.get("text")}
+        case "input_image":
+            image = {"url": part.get("image_url"), **({"detail": part["detail"]} if part.get("detail") else {})}
+            return {"type": "image_url", "image_url": image}
+        case "input_file":
+            return {"type": "file", "file": {k: v for k, v in part.items() if k != "type"}}
+        case _:
+            return dict(part)  # audio is the same in both; what is unknown is the backend's to judge
+
+
+def to_items(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages of the tree as input items."""
+    items: list[dict[str, Any]] = []
+    for message in messages:
+        content = message.get("content")
+        if message.get("role") == "tool":
+            output = content if isinstance(content, str) else _input_parts(content)
+            items.append({"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": output})
+            continue
+        if content or not message.get("tool_calls"):
+            content = content if isinstance(content, str) else _input_parts(content)
+            items.append({"type": "message", "role": message.get("role"), "content": content})
+        for call in message.get("tool_calls") or ():
+            items.append({"type": "function_call", "call_id": call.get("id"), **call["function"]})
+    return items
+
+
+def _input_parts(content: Any) -> list[dict[str, Any]]:
+    found = []
+    for part in content or ():
+        match part.get("type"):
+            case "text":
+                found.append({"type": "input_text", "text": part.get("text")})
+            case "image_url":
+                image = part["image_url"]
+                found.append({"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")})
+            case "file":
+                found.append({"type": "input_file", **part["file"]})
+            case _:
+                found.append(part)
+    return found

@@ -1,0 +1,224 @@
+"""A chat completion said as a Responses stream or body.
+
+Owns the order of events: one item after the other, each opened, grown and closed; calls, whose pieces may come mixed,
+are closed together at the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from proxy.dialects.base import Asked, Renderer
+from proxy.dialects.responses_chat import tools_of
+from proxy.dialects.responses_object import call_item, item_id, response, text_part, unfinished
+from proxy.errors import ProxyError
+
+# kind of text -> (kind of item, its id, a part with no text in it yet, where the text is, name of the events)
+_KINDS: Final = {
+    "reasoning": ("reasoning", "rs", {"type": "reasoning_text", "text": ""}, "text", "reasoning_text"),
+    "text": ("message", "msg", text_part(""), "text", "output_text"),
+    "refusal": ("message", "msg", {"type": "refusal", "refusal": ""}, "refusal", "refusal"),
+}
+
+
+class ResponsesRenderer(Renderer):
+    def __init__(self, id: str, asked: Asked, created: int) -> None:
+        self._id, self._asked, self._created = id, asked, created
+        self._tools = tools_of(asked.body)
+        self._output: list[dict[str, Any]] = []
+        self._open: tuple[int, str] | None = None  # the item that grows, and the kind of its last part
+        self._calls: dict[int, tuple[int, dict[str, Any]]] = {}  # index in chat -> item's place, call in chat form
+        self._named: dict[str, int] = {}  # ids given, by kind
+        self._usage: Mapping[str, Any] | None = None
+        self._finish: str | None = None
+        self._events: list[bytes] = []
+        self._number = 0
+
+    def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
+        self._start()
+        if chunk.get("usage"):
+            self._usage = chunk["usage"]
+        for choice in chunk.get("choices") or ():
+            if choice.get("index", 0) == 0:
+                self._delta(choice)
+        return self._taken()
+
+    def end(self) -> tuple[list[bytes], bytes]:
+        self._start()
+        self._close_all()
+        before = self._taken()
+        why = unfinished(self._finish)
+        status = "incomplete" if why else "completed"
+        self._event(f"response.{status}", response=self._response(status, incomplete=why, completed=time.time()))
+        return before, b"".join(self._taken())
+
+    def whole(self, body: Mapping[str, Any]) -> bytes:
+        choice = body["choices"][0]
+        message = dict(choice["message"])
+        if message.get("tool_calls"):
+            message["tool_calls"] = [{**call, "index": n} for n, call in enumerate(message["tool_calls"])]
+        self._usage, self._finish = body.get("usage"), choice.get("finish_reason")
+        self._delta({**choice, "delta": message})
+        self._close_all()
+        why = unfinished(self._finish)
+        done = self._response("incomplete" if why else "completed", incomplete=why, completed=time.time())
+        return orjson.dumps(done)
+
+    def failed(self, error: ProxyError) -> bytes:
+        self._start()
+        said = {"code": "server_error", "message": error.message}
+        self._event("response.failed", response=self._response("failed", error=said))
+        return b"".join(self._taken())
+
+    # Pieces of chat
+
+    def _start(self) -> None:
+        if self._number == 0:
+            self._event("response.created", response=self._response("in_progress"))
+            self._event("response.in_progress", response=self._response("in_progress"))
+
+    def _delta(self, choice: Mapping[str, Any]) -> None:
+        delta = choice.get("delta") or {}
+        if thought := delta.get("reasoning_content") or delta.get("reasoning"):
+            self._text("reasoning", thought, None)
+        if text := delta.get("content"):
+            self._text("text", text, choice.get("logprobs"))
+        if refusal := delta.get("refusal"):
+            self._text("refusal", refusal, None)
+        for call in delta.get("tool_calls") or ():
+            self._call(call)
+        if choice.get("finish_reason"):
+            self._finish = choice["finish_reason"]
+            self._close_all()
+
+    def _text(self, kind: str, text: str, logprobs: Mapping[str, Any] | None) -> None:
+        at, part = self._part(kind)
+        _, _, _, member, name = _KINDS[kind]
+        part[member] += text
+        more: dict[str, Any] = {}
+        if kind == "text":
+            entries = (logprobs or {}).get("content") or [] if self._asked.wants_logprobs else []
+            more["logprobs"] = [{"top_logprobs": [], **entry} for entry in entries]
+            part["logprobs"] += more["logprobs"]
+        self._item_event(f"response.{name}.delta", at, delta=text, content_index=self._last(at), **more)
+
+    def _part(self, kind: str) -> tuple[int, dict[str, Any]]:
+        """The part that this text belongs to; opened where the last one was of another kind."""
+        of, prefix, empty, _, _ = _KINDS[kind]
+        if self._open is not None and self._open[1] != kind:
+            if self._output[self._open[0]]["type"] == of:
+                self._close_part()
+            else:
+                self._close_item()
+        if self._open is None or self._open[1] != kind:
+            at = self._open[0] if self._open is not None else self._add(self._new(of, prefix))
+            self._open = (at, kind)
+            self._output[at]["content"].append(_copy(empty))
+            self._item_event("response.content_part.added", at, content_index=self._last(at), part=_copy(empty))
+        at = self._open[0]
+        return at, self._output[at]["content"][-1]
+
+    def _new(self, of: str, prefix: str) -> dict[str, Any]:
+        n = self._named[prefix] = self._named.get(prefix, -1) + 1
+        head = {"id": item_id(prefix, self._id, n), "type": of, "status": "in_progress", "content": []}
+        return {**head, "summary": []} if of == "reasoning" else {**head, "role": "assistant"}
+
+    def _call(self, delta: Mapping[str, Any]) -> None:
+        index, function = delta.get("index", 0), delta.get("function") or {}
+        if index not in self._calls:
+            if self._open is not None:
+                self._close_item()
+            call = {"id": delta.get("id"), "function": {"name": function.get("name") or "", "arguments": ""}}
+            item = call_item(self._id, index, call, self._tools, "in_progress")
+            self._calls[index] = (self._add(item), call)
+        elif function.get("name"):
+            self._calls[index][1]["function"]["name"] += function["name"]
+        at, call = self._calls[index]
+        if piece := function.get("arguments"):
+            call["function"]["arguments"] += piece
+            if self._output[at]["type"] == "function_call":
+                self._item_event("response.function_call_arguments.delta", at, delta=piece)
+
+    # Closing
+
+    def _close_all(self) -> None:
+        if self._open is not None:
+            self._close_item()
+        for index in sorted(self._calls):
+            at, call = self._calls[index]
+            if self._output[at]["status"] == "in_progress":
+                self._close_call(index, at, call)
+
+    def _close_part(self) -> None:
+        assert self._open is not None
+        at, kind = self._open
+        part = self._output[at]["content"][-1]
+        _, _, _, member, name = _KINDS[kind]
+        more = {"logprobs": part["logprobs"]} if kind == "text" else {}
+        self._item_event(f"response.{name}.done", at, content_index=self._last(at), **{member: part[member]}, **more)
+        self._item_event("response.content_part.done", at, content_index=self._last(at), part=part)
+
+    def _close_item(self) -> None:
+        assert self._open is not None
+        self._close_part()
+        at = self._open[0]
+        self._open = None
+        self._output[at]["status"] = "incomplete" if unfinished(self._finish) else "completed"
+        self._event("response.output_item.done", output_index=at, item=self._output[at])
+
+    def _close_call(self, index: int, at: int, call: Mapping[str, Any]) -> None:
+        item = self._output[at] = call_item(self._id, index, call, self._tools)
+        if item["type"] == "custom_tool_call":
+            # Its arguments were JSON until now: the input is known only here.
+            self._item_event("response.custom_tool_call_input.delta", at, delta=item["input"])
+            self._item_event("response.custom_tool_call_input.done", at, input=item["input"])
+        else:
+            self._item_event(
+                "response.function_call_arguments.done", at, name=item["name"], arguments=item["arguments"]
+            )
+        self._event("response.output_item.done", output_index=at, item=item)
+
+    # Writing
+
+    def _add(self, item: dict[str, Any]) -> int:
+        self._output.append(item)
+        at = len(self._output) - 1
+        self._event("response.output_item.added", output_index=at, item=item)
+        return at
+
+    def _last(self, at: int) -> int:
+        return len(self._output[at]["content"]) - 1
+
+    def _item_event(self, type: str, at: int, **members: Any) -> None:
+        self._event(type, item_id=self._output[at]["id"], output_index=at, **members)
+
+    def _event(self, type: str, **members: Any) -> None:
+        data = orjson.dumps({"type": type, "sequence_number": self._number, **members})
+        self._number += 1
+        self._events.append(b"event: " + type.encode() + b"\ndata: " + data + b"\n\n")
+
+    def _taken(self) -> list[bytes]:
+        taken, self._events = self._events, []
+        return taken
+
+    def _response(self, status: str, **more: Any) -> dict[str, Any]:
+        started = status == "in_progress"
+        return response(
+            self._asked.body,
+            id=self._id,
+            model=self._asked.model,
+            created=self._created,
+            status=status,
+            output=[] if started else self._output,
+            previous=self._asked.previous,
+            usage=None if started else self._usage,
+            **more,
+        )
+
+
+def _copy(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, list) else value for key, value in part.items()}

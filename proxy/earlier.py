@@ -1,0 +1,93 @@
+"""Requests that go on from an earlier answer by its id, and earlier answers asked for by their id.
+
+Owns how such an id is found in the store, whose it may be, and what the id of a local answer (`/rl good`) stands for.
+What a request looks like once it is spelled out is the dialect's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from proxy.capture import new_id
+from proxy.conversations import as_chat, canonical
+from proxy.dialects import Asked, Dialect, Earlier
+from proxy.wire import loads
+from store.records import Completion
+from store.store import Store
+
+# A local answer is no completion: its id is that of the answer before it, or START, then one of its own.
+START: Final = "start"
+_OURS: Final = ".rl-"
+
+
+class EarlierAnswers:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def spelled_out(self, dialect: Dialect, body: Any, user: str | None) -> dict[str, bytes]:
+        """The members of the request to change, so that it repeats what it named; what is not ours stays named."""
+        known: dict[str, Earlier] = {}
+        for id in dialect.names(body):
+            if (found := await self.one(id, user)) is not None:
+                known[id] = found
+        return dialect.spelled_out(body, known) if known else {}
+
+    async def one(self, id: str, user: str | None) -> Earlier | None:
+        """None where it is not known, or another user's."""
+        root = id.partition(_OURS)[0]
+        if root == START != id:
+            return Earlier(id, [], None, {})
+        found = await self.completion(id, user) or (await self.completion(root, user) if root != id else None)
+        if found is None:
+            return None
+        end = found.end
+        reply = None if end is None or end.reply is None else with_text_arguments(as_chat(end.reply))
+        request = loads(found.new.request) if found.new.request else {}
+        return Earlier(found.new.id, [with_text_arguments(as_chat(m)) for m in found.new.prompt], reply, request)
+
+    async def as_answered(self, asked: Asked, user: str | None) -> list[dict[str, Any]]:
+        """The messages of a command; where it follows a named answer, with those that this was the answer to.
+
+        Instructions are not carried over from one request to the next, so the two can differ.
+        """
+        found = None if asked.previous is None else await self.one(asked.previous, user)
+        if found is None or found.reply is None or len(asked.messages) < 2:
+            return asked.messages
+        if canonical(asked.messages[-2]) != canonical(found.reply):
+            return asked.messages
+        return [*found.messages, found.reply, asked.messages[-1]]
+
+    async def completion(self, id: str, user: str | None) -> Completion | None:
+        found = await self._store.completion(id)
+        if found is None or (found.new.user is not None and user is not None and found.new.user != user):
+            return None
+        return found
+
+    @staticmethod
+    def local_id(dialect: Dialect, asked: Asked) -> str:
+        """The id of a local answer; a next request may go on from it where it stands for all that was said.
+
+        `asked` is the request as it came, before anything was spelled out.
+        """
+        alone = sum(message.get("role") != "system" for message in asked.messages) == 1
+        if not (dialect.goes_on and alone):
+            return new_id()
+        root = START if asked.previous is None else asked.previous.partition(_OURS)[0]
+        return f"{root}.{new_id()}"
+
+
+def with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """The tree keeps the arguments of tool calls as values; on the wire they are text."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {**message, "tool_calls": [_with_text(call) for call in calls]}
+
+
+def _with_text(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function") or {}
+    arguments = function.get("arguments")
+    text = arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode()
+    return {**call, "function": {**function, "arguments": text}}

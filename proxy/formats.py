@@ -1,0 +1,39 @@
+"""Which wire formats the backend speaks: what it declares, and what asking it has shown.
+
+Owns the choice between passing a request through and translating it, and the memory of a route that was not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from proxy.backends.base import Capabilities
+
+MISSING: Final = (404, 405, 501)  # what a server answers where it has no such route
+
+
+class Formats:
+    def __init__(self, capabilities: Capabilities) -> None:
+        self._capabilities = capabilities
+        self._shown: dict[str, bool] = {}
+
+    def native(self, dialect: str) -> bool:
+        """Whether to ask in this dialect; if not, chat completions, which every backend has, say it."""
+        return self._shown.get(dialect, self._capabilities.tries or dialect in self._capabilities.dialects)
+
+    def has(self, dialect: str) -> None:
+        self._shown[dialect] = True
+
+    def lacks(self, dialect: str) -> None:
+        """From now on it is translated; a backend that learns it is asked again after a restart of rlproxy."""
+        self._shown[dialect] = False
+
+    def table(self, dialects: Iterable[str]) -> dict[str, Literal["native", "translated", "untried"]]:
+        """For `status`: how a request in each dialect reaches the backend."""
+        return {
+            name: "translated" if not self.native(name)
+            else "native" if name in self._shown or name in self._capabilities.dialects
+            else "untried"
+            for name in dialects
+        }  # fmt: skip

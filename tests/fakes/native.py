@@ -1,0 +1,160 @@
+"""Legacy completions and Responses as vLLM has them, for the fake backend: the shapes of its source of November 2026.
+
+Written apart from rlproxy's own translation, so that the two can be compared. A format that `speaks` does not name
+answers as FastAPI does for a route that is not there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def routes(fake: Any) -> list[web.RouteDef]:
+    return [
+        web.post("/v1/completions", _when(fake, "completions", completions)),
+        web.post("/v1/responses", _when(fake, "responses", responses)),
+    ]
+
+
+def _when(fake: Any, name: str, handler: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        fake.asked.append((request.path, body))
+        if name not in fake.speaks:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        return await handler(fake, request, body)
+
+    return handle
+
+
+def _lp(word: str) -> float:
+    return -len(word) / 10
+
+
+def _id(word: str) -> int:
+    return sum(word.encode())
+
+
+def _words(text: str) -> list[str]:
+    return ["You ", "said: ", *[w + " " for w in text.split()]]
+
+
+async def _sse(request: web.Request, events: list[dict[str, Any]], *, named: bool) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+    await response.prepare(request)
+    for event in events:
+        head = f"event: {event['type']}\n".encode() if named else b""
+        await response.write(head + b"data: " + json.dumps(event).encode() + b"\n\n")
+    if not named:
+        await response.write(b"data: [DONE]\n\n")
+    await response.write_eof()
+    return response
+
+
+# --- completions ---
+
+
+async def completions(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    if fake.mood == "refuse-logprobs" and body.get("logprobs") is not None:
+        return web.json_response({"error": {"message": "logprobs are not supported"}}, status=400)
+    prompt = body["prompt"]
+    prompts = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
+    choices = [_choice(body, p, i * (body.get("n") or 1) + j) for i, p in enumerate(prompts)
+               for j in range(body.get("n") or 1)]  # fmt: skip
+    head = {"id": "cmpl-7", "object": "text_completion", "created": 1, "model": body["model"]}
+    if not body.get("stream"):
+        return web.json_response({**head, "choices": choices, "usage": {"prompt_tokens": 2, "completion_tokens": 3}})
+    chunks = [{**head, "choices": [piece]} for choice in choices for piece in _pieces(body, choice)]
+    return await _sse(request, chunks, named=False)
+
+
+def _choice(body: dict[str, Any], prompt: Any, index: int) -> dict[str, Any]:
+    words = _words(prompt if isinstance(prompt, str) else "ids")
+    before = [prompt] if body.get("echo") else []
+    all_words = before + words
+    asked = body.get("logprobs") is not None
+    lps = [None] * len(before) + [_lp(w) for w in words]
+    logprobs = {"tokens": all_words, "token_logprobs": lps, "top_logprobs": [], "text_offset": []} if asked else None
+    ids = bool(body.get("return_token_ids"))
+    return {
+        "index": index,
+        "text": "".join(all_words),
+        "logprobs": logprobs,
+        "finish_reason": "stop",
+        "stop_reason": None,
+        "token_ids": [_id(w) for w in words] if ids else None,
+        "prompt_token_ids": [1, 2] if ids else None,
+    }
+
+
+def _pieces(body: dict[str, Any], choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """One chunk a word; an echoed prompt comes with the first."""
+    head = len(body["prompt"]) if body.get("echo") else 0
+    words = choice["text"][head:].split(" ")[:-1]
+    extra = 1 if head else 0
+    found: list[dict[str, Any]] = []
+    for n, word in enumerate(words):
+        lps, lo, hi = choice["logprobs"], n + extra if n else 0, n + extra + 1
+        found.append({
+            "index": choice["index"],
+            "text": (choice["text"][:head] if n == 0 else "") + word + " ",
+            "logprobs": lps and {"tokens": lps["tokens"][lo:hi], "token_logprobs": lps["token_logprobs"][lo:hi],
+                                 "top_logprobs": [], "text_offset": []},
+            "finish_reason": "stop" if n == len(words) - 1 else None,
+            "token_ids": choice["token_ids"] and [choice["token_ids"][n]],
+            "prompt_token_ids": choice["prompt_token_ids"] if n == 0 else None,
+        })  # fmt: skip
+    return found
+
+
+# --- responses ---
+
+
+async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    include = body.get("include") or []
+    logprobs = "message.output_text.logprobs" in include
+    if logprobs and fake.mood == "refuse-logprobs":
+        return web.json_response({"error": {"message": "logprobs are not supported with gpt-oss models"}}, status=400)
+    said = body["input"] if isinstance(body["input"], str) else body["input"][-1]["content"]
+    words = _words(said if isinstance(said, str) else said[0]["text"])
+    lps = [{"token": w, "logprob": _lp(w), "bytes": list(w.encode()), "top_logprobs": []} for w in words]
+    part = {"type": "output_text", "text": "".join(words), "annotations": [], "logprobs": lps if logprobs else None}
+    item = {"id": "msg_7", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    base = {"id": "resp_7", "object": "response", "created_at": 1, "model": body["model"], "status": "in_progress",
+            "output": [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": None,
+            "previous_response_id": body.get("previous_response_id")}  # fmt: skip
+    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    usage = {"input_tokens": 3, "output_tokens": len(words), "total_tokens": 3 + len(words), **details}
+    messages = bool(body.get("enable_response_messages"))
+    done = {
+        **base, "status": "completed", "output": [item], "usage": usage,
+        "input_messages": [{"message": "…", "tokens": [1, 2, 3], "type": "raw_message_tokens"}] if messages else None,
+        "output_messages": [
+            {"message": "".join(words), "tokens": [_id(w) for w in words], "type": "raw_message_tokens"}
+        ] if messages else None,
+    }  # fmt: skip
+    if not body.get("stream"):
+        return web.json_response(done)
+    where = {"item_id": "msg_7", "output_index": 0}
+    empty = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": base},
+        {"type": "response.in_progress", "response": base},
+        {"type": "response.output_item.added", "output_index": 0,
+         "item": {**item, "status": "in_progress", "content": []}},
+        {"type": "response.content_part.added", **where, "content_index": 0, "part": empty},
+        *({"type": "response.output_text.delta", **where, "content_index": 0, "delta": w,
+           "logprobs": [lp] if logprobs else []} for w, lp in zip(words, lps, strict=True)),
+        {"type": "response.output_text.done", **where, "content_index": 0, "text": "".join(words), "logprobs": []},
+        {"type": "response.content_part.done", **where, "content_index": 0, "part": part},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": done},
+    ]  # fmt: skip
+    numbered = [{**event, "sequence_number": n} for n, event in enumerate(events)]
+    return await _sse(request, numbered, named=True)

@@ -1,0 +1,368 @@
+"""The Responses API through the real OpenAI client: translated, and passed through."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, BadRequestError, OpenAI
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import BaseModel, TypeAdapter
+
+from proxy.conversations import as_chat
+from store.records import Completion, FinishedCompletion
+from tests.proxy.conftest import Proxy
+
+EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False}
+
+
+@pytest.fixture
+async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=proxy.url + "/v1", api_key="any", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(params=["translated", "native"])
+def way(request: pytest.FixtureRequest, proxy: Proxy) -> str:
+    if request.param == "native":
+        proxy.backend.speaks.add("responses")
+    return str(request.param)
+
+
+async def captured(proxy: Proxy, id: str) -> tuple[Completion, FinishedCompletion]:
+    found = await proxy.store.completion(id)
+    assert found is not None and found.end is not None
+    return found, found.end
+
+
+async def raw_stream(proxy: Proxy, **body: Any) -> list[dict[str, Any]]:
+    async with proxy.http.post("/v1/responses", json={"model": "fake", "stream": True, **body}) as response:
+        raw = await response.read()
+        assert response.status == 200, raw
+    events = []
+    for block in raw.split(b"\n\n"):
+        if block.startswith(b"event: "):
+            name, data = block.split(b"\n", 1)
+            event = json.loads(data.removeprefix(b"data: "))
+            assert name == b"event: " + event["type"].encode()
+            events.append(event)
+    return events
+
+
+async def test_whole(proxy: Proxy, client: AsyncOpenAI, way: str) -> None:
+    answer = await client.responses.create(model="fake", input="one two", temperature=0.5)
+    assert answer.output_text == "You said: one two " and answer.status == "completed" and answer.model == "fake"
+    assert answer.id.startswith("rl-") and answer.usage is not None and answer.usage.output_tokens == 4
+    found, end = await captured(proxy, answer.id)
+    assert end.translated is (way == "translated") and found.new.dialect == "responses"
+    assert end.exact and end.text == answer.output_text and end.finish_reason == "stop"
+    assert end.prompt_token_ids == [1, 2, 3] and end.logprobs == pytest.approx([-0.4, -0.6, -0.4, -0.4])
+    assert found.new.sampling["temperature"] == 0.5 and b"one two" not in found.new.request
+
+
+async def test_streamed(proxy: Proxy, client: AsyncOpenAI, way: str) -> None:
+    async with client.responses.stream(model="fake", input="one two") as stream:
+        text = "".join([e.delta async for e in stream if e.type == "response.output_text.delta"])
+        final = await stream.get_final_response()
+    assert text == final.output_text == "You said: one two "
+    _, end = await captured(proxy, final.id)
+    assert end.exact and end.text == text and end.translated is (way == "translated")
+    assert end.usage is not None and end.usage["completion_tokens"] == 4
+
+
+async def test_sync_client(proxy: Proxy) -> None:
+    def ask() -> tuple[str, list[str]]:
+        with OpenAI(base_url=proxy.url + "/v1", api_key="any", max_retries=0) as client:
+            whole = client.responses.create(model="fake", input="hi")
+            with client.responses.create(model="fake", input="hi", stream=True) as events:
+                return whole.output_text, [event.type for event in events]
+
+    text, types = await asyncio.to_thread(ask)
+    assert text == "You said: hi " and types[0] == "response.created" and types[-1] == "response.completed"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"tools": [LOOK]},
+        {"max_output_tokens": 2},
+        {"include": ["message.output_text.logprobs"]},
+        {"chat_template_kwargs": {"enable_thinking": True}},
+        {"tools": [{"type": "custom", "name": "patch"}], "instructions": "Be brief.", "metadata": {"a": "b"}},
+        {"text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "object"}}}},
+    ],
+)
+async def test_events_are_the_sdks_types_and_add_up(proxy: Proxy, more: dict[str, Any]) -> None:
+    """Each event is valid; deltas add up to `done`, done items to the response; it equals the whole answer."""
+    events = await raw_stream(proxy, input="one two", **more)
+    for event in events:
+        EVENT.validate_python(event)
+    assert [e["sequence_number"] for e in events] == list(range(len(events)))
+    assert [e["type"] for e in events[:2]] == ["response.created", "response.in_progress"]
+    deltas: dict[tuple[str, str], str] = {}
+    for event in events:
+        kind, _, stage = event["type"].removeprefix("response.").rpartition(".")
+        if stage == "delta":
+            key = (event["item_id"], kind)
+            deltas[key] = deltas.get(key, "") + event["delta"]
+        elif stage == "done" and (event.get("item_id"), kind) in deltas:
+            said = next(event[m] for m in ("text", "refusal", "arguments", "input") if m in event)
+            assert said == deltas.pop((event["item_id"], kind))
+    assert not deltas
+    final = events[-1]["response"]
+    done = {e["output_index"]: e["item"] for e in events if e["type"] == "response.output_item.done"}
+    assert final["output"] == [done[i] for i in range(len(done))]
+    assert final["id"].startswith("rl-")
+
+    async with proxy.http.post("/v1/responses", json={"model": "fake", "input": "one two", **more}) as response:
+        whole = await response.json()
+    Response.model_validate(whole)
+    for body in (whole, final):
+        _without_ids(body)
+    if "tools" in more:  # a stream tells of the call first, a whole answer of the text
+        whole["output"].sort(key=lambda item: item["type"])
+        final["output"].sort(key=lambda item: item["type"])
+    assert whole == final
+
+
+def _without_ids(body: dict[str, Any]) -> None:
+    for key in ("id", "created_at", "completed_at"):
+        body[key] = None
+    for item in body["output"]:
+        item["id"] = None
+
+
+async def test_incomplete(proxy: Proxy, client: AsyncOpenAI) -> None:
+    answer = await client.responses.create(model="fake", input="one two", max_output_tokens=2)
+    assert answer.status == "incomplete" and answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "max_output_tokens"
+    events = await raw_stream(proxy, input="one two", max_output_tokens=2)
+    assert events[-1]["type"] == "response.incomplete"
+    _, end = await captured(proxy, events[-1]["response"]["id"])
+    assert end.finish_reason == "length" and end.status == "done"
+
+
+async def test_reasoning_comes_before_the_text(proxy: Proxy, client: AsyncOpenAI) -> None:
+    extra = {"chat_template_kwargs": {"enable_thinking": True}}
+    stream = await client.responses.create(model="fake", input="hi", stream=True, extra_body=extra)
+    types = [event.type async for event in stream]
+    assert "response.reasoning_text.delta" in types
+    assert types.index("response.reasoning_text.done") < types.index("response.output_text.delta")
+    answer = await client.responses.create(model="fake", input="hi", extra_body=extra)
+    assert [item.type for item in answer.output] == ["reasoning", "message"]
+    _, end = await captured(proxy, answer.id)
+    assert end.exact and end.text == "You said: hi " and len(end.token_ids or ()) == 6
+
+
+async def test_tools_and_their_results(proxy: Proxy, client: AsyncOpenAI) -> None:
+    asked: list[Any] = [{"role": "user", "content": "where?"}]
+    first = await client.responses.create(model="fake", input=asked, tools=[LOOK])  # type: ignore[list-item]
+    call = next(item for item in first.output if item.type == "function_call")
+    assert call.name == "look" and json.loads(call.arguments) == {"a": 2, "b": 1}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "here"}
+    history = [*asked, *(item.to_dict() for item in first.output), result]
+    second = await client.responses.create(model="fake", input=history, tools=[LOOK])  # type: ignore[arg-type,list-item]
+    assert second.output_text == "It is here"
+    sent = proxy.backend.requests[-1]["messages"]
+    assert [m["role"] for m in sent] == ["user", "assistant", "tool"]
+    assert sent[1]["tool_calls"][0]["function"]["name"] == "look" and sent[1]["tool_calls"][0]["id"] == call.call_id
+    # The assistant message sent back is the reply that was captured: one tree.
+    one, _ = await captured(proxy, first.id)
+    two, _ = await captured(proxy, second.id)
+    assert one.new.prompt == two.new.prompt[:1]
+    one_end = (await captured(proxy, first.id))[1]
+    assert one_end.reply == two.new.prompt[1]
+
+
+async def test_custom_and_namespaced_tools_come_back_as_such(proxy: Proxy, client: AsyncOpenAI) -> None:
+    patch: dict[str, Any] = {"type": "custom", "name": "patch", "description": "Edits."}
+    answer = await client.responses.create(model="fake", input="x", tools=[patch])  # type: ignore[list-item]
+    call = next(item for item in answer.output if item.type == "custom_tool_call")
+    assert call.name == "patch" and call.input == '{"b": 1, "a": 2}'  # it wrote no `input`: as it wrote it
+    inner = {"type": "function", "name": "find", "parameters": {"type": "object"}}
+    space = {"type": "namespace", "name": "files", "description": "…", "tools": [inner]}
+    answer = await client.responses.create(model="fake", input="x", tools=[space])  # type: ignore[list-item]
+    function = next(item for item in answer.output if item.type == "function_call")
+    assert (function.namespace, function.name) == ("files", "find")
+    assert proxy.backend.requests[-1]["tools"][0]["function"]["name"] == "files__find"
+
+
+class Said(BaseModel):
+    said: str
+
+
+async def test_structured_output(proxy: Proxy, client: AsyncOpenAI) -> None:
+    answer = await client.responses.parse(model="fake", input="hello", text_format=Said)
+    assert answer.output_parsed == Said(said="hello")
+    form = proxy.backend.requests[-1]["response_format"]
+    assert form["type"] == "json_schema" and form["json_schema"]["schema"]["required"] == ["said"]
+
+
+async def test_previous_response(proxy: Proxy, client: AsyncOpenAI, way: str) -> None:
+    one = await client.responses.create(model="fake", input="first", instructions="Be brief.")
+    two = await client.responses.create(model="fake", input="second", previous_response_id=one.id)
+    assert two.previous_response_id == one.id
+    three = await client.responses.create(
+        model="fake", input="third", previous_response_id=two.id, instructions="Be long."
+    )
+    found, _ = await captured(proxy, three.id)
+    said = [(m["role"], m["content"]) for m in map(as_chat, found.new.prompt)]
+    assert said == [
+        ("system", "Be long."), ("user", "first"), ("assistant", "You said: first"), ("user", "second"),
+        ("assistant", "You said: second"), ("user", "third"),
+    ]  # fmt: skip
+    path, body = proxy.backend.asked[-1]
+    assert path == ("/v1/responses" if way == "native" else "/v1/chat/completions")
+    assert len(body["input" if way == "native" else "messages"]) == (5 if way == "native" else 6)
+    assert not body.get("previous_response_id")
+
+
+async def test_previous_that_is_not_known(proxy: Proxy, client: AsyncOpenAI) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        await client.responses.create(model="fake", input="x", previous_response_id="resp_nowhere")
+    assert caught.value.code == "previous_response_not_found" and caught.value.param == "previous_response_id"
+    proxy.backend.speaks.add("responses")
+    # It failed before anything was learnt, and a backend that has the format may know the id itself.
+    answer = await client.responses.create(model="fake", input="x", previous_response_id="resp_nowhere")
+    assert answer.previous_response_id == "resp_nowhere"
+
+
+async def test_another_users_answer_is_not_gone_on_from(proxy: Proxy, client: AsyncOpenAI) -> None:
+    one = await client.responses.create(model="fake", input="mine", extra_headers={"x-rl-user": "ann"})
+    with pytest.raises(BadRequestError):
+        await client.responses.create(
+            model="fake", input="x", previous_response_id=one.id, extra_headers={"x-rl-user": "bob"}
+        )
+
+
+async def test_item_references(proxy: Proxy, client: AsyncOpenAI) -> None:
+    one = await client.responses.create(model="fake", input="first")
+    reference: Any = {"type": "item_reference", "id": one.output[0].id}
+    asked: Any = [{"role": "user", "content": "first"}, reference, {"role": "user", "content": "second"}]
+    await client.responses.create(model="fake", input=asked)
+    assert [m["content"] for m in proxy.backend.requests[-1]["messages"]] == ["first", "You said: first", "second"]
+    with pytest.raises(BadRequestError, match="not found"):
+        await client.responses.create(model="fake", input=[{"type": "item_reference", "id": "msg_unknown"}])
+
+
+async def test_rl_good_in_a_chain(proxy: Proxy, client: AsyncOpenAI, way: str) -> None:
+    one = await client.responses.create(model="fake", input="question", instructions="Today is Monday.")
+    rated = await client.responses.create(model="fake", input="/rl good clear", previous_response_id=one.id)
+    assert "rated good" in rated.output_text
+    rating = await proxy.store.live_rating(one.id, "owner")
+    assert rating is not None and rating.comment == "clear"
+    # The chain goes on from our answer, which the model never sees.
+    two = await client.responses.create(model="fake", input="next", previous_response_id=rated.id)
+    again = await client.responses.create(model="fake", input="/rl bad", previous_response_id=two.id)
+    assert "rated bad" in again.output_text and await proxy.store.live_rating(two.id, "owner") is not None
+    found, _ = await captured(proxy, two.id)
+    assert [as_chat(m)["content"] for m in found.new.prompt] == ["question", "You said: question", "next"]
+
+
+async def test_a_local_answer_stands_for_a_history_only_where_it_can(proxy: Proxy, client: AsyncOpenAI) -> None:
+    """Never a conversation that lost its beginning in silence."""
+    one = await client.responses.create(model="fake", input="one")
+    for more in ({}, {"previous_response_id": one.id}):
+        asked: Any = [{"role": "user", "content": "two"}, {"role": "assistant", "content": "2"},
+                      {"role": "user", "content": "/rl help"}]  # fmt: skip
+        said = await client.responses.create(model="fake", input=asked, **more)  # type: ignore[call-overload]
+        with pytest.raises(BadRequestError, match="not found"):
+            await client.responses.create(model="fake", input="x", previous_response_id=said.id)
+
+
+async def test_rl_as_items_and_as_the_first_word(proxy: Proxy, client: AsyncOpenAI) -> None:
+    status = await client.responses.create(model="fake", input="/rl status")
+    first = await client.responses.create(model="fake", input="hello", previous_response_id=status.id)
+    assert [m["content"] for m in proxy.backend.requests[-1]["messages"]] == ["hello"]
+    history: list[Any] = [{"role": "user", "content": "hello"}, *(item.to_dict() for item in first.output)]
+    command = {"role": "user", "content": [{"type": "input_text", "text": "/rl good"}]}
+    async with client.responses.stream(model="fake", input=[*history, command]) as stream:
+        rated = await stream.get_final_response()
+    assert "rated good" in rated.output_text
+    after = [*history, command, *(item.to_dict() for item in rated.output), {"role": "user", "content": "go on"}]
+    await client.responses.create(model="fake", input=after)
+    assert [m["content"] for m in proxy.backend.requests[-1]["messages"]] == ["hello", "You said: hello ", "go on"]
+
+
+async def test_get_and_delete(proxy: Proxy, client: AsyncOpenAI, way: str) -> None:
+    one = await client.responses.create(model="fake", input="first", metadata={"k": "v"})
+    two = await client.responses.create(model="fake", input="second", previous_response_id=one.id)
+    got = await client.responses.retrieve(two.id)
+    assert got.output_text.strip() == two.output_text.strip() and got.previous_response_id == one.id
+    assert got.usage is not None and got.usage.output_tokens == 3
+    assert (await client.responses.retrieve(one.id)).metadata == {"k": "v"}
+    await proxy.rate(completion_id=one.id, rating="good")
+    async with proxy.http.delete(f"/v1/responses/{one.id}") as response:
+        assert response.status == 409
+    await client.responses.delete(two.id)
+    assert await proxy.store.completion(two.id) is None
+    async with proxy.http.get("/v1/responses/resp_unknown") as response:
+        assert response.status == 404  # the backend's own
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"input": []}, "input"), ({"input": 3}, "input"), ({"input": [3]}, "input"), ({"input": [{}]}, "input"),
+        ({"tools": {}}, "tools"), ({"tools": [3]}, "tools[0]"), ({"text": "x"}, "text"), ({"stream": 1}, "stream"),
+        ({"conversation": "conv_1"}, "conversation"), ({"background": True}, "background"),
+        ({"tool_choice": {"type": "web_search"}, "tools": [{"type": "web_search"}]}, "tool_choice"),
+        ({"tool_choice": "required", "tools": [{"type": "web_search"}]}, "tools"),
+    ],
+)  # fmt: skip
+async def test_what_is_refused(proxy: Proxy, more: dict[str, Any], param: str) -> None:
+    body = {"model": "fake", "input": "x", **more}
+    async with proxy.http.post("/v1/responses", json=body) as response:
+        error = (await response.json())["error"]
+    assert response.status == 400 and error["param"] == param and error["type"] == "invalid_request_error"
+
+
+async def test_built_in_tools_that_nobody_forces_are_left_out(proxy: Proxy, client: AsyncOpenAI) -> None:
+    answer = await client.responses.create(model="fake", input="x", tools=[{"type": "web_search"}])
+    assert answer.status == "completed" and "tools" not in proxy.backend.requests[-1]
+
+
+async def test_developer_messages_join_the_instructions(proxy: Proxy, client: AsyncOpenAI) -> None:
+    """As Codex sends them; many templates take one system message, and only at the beginning."""
+    parts = [{"type": "input_text", "text": "Sandbox."}, {"type": "input_text", "text": "Skills."}]
+    asked: Any = [{"role": "developer", "content": parts}, {"role": "user", "content": "x"}]
+    extra = {"client_metadata": {"session_id": "s1"}}
+    await client.responses.create(model="fake", input=asked, instructions="You are Codex.", extra_body=extra)
+    sent = proxy.backend.requests[-1]["messages"]
+    assert [m["role"] for m in sent] == ["system", "user"]
+    assert sent[0]["content"] == "You are Codex.\n\nSandbox.\n\nSkills."
+    assert "client_metadata" not in proxy.backend.requests[-1]
+
+
+async def test_images(proxy: Proxy, client: AsyncOpenAI) -> None:
+    parts = [{"type": "input_text", "text": "what?"}, {"type": "input_image", "image_url": "data:x", "detail": "low"}]
+    asked: Any = [{"role": "user", "content": parts}]
+    one = await client.responses.create(model="fake", input=asked)
+    sent = proxy.backend.requests[-1]["messages"][0]["content"]
+    assert sent[1] == {"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}}
+    await client.responses.create(model="fake", input="and?", previous_response_id=one.id)
+    assert proxy.backend.requests[-1]["messages"][0]["content"] == sent
+
+
+async def test_a_native_stream_is_passed_byte_for_byte(proxy: Proxy) -> None:
+    proxy.backend.speaks.add("responses")
+    body = {"model": "fake", "input": "one two", "stream": True}
+    async with proxy.http.post(proxy.backend.url + "/v1/responses", json=body) as response:
+        direct = await response.read()
+    async with proxy.http.post("/v1/responses", json=body) as response:
+        got, ours = await response.read(), response.headers["x-rl-completion-id"]
+    assert got == direct.replace(b"resp_7", ours.encode())
+
+
+async def test_what_only_we_asked_for_never_fails_a_request(proxy: Proxy, client: AsyncOpenAI, way: str) -> None:
+    """As vLLM does for gpt-oss, which has no log-probs over Responses."""
+    proxy.backend.mood = "refuse-logprobs"
+    answer = await client.responses.create(model="fake", input="x")
+    assert answer.output_text == "You said: x "
+    _, end = await captured(proxy, answer.id)
+    assert not end.exact and end.status == "done"
