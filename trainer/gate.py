@@ -176,7 +176,7 @@ def base_nll(policy: Policy, replies: Sequence[Tokens], bounds: Bounds) -> Check
     """Mean NLL a token, under the base, of what the candidate would say, minus that of what the base would."""
     parts = [
         policy.surprise(packing.pack([replies[i] for i in members]))
-        for members in packing.group([len(r) for r in replies], policy.budget)
+        for members in packing.group(replies, policy.budget)
     ]
     rise = float(np.concatenate(parts).mean())
     return Check(_round(rise), bounds.base_nll_rise, rise <= bounds.base_nll_rise)
@@ -191,7 +191,7 @@ def _replies(policy: Policy, template: Template) -> list[Tokens]:
 def _score(policy: Policy, sequences: Sequence[Tokens]) -> list[Floats]:
     """log-probs (T,) of each reply under what the policy wears."""
     scored: list[Floats] = [np.empty(0)] * len(sequences)
-    for members in packing.group([len(s) for s in sequences], policy.budget):
+    for members in packing.group(sequences, policy.budget):
         packed = packing.pack([sequences[i] for i in members])
         parts = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
         for i, part in zip(members, parts, strict=True):
