@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test setup lint bench clean
+.PHONY: demo test setup lint bench bench-train clean
 
 PY := .venv/bin/python
 
@@ -20,6 +20,9 @@ bench: setup
 	@$(PY) scripts/demo.py --json benchmarks/demo.json
 	@$(PY) scripts/learn_concise.py
 	@$(PY) scripts/tables.py
+
+bench-train: setup
+	@$(PY) scripts/bench_train.py $(if $(QUICK),--quick)
 
 clean:
 	rm -rf .venv .demo adapters_out/demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

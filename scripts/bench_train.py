@@ -1,9 +1,10 @@
 """What packing saves: samples one by one against one prefix tree, and a head in chunks against a whole one.
 
-`scripts/bench_train.py [--quick] [--weights SPEC]` writes benchmarks/train.json (with `--quick`, train_quick.json: a
-shorter prompt and fewer samples, some 40 s). Forward and backward on the real small model with a LoRA in training.
-Memory is measured in child processes, one a way of computing: the peak of the resident set over what it was
-after loading.
+`scripts/bench_train.py [--quick] [--one-by-one N] [--part packing|memory]` writes benchmarks/train.json (`--quick`:
+train_quick.json, a shorter prompt and fewer samples, some 40 s). Forward and backward on the real small model with a
+LoRA in training, one thread; seconds are of CPU, because machines are shared. `--one-by-one N` computes only N of the
+samples singly and scales their seconds by tokens; gradients are then compared on those. Memory is measured in child
+processes, one a way of computing: the peak of the resident set over what it was after loading.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -77,7 +79,7 @@ def backward(policy: TorchPolicy, rows: list[Tokens], replies: int) -> None:
     policy.backward(
         packed,
         terms,
-        lambda xp, theta, t: objective.mis_po(xp, theta, t, kl_ref=0.0, guard_low=0.0 + 1e-30, guard_high=1e30),
+        lambda xp, theta, t: objective.mis_po(xp, theta, t, kl_ref=0.0, guard_low=1e-30, guard_high=1e30),
     )
 
 
@@ -90,46 +92,60 @@ def gradient(policy: TorchPolicy) -> dict[str, torch.Tensor]:
     return found
 
 
-def speed(policy: TorchPolicy, count: int, prompt: int) -> dict[str, Any]:
+def speed(policy: TorchPolicy, count: int, prompt: int, singly: int) -> dict[str, Any]:
     """One by one and packed, the packed one in the middle, so that a busy hour slows both."""
     rows = samples(policy, count, prompt, REPLY)
     backward(policy, [Tokens(r.prompt[:64], r.reply[:8]) for r in rows[:2]], count)  # warm
     gradient(policy)
-    apart = together = 0.0
-    packed: dict[str, torch.Tensor] = {}
-    groups = packing.group(rows, policy.budget)
-    for n, row in enumerate(rows):
-        if n == count // 2:
-            kept = gradient(policy)
-            start = time.perf_counter()
-            for members in groups:
-                backward(policy, [rows[i] for i in members], count)
-            together = time.perf_counter() - start
+    some = rows[:: count // singly][:singly]
+    single: dict[str, torch.Tensor] = {}
+    apart = 0.0
+    for n, row in enumerate(some):
+        if n == singly // 2:
+            together, groups = packed_seconds(policy, rows)
             packed = gradient(policy)
-            for name, parameter in policy.trained.items():
-                parameter.grad = kept[name]
-            print(f"packed: {together:.1f} s", flush=True)
-        start = time.perf_counter()
-        backward(policy, [row], count)
-        apart += time.perf_counter() - start
-    single = gradient(policy)
-    print(f"one by one: {apart:.1f} s", flush=True)
-    tokens_apart = sum(len(r.computed) for r in rows)
+        apart += timed(lambda row=row: backward(policy, [row], count))  # type: ignore[misc]
+        for name, one in gradient(policy).items():
+            single[name] = single[name] + one if name in single else one
+    tokens_apart, tokens_some = (sum(len(r.computed) for r in those) for those in (rows, some))
+    apart *= tokens_apart / tokens_some
+    if singly < count:
+        backward(policy, some, count)
+        packed = gradient(policy)
     tokens = sum(packing.size([rows[i] for i in members], trees=True) for members in groups)
     gaps = [float((packed[n] - g).norm() / g.norm()) for n, g in single.items()]
-    return {
+    found = {
         "samples": count,
         "prompt_tokens": prompt,
         "reply_tokens": [min(len(r.reply) for r in rows), max(len(r.reply) for r in rows)],
         "micro_batches": len(groups),
+        "computed_singly": singly,
         "tokens_one_by_one": tokens_apart,
         "tokens_packed": tokens,
         "times_fewer_tokens": round(tokens_apart / tokens, 2),
-        "seconds_one_by_one": round(apart, 2),
-        "seconds_packed": round(together, 2),
+        "cpu_seconds_one_by_one": round(apart, 2),
+        "cpu_seconds_packed": round(together, 2),
         "times_faster": round(apart / together, 2),
         "max_relative_gradient_difference": max(gaps),
     }
+    print(json.dumps(found, indent=1), flush=True)
+    return found
+
+
+def packed_seconds(policy: TorchPolicy, rows: list[Tokens]) -> tuple[float, list[list[int]]]:
+    groups = packing.group(rows, policy.budget)
+
+    def whole() -> None:
+        for members in groups:
+            backward(policy, [rows[i] for i in members], len(rows))
+
+    return timed(whole), groups
+
+
+def timed(act: Callable[[], None]) -> float:
+    start = time.process_time()
+    act()
+    return time.process_time() - start
 
 
 def peak(policy: TorchPolicy, way: str, reply_tokens: int) -> dict[str, Any]:
@@ -142,7 +158,7 @@ def peak(policy: TorchPolicy, way: str, reply_tokens: int) -> dict[str, Any]:
     rows = [Tokens(r.prompt, r.reply[:128], r.temperature) for r in rows]
     assert sum(len(r.reply) for r in rows) == reply_tokens
     before = psutil.Process().memory_info().rss
-    start = time.perf_counter()
+    start = time.process_time()
     if way == "naive":
         ids = torch.tensor([r.prompt + r.reply for r in rows])  # (B, S), all of one length
         logits = policy.model(input_ids=ids, use_cache=False).logits.float() / rows[0].temperature
@@ -155,7 +171,7 @@ def peak(policy: TorchPolicy, way: str, reply_tokens: int) -> dict[str, Any]:
     return {
         "way": way,
         "mib": round((most - before) / 2**20),
-        "seconds": round(time.perf_counter() - start, 2),
+        "cpu_seconds": round(time.process_time() - start, 2),
         "gradient_norm": checksum,
     }
 
@@ -167,7 +183,7 @@ def memory(options: argparse.Namespace, reply_tokens: int) -> dict[str, Any]:
         command += ["--weights", options.weights] if options.weights else []
         line = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
         found.append(json.loads(line))
-        print(f"{way}: {found[-1]['mib']} MiB over the model, {found[-1]['seconds']} s", flush=True)
+        print(f"{way}: {found[-1]['mib']} MiB over the model, {found[-1]['cpu_seconds']} s of CPU", flush=True)
     naive = found[0]["mib"]
     return {
         "reply_tokens": reply_tokens,
@@ -179,6 +195,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller, in some 40 s")
     parser.add_argument("--weights", help="default: the small model")
+    parser.add_argument("--one-by-one", type=int, metavar="N", help="compute so many singly; default: all")
+    parser.add_argument("--part", choices=("packing", "memory"), help="only this one, the other stays in the JSON")
     parser.add_argument("--child", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--reply-tokens", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -192,10 +210,10 @@ def main() -> None:
 
     shape = QUICK if options.quick else FULL
     about = machine()
-    held = memory(options, shape["reply_tokens"])
-    policy = load(options.weights)
     git = ["git", "describe", "--always", "--dirty"]
-    result = {
+    path = ROOT / "benchmarks" / ("train_quick.json" if options.quick else "train.json")
+    result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    result |= {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": about | {"threads": torch.get_num_threads()},
         "versions": {
@@ -205,11 +223,12 @@ def main() -> None:
         },
         "commit": subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip(),
         "model": weights.resolve(options.weights).path.name,
-        "vocabulary": len(policy.tokenizer),
-        "packing": speed(policy, shape["samples"], shape["prompt"]),
-        "memory": held,
     }
-    path = ROOT / "benchmarks" / ("train_quick.json" if options.quick else "train.json")
+    if options.part in (None, "memory"):
+        result["memory"] = memory(options, shape["reply_tokens"])
+    if options.part in (None, "packing"):
+        singly = min(options.one_by_one or shape["samples"], shape["samples"])
+        result["packing"] = speed(load(options.weights), shape["samples"], shape["prompt"], singly)
     path.write_text(json.dumps(result, indent=2) + "\n")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 UNRELATED = 640  # tokens: more at once is no faster on 2 cores, see docs/training-log.md
-MOSTLY_SHARED = 0.25  # of a sequence; one that shares less than this saves less than a larger micro-batch costs
+MOSTLY_SHARED = 0.5  # of a sequence; sharing less saves less than recomputing activations of a large one may cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def size(sequences: Sequence[Tokens], *, trees: bool) -> int:
     if not trees:
         return len(sequences) * max(len(s.computed) for s in sequences)
     paths = sorted(s.computed for s in sequences)
-    return len(paths[0]) + sum(len(b) - shared(a, b) for a, b in zip(paths, paths[1:], strict=False))
+    return len(paths[0]) + sum(len(b) - shared(a, b) for a, b in pairwise(paths))
 
 
 def group(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
@@ -114,7 +115,8 @@ def _related(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
     """In the order of their tokens, where those that share the most stand side by side."""
     paths = [s.computed for s in sequences]
     groups: list[list[int]] = []
-    total, before = 0, ()
+    total = 0
+    before: tuple[int, ...] = ()
     for index in sorted(range(len(paths)), key=lambda i: (paths[i], i)):
         path = paths[index]
         common = shared(before, path)

@@ -28,7 +28,7 @@ def chunks(rows: int, vocabulary: int) -> Iterator[slice]:
 
 def by_rows(hidden: Tensor, score: Score, vocabulary: int) -> Tensor:
     """(N, H) -> (N,), with the gradient to `hidden`."""
-    found: Tensor = _ByRows.apply(hidden, score, vocabulary)
+    found: Tensor = _ByRows.apply(hidden, score, vocabulary)  # type: ignore[no-untyped-call]
     return found
 
 

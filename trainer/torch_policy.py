@@ -29,7 +29,7 @@ from trainer.objective import Terms
 from trainer.packing import Budget, Packed, padded
 from trainer.policy import LogProbs, Loss, OutOfMemory, State
 from trainer.torch_head import by_rows, chunks
-from trainer.torch_memory import Plan, is_out_of_memory
+from trainer.torch_memory import Plan, give_back_at_once, is_out_of_memory
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 
@@ -137,7 +137,7 @@ class TorchPolicy:
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         try:
             return self._backward(packed, terms, loss)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             told = str(error).splitlines()[0]
@@ -180,6 +180,8 @@ class TorchPolicy:
         return gathered
 
     def _recompute(self, on: bool) -> None:
+        if on:
+            give_back_at_once()
         self.model.train(on)  # transformers checkpoints only then; every dropout is 0
 
     def _logits(self, hidden: Tensor, packed: Packed, part: Any) -> Tensor:

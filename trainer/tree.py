@@ -122,9 +122,7 @@ def _chain(forest: Forest, follows: np.ndarray, at: int) -> int:
 
 def reply_columns(forest: Forest, sequences: Sequence[Tokens]) -> Ints:
     """(N,) where the hidden state is that predicts reply token n: that of the token before it."""
-    return np.concatenate(
-        [path[len(s.prompt) - 1 :] for path, s in zip(forest.paths, sequences, strict=True)]
-    )
+    return np.concatenate([path[len(s.prompt) - 1 :] for path, s in zip(forest.paths, sequences, strict=True)])
 
 
 def _common(one: Ints, other: Ints) -> int:

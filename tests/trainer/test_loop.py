@@ -191,7 +191,9 @@ def test_a_number_that_is_not_finite_publishes_nothing(tmp_path, model, lines, m
     assert not (tmp_path / "out").exists()
 
 
-NO_MEMORY = "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+NO_MEMORY = (
+    "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+)
 
 
 def cramped(monkeypatch, fits):
