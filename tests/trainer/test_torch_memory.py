@@ -17,7 +17,7 @@ def free(monkeypatch, size):
 
 def test_a_small_machine_recomputes_earlier_and_takes_less_at_once(monkeypatch):
     plans = []
-    for gigabytes in (1, 8, 64):
+    for gigabytes in (1, 8, 128):
         free(monkeypatch, gigabytes << 30)
         plans.append(Plan.of(Config, "cpu", max_seq_len=4096))
     assert [p.kept for p in plans] == sorted(p.kept for p in plans)
