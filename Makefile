@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test test-mlx setup lint bench bench-learn clean
+.PHONY: demo test test-mlx setup lint bench bench-learn bench-train clean
 
 PY := .venv/bin/python
 
@@ -29,6 +29,9 @@ bench: setup
 bench-learn: setup
 	@for p in $(or $(PERSONA),concise bullets asks_back lowercase no_apology); do \
 	  $(PY) scripts/bench_learn.py --persona $$p --seeds 1,2,3 --rounds 4 || exit 1; done
+
+bench-train: setup
+	@$(PY) scripts/bench_train.py $(if $(QUICK),--quick)
 
 clean:
 	rm -rf .venv .demo adapters_out/demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

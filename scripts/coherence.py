@@ -29,7 +29,7 @@ def main() -> None:
     replies = [Tokens(tuple(x["prompt_token_ids"]), tuple(x["token_ids"]), 1.0) for x in lines]
     found: dict[str, list[np.ndarray]] = {}
     with policy.wearing(None):
-        for members in packing.group([len(r) for r in replies], policy.budget):
+        for members in packing.group(replies, policy.budget):
             packed = packing.pack([replies[i] for i in members])
             scored = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
             for i, logprobs in zip(members, scored, strict=True):

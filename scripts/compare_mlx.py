@@ -49,7 +49,7 @@ def main() -> None:
         speed[name]["generate"] = sum(map(len, replies)) / (time.perf_counter() - start)
     sequences = [Tokens(p, tuple(r), TEMPERATURE) for p, r in zip(prompts, replies, strict=True)]
     batches = [
-        [sequences[i] for i in part] for part in packing.group([len(s) for s in sequences], one.budget)
+        [sequences[i] for i in part] for part in packing.group(sequences, one.budget)
     ]  # each is a step here: what matters is that both do the same
     packed = [packing.pack(batch) for batch in batches]
     tokens = sum(len(s) for s in sequences)

@@ -61,7 +61,7 @@ class Chat:
     def score(self, replies: list[Tokens], adapter: Path | None, temperature: float) -> list[np.ndarray]:
         scored: list[np.ndarray] = [np.empty(0)] * len(replies)
         with self.policy.wearing(adapter):
-            for members in packing.group([len(r) for r in replies], self.policy.budget):
+            for members in packing.group(replies, self.policy.budget):
                 packed = packing.pack([Tokens(replies[i].prompt, replies[i].reply, temperature) for i in members])
                 parts = np.split(self.policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
                 for i, part in zip(members, parts, strict=True):

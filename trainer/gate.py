@@ -225,7 +225,7 @@ def beside_the_base(policy: Policy, replies: Sequence[Tokens], bounds: Bounds) -
     """
     parts = [
         policy.surprise(packing.pack([replies[i] for i in members]))
-        for members in packing.group([len(r) for r in replies], policy.budget)
+        for members in packing.group(replies, policy.budget)
     ]
     excess, entropy, base_entropy = (np.concatenate(each) for each in zip(*parts, strict=True))
     rise = float(excess.mean())
@@ -245,7 +245,7 @@ def _replies(policy: Policy, template: Template) -> list[Tokens]:
 def _score(policy: Policy, sequences: Sequence[Tokens]) -> list[Floats]:
     """log-probs (T,) of each reply under what the policy wears."""
     scored: list[Floats] = [np.empty(0)] * len(sequences)
-    for members in packing.group([len(s) for s in sequences], policy.budget):
+    for members in packing.group(sequences, policy.budget):
         packed = packing.pack([sequences[i] for i in members])
         parts = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
         for i, part in zip(members, parts, strict=True):

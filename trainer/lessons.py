@@ -139,7 +139,7 @@ def log_probs(policy: Policy, sequences: Sequence[Tokens], *, who: str, cache: P
         flat = np.load(path)  # (2, N)
     else:
         flat = np.empty((2, bounds[-1]))
-        for members in packing.group([len(s) for s in sequences], policy.budget):
+        for members in packing.group(sequences, policy.budget):
             stop.check()
             packed = packing.pack([sequences[i] for i in members])
             both = np.stack(policy.log_probs(packed))  # (2, n)

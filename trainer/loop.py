@@ -28,7 +28,7 @@ from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
 from trainer.manifest import AdapterError
 from trainer.objective import Floats, Terms
-from trainer.policy import Policy
+from trainer.policy import Loss, OutOfMemory, Policy
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec, read_spec, write_atomic
 
@@ -280,12 +280,7 @@ def train(
 
     for step in range(at.step, len(plan)):
         batch = [teaching[i] for i in plan[step]]
-        sums: dict[str, float] = {}
-        for members in packing.group([len(lesson.sample.tokens) for lesson in batch], policy.budget):
-            part = [batch[i] for i in members]
-            packed = packing.pack([lesson.sample.tokens for lesson in part])
-            for name, value in policy.backward(packed, terms(part, len(batch)), loss).items():
-                sums[name] = sums.get(name, 0.0) + value
+        sums = accumulate(policy, batch, loss, progress)
         tokens = sum(len(lesson.old) for lesson in batch)
         now = {name: value / (1 if name == "loss" else tokens) for name, value in sums.items()}
         if not all(np.isfinite(value) for value in now.values()):
@@ -351,6 +346,35 @@ def train(
     )
 
 
+def accumulate(policy: Policy, batch: Sequence[Lesson], loss: Loss, progress: Progress) -> dict[str, float]:
+    """The gradient of one step, and the loss's sums.
+
+    Where memory runs out, the step's gradient begins anew in smaller micro-batches: nothing is counted twice.
+    """
+    sequences = [lesson.sample.tokens for lesson in batch]
+    while True:
+        sums: dict[str, float] = {}
+        try:
+            for members in packing.group(sequences, policy.budget):
+                part = [batch[i] for i in members]
+                packed = packing.pack([sequences[i] for i in members])
+                for name, value in policy.backward(packed, terms(part, len(batch)), loss).items():
+                    sums[name] = sums.get(name, 0.0) + value
+            return sums
+        except OutOfMemory as error:
+            size = packing.size(packed.sequences, trees=policy.budget.trees)
+            if len(members) == 1:
+                raise RunError(
+                    f"out of memory with a single sequence of {size} tokens ({error}); nothing was kept. "
+                    "Free some memory, or lower max_seq_len."
+                ) from None
+            before, policy.budget = policy.budget, policy.budget.below(size)
+            progress.warning(
+                f"out of memory with {size} tokens in a micro-batch: from at most {before.tokens} they go down to at "
+                f"most {policy.budget.tokens}, and the step begins anew."
+            )
+
+
 def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int) -> list[list[int]]:
     """Indices of each step. Shuffled by the seed, and both signs spread evenly, so that each batch mixes them."""
     shuffle = random.Random(seed)  # noqa: S311, an order, not a secret
@@ -399,7 +423,7 @@ def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], f
     """How far the last step went, without a gradient: KL to θ_old and to the reference; mean |ℓ_θ − ℓ_old|; the
     margin, None with one sign only."""
     moved: list[Floats] = [np.empty(0)] * len(probe)
-    for members in packing.group([len(lesson.sample.tokens) for lesson in probe], policy.budget):
+    for members in packing.group([lesson.sample.tokens for lesson in probe], policy.budget):
         packed = packing.pack([probe[i].sample.tokens for i in members])
         parts = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
         for i, part in zip(members, parts, strict=True):

@@ -28,11 +28,10 @@ from config.presets import Preset
 from trainer import peft_folder
 from trainer.mlx_model import Array, MlxModel
 from trainer.objective import Terms
-from trainer.packing import Packed
+from trainer.packing import UNRELATED, Budget, Packed, padded
 from trainer.peft_folder import PREFIX, Pair
 from trainer.policy import LogProbs, Loss, State, Surprise
 
-BUDGET = 640  # tokens a micro-batch, as with torch
 HEAD_ROWS = 1024  # rows of (N, V) logits at a time without gradient
 BLOCK = 256  # terms of a sum over the vocabulary that are added one after the other
 SHARE_OF_FREE_MEMORY = 0.6  # what training may plan with; the server beside it grows too
@@ -53,7 +52,8 @@ class MlxPolicy:
         self._config = self._start(preset, parent, seed)
         self._gradient: dict[str, Array] = {}
         self._optimiser = _adamw(preset.learning_rate)
-        self.budget = BUDGET
+        self.budget = Budget(tokens=max(UNRELATED, preset.max_seq_len), trees=False)
+        self.choices.append(("shared_prefixes", False, "rows padded to one length: on MLX nothing is shared yet"))
         self._batches = self._can_batch()
         if self._plan_memory(preset):
             self._model.recompute_layers()
@@ -158,8 +158,9 @@ class MlxPolicy:
         return {name: float(total.item()) for name, total in sums.items()}
 
     def _hidden(self, packed: Packed) -> Array:
-        states = self._model.hidden(mx.array(packed.ids))  # (B, S, H)
-        return states[mx.array(packed.row), mx.array(packed.column)]  # (N, H)
+        ids, at = padded(packed.sequences)
+        states = self._model.hidden(mx.array(ids))  # (B, S, H)
+        return states.reshape(-1, states.shape[-1])[mx.array(at)]  # (N, H)
 
     def _logits(self, hidden: Array, packed: Packed, part: slice) -> Array:
         """(n, H) -> (n, V) in fp32 at the serving temperature."""
@@ -221,7 +222,7 @@ class MlxPolicy:
         """Whether activations must be recomputed instead of kept."""
         config = self._model.config
         width = 14 * config["hidden_size"] + 6 * (config.get("intermediate_size") or 4 * config["hidden_size"])
-        tokens = min(self.budget, preset.max_seq_len)
+        tokens = self.budget.tokens
         # Per token and layer: the inputs of every linear and of its LoRA, norms, attention; then logits twice over.
         need = 4 * tokens * (len(self._model.whole.layers) * width + 3 * config["vocab_size"])
         free = psutil.virtual_memory().available  # a Mac's GPU has the same memory

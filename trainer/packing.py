@@ -1,18 +1,23 @@
-"""Many sequences -> few padded ones: length-sorted micro-batches, and the flat index of their reply tokens.
+"""Many sequences -> micro-batches: who goes with whom, and the flat index of their reply tokens.
 
-Owns the layout. Everything after the forward pass is flat, one entry a reply token (N,), so a denser packing (a
-prefix tree) changes this file and a policy's forward, nothing else. Not here: frameworks, log-probs.
+Owns what a sequence is, how much goes through the model at once, and the order of everything after the forward pass:
+flat, one entry a reply token (N,), per sequence in the given order. Not here: how shared tokens are laid out (tree),
+frameworks, log-probs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+
+UNRELATED = 640  # tokens: more at once is no faster on 2 cores, see docs/training-log.md
+MOSTLY_SHARED = 0.5  # of a sequence; sharing less saves less than recomputing activations of a large one may cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +38,32 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.prompt) + len(self.reply)
 
+    @property
+    def computed(self) -> tuple[int, ...]:
+        """What the model must read. The last token predicts nothing that is scored."""
+        return self.prompt + self.reply[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many tokens go through the model at once; one sequence may always."""
+
+    tokens: int
+    unrelated: int = UNRELATED  # past this many only those join that share much of what is already there
+    trees: bool = True  # a shared token is computed, and counted, once; else rows are padded to the longest
+
+    def below(self, size: int) -> Budget:
+        """Half of a micro-batch that did not fit."""
+        return replace(self, tokens=min(self.tokens, size) // 2)
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A micro-batch. Padded on the right: under a causal mask no real token ever sees the padding."""
+    """A micro-batch: its sequences, and what there is to know about each of their reply tokens."""
 
-    ids: Ints  # (B, S)
-    row: Ints  # (N,) where the hidden state that predicts reply token n is
-    column: Ints  # (N,)
+    sequences: tuple[Tokens, ...]
     target: Ints  # (N,) reply token n
-    lengths: tuple[int, ...]  # (B,) reply tokens of each row; N is their sum
+    lengths: tuple[int, ...]  # reply tokens of each sequence; N is their sum
     temperature: NDArray[np.float32]  # (N,)
     top_p: NDArray[np.float32]  # (N,)
     top_k: Ints  # (N,)
@@ -52,31 +73,81 @@ class Packed:
         return bool((self.top_p < 1).any() or (self.top_k > 0).any())
 
 
-def group(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices in micro-batches of like length, each at most `budget` tokens with its padding (or one sequence)."""
-    groups: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):  # longest first: the widest fails first
-        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= budget:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups
-
-
 def pack(sequences: Sequence[Tokens]) -> Packed:
-    width = max(len(s) for s in sequences)
-    ids = np.zeros((len(sequences), width), np.int64)  # (B, S)
-    for i, s in enumerate(sequences):
-        ids[i, : len(s)] = s.prompt + s.reply
     lengths = [len(s.reply) for s in sequences]
-    # The token at position p is predicted by the hidden state at p − 1.
     return Packed(
-        ids=ids,
-        row=np.repeat(np.arange(len(sequences)), lengths),
-        column=np.concatenate([np.arange(len(s.prompt), len(s)) - 1 for s in sequences]),
+        sequences=tuple(sequences),
         target=np.concatenate([np.asarray(s.reply, np.int64) for s in sequences]),
         lengths=tuple(lengths),
         temperature=np.repeat(np.asarray([s.temperature for s in sequences], np.float32), lengths),
         top_p=np.repeat(np.asarray([s.top_p for s in sequences], np.float32), lengths),
         top_k=np.repeat(np.asarray([s.top_k for s in sequences], np.int64), lengths),
     )
+
+
+def padded(sequences: Sequence[Tokens]) -> tuple[Ints, Ints]:
+    """Rows (B, S) padded on the right, where no real token ever sees it; and where, in them laid end to end, (N,)."""
+    width = max(len(s.computed) for s in sequences)
+    ids = np.zeros((len(sequences), width), np.int64)
+    for i, s in enumerate(sequences):
+        ids[i, : len(s.computed)] = s.computed
+    # The token at position p is predicted by the hidden state at p − 1.
+    at = [i * width + np.arange(len(s.prompt) - 1, len(s.computed)) for i, s in enumerate(sequences)]
+    return ids, np.concatenate(at)
+
+
+def size(sequences: Sequence[Tokens], *, trees: bool) -> int:
+    """Tokens that a micro-batch of these computes."""
+    if not trees:
+        return len(sequences) * max(len(s.computed) for s in sequences)
+    paths = sorted(s.computed for s in sequences)
+    return len(paths[0]) + sum(len(b) - shared(a, b) for a, b in pairwise(paths))
+
+
+def group(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
+    """Indices in micro-batches within the budget, the largest first: what is too large fails at once."""
+    groups = _related(sequences, budget) if budget.trees else _alike(sequences, budget)
+    sizes = [size([sequences[i] for i in members], trees=budget.trees) for members in groups]
+    return [groups[n] for n in sorted(range(len(groups)), key=lambda n: -sizes[n])]
+
+
+def _related(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
+    """In the order of their tokens, where those that share the most stand side by side."""
+    paths = [s.computed for s in sequences]
+    groups: list[list[int]] = []
+    total = 0
+    before: tuple[int, ...] = ()
+    for index in sorted(range(len(paths)), key=lambda i: (paths[i], i)):
+        path = paths[index]
+        common = shared(before, path)
+        limit = budget.tokens if common >= MOSTLY_SHARED * len(path) else min(budget.unrelated, budget.tokens)
+        if groups and total + len(path) - common <= limit:
+            groups[-1].append(index)
+            total += len(path) - common
+        else:
+            groups.append([index])
+            total = len(path)
+        before = path
+    return groups
+
+
+def _alike(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
+    """Of like length, so that there is little padding."""
+    lengths = [len(s.computed) for s in sequences]
+    limit = min(budget.unrelated, budget.tokens)
+    groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= limit:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    width = min(len(one), len(other))
+    if one[:width] == other[:width]:
+        return width
+    differs = np.asarray(one[:width]) != np.asarray(other[:width])
+    return int(differs.argmax())

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.objective import Array, Terms
-from trainer.packing import Packed
+from trainer.packing import Budget, Packed
 
 State = dict[str, NDArray[Any]]
 # (array module, ℓ_θ (N,), constants (N,)) -> (loss, sums)
@@ -34,12 +34,16 @@ class Surprise(NamedTuple):
     base_entropy: NDArray[np.float64]  # (N,) H(π_base), nats
 
 
+class OutOfMemory(Exception):
+    """This micro-batch did not fit. The gradient of the step so far is gone; parameters and optimiser are as before."""
+
+
 class Policy(Protocol):
     device: str
     why: str  # why this device
     choices: list[tuple[str, Any, str]]  # what was decided while loading: name, value, reason
     tokenizer: Any
-    budget: int  # tokens a micro-batch, with padding
+    budget: Budget  # how much goes through the model at once; the loop lowers it when memory runs out
 
     def wearing(self, adapter: Path | None) -> AbstractContextManager[None]:
         """Inside it the model wears this adapter instead of the one in training; None is the bare base."""
@@ -52,7 +56,7 @@ class Policy(Protocol):
         temperature 1."""
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
-        """Add this micro-batch's gradient to the step's. Returns the loss's sums."""
+        """Add this micro-batch's gradient to the step's. Returns the loss's sums. May raise OutOfMemory."""
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
         """One optimiser step with the gradient so far. Returns its norm; not finite: nothing was changed."""

@@ -1,7 +1,8 @@
 """transformers + peft behind the Policy protocol: one model load a run, one LoRA in training, any other to wear.
 
-Owns torch. Log-probs are computed one way for ℓ_old, ℓ_ref and training: hidden states of reply tokens only, then
-the head, then a log-softmax in fp32 at the serving temperature. Dropout is off throughout: a person's few ratings
+Owns torch. Log-probs are computed one way for ℓ_old, ℓ_ref and training: a micro-batch as its prefix tree (where the
+model's attention allows that), hidden states of reply tokens only, then the head, then a log-softmax in fp32 at the
+serving temperature. Dropout is off throughout: a person's few ratings
 are not what it was made for, and ℓ_old must be what the first step sees. Not here: what is trained on (loop).
 """
 
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -23,15 +23,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from config.presets import Preset
+from trainer import tree, tree_attention
 from trainer.lora_files import load_tensors, save_adapter
 from trainer.objective import Terms
-from trainer.packing import Packed
-from trainer.policy import LogProbs, Loss, State, Surprise
+from trainer.packing import Budget, Packed, padded
+from trainer.policy import LogProbs, Loss, OutOfMemory, State, Surprise
+from trainer.torch_head import by_rows, chunks
+from trainer.torch_memory import Plan, give_back_at_once, is_out_of_memory
 
 TRAINED = "default"  # PEFT's name for the adapter in training
-BUDGET = 640  # tokens a micro-batch: measured on 2 cores, see docs/training-log.md
-HEAD_ROWS = 1024  # rows of (N, V) logits at a time without gradient
-SHARE_OF_FREE_MEMORY = 0.6  # what training may plan with; the server beside it grows too
 
 
 class TorchPolicy:
@@ -56,10 +56,14 @@ class TorchPolicy:
         assert self.trained, "no parameter is trainable"
         self._causal: Any = self.model.get_base_model()
         self._scale_logits = _logit_scaling(self._causal.config)
+        self._vocabulary = int(self._causal.config.get_text_config().vocab_size)
         self._optimiser = torch.optim.AdamW(self.trained.values(), lr=preset.learning_rate, weight_decay=0.0)
-        self.budget = BUDGET
-        self._checkpointing = self._plan_memory(preset)
         self._check_head()
+        self._kernel, why = tree_attention.prepare(self._causal, self.device, max_seq_len=preset.max_seq_len)
+        told = why if self._kernel else f"{why}: rows of like length, padded to the longest"
+        self.choices.append(("shared_prefixes", self._kernel or False, told))
+        self._plan = self._plan_memory(preset)
+        self.budget = Budget(self._plan.largest, trees=self._kernel is not None)
 
     # --- which adapter the model wears ---
 
@@ -108,8 +112,7 @@ class TorchPolicy:
         with torch.inference_mode():
             hidden = self._hidden(packed)  # (N, H)
             plain, sampled = [], []
-            for first in range(0, hidden.shape[0], HEAD_ROWS):
-                part = slice(first, first + HEAD_ROWS)
+            for part in chunks(len(hidden), self._vocabulary):
                 logits = self._logits(hidden[part], packed, part)  # (n, V)
                 target = self._tensor(packed.target)[part]
                 own = _gather(logits, target)  # (n,)
@@ -126,8 +129,7 @@ class TorchPolicy:
             with self.model.disable_adapter():
                 bare = self._hidden(packed)
             parts = []
-            for first in range(0, len(worn), HEAD_ROWS):
-                part = slice(first, first + HEAD_ROWS)
+            for part in chunks(len(worn), self._vocabulary):
                 base, now = self._head(bare[part]).log_softmax(-1), self._head(worn[part]).log_softmax(-1)  # (n, V)
                 base_entropy = -(base.exp() * base).sum(-1)
                 cross = -(now.exp() * base).sum(-1)
@@ -135,21 +137,54 @@ class TorchPolicy:
         return Surprise(*torch.cat(parts, 1).double().cpu().numpy())
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
-        if self._checkpointing:
-            self.model.train()  # transformers checkpoints only then; every dropout is 0
-        theta = _gather(self._logits(self._hidden(packed), packed, slice(None)), self._tensor(packed.target))  # (N,)
-        self.model.eval()
+        try:
+            return self._backward(packed, terms, loss)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            told = str(error).splitlines()[0]
+        finally:
+            self.model.eval()
+        # Out here the traceback, which holds on to the tensors, is gone.
+        self._optimiser.zero_grad(set_to_none=True)
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+        raise OutOfMemory(told)
+
+    def _backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
+        hidden = self._hidden(packed, training=True)  # (N, H)
+        target = self._tensor(packed.target)
+        theta = by_rows(
+            hidden,
+            lambda rows, part: _gather(self._logits(rows, packed, part), target[part]),
+            self._vocabulary,
+        )  # (N,)
         constants = Terms(*(self._tensor(np.asarray(getattr(terms, f), np.float32)) for f in Terms.__slots__))
         value, sums = loss(torch, theta, constants)
         value.backward()
         return {name: float(total.detach()) for name, total in sums.items()}
 
-    def _hidden(self, packed: Packed) -> Tensor:
-        # No attention mask: padding is on the right, and without one SDPA takes its fast causal path.
-        ids = self._tensor(packed.ids)  # (B, S)
-        states = self._causal.base_model(input_ids=ids, use_cache=False).last_hidden_state  # (B, S, H)
-        gathered: Tensor = states[self._tensor(packed.row), self._tensor(packed.column)]  # (N, H)
+    def _hidden(self, packed: Packed, *, training: bool = False) -> Tensor:
+        """(N, H) what predicts each reply token."""
+        forward: Any = self._causal.base_model
+        if self._kernel is not None:
+            forest = tree.grow(packed.sequences)
+            self._recompute(training and self._plan.recomputes(len(forest.ids)))
+            layout = tree_attention.Layout(forest, self.device, flex=self._kernel == "flex")
+            states = forward(**layout.inputs()).last_hidden_state[0]  # (S, H)
+            at = tree.reply_columns(forest, packed.sequences)
+        else:
+            # No attention mask: padding is on the right, and a causal or sliding mask never looks there.
+            ids, at = padded(packed.sequences)
+            self._recompute(training and self._plan.recomputes(ids.size))
+            states = forward(input_ids=self._tensor(ids), use_cache=False).last_hidden_state.flatten(0, 1)  # (B·S, H)
+        gathered: Tensor = states[self._tensor(at)]
         return gathered
+
+    def _recompute(self, on: bool) -> None:
+        if on:
+            give_back_at_once()
+        self.model.train(on)  # transformers checkpoints only then; every dropout is 0
 
     def _logits(self, hidden: Tensor, packed: Packed, part: Any) -> Tensor:
         """(n, H) -> (n, V) in fp32 at the serving temperature."""
@@ -209,21 +244,16 @@ class TorchPolicy:
             # AdamW keeps its step count on the CPU.
             self._optimiser.state[p][field] = tensor if field == "step" else tensor.to(p.device)
 
-    def _plan_memory(self, preset: Preset) -> bool:
-        """Whether activations must be recomputed instead of kept; turns that on."""
-        config = self._causal.config.get_text_config()
-        width = 14 * config.hidden_size + 6 * (getattr(config, "intermediate_size", None) or 4 * config.hidden_size)
-        tokens = min(self.budget, preset.max_seq_len)
-        # Per token and layer: the inputs of every linear and of its LoRA, norms, attention; then logits twice over.
-        need = 4 * tokens * (config.num_hidden_layers * width + 3 * config.vocab_size)
-        free = torch.cuda.mem_get_info()[0] if self.device == "cuda" else psutil.virtual_memory().available
-        why = f"{tokens} tokens a micro-batch need about {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
-        on = bool(need > SHARE_OF_FREE_MEMORY * free)
-        self.choices.append(("gradient_checkpointing", on, why))
+    def _plan_memory(self, preset: Preset) -> Plan:
+        """How large a micro-batch may be, and from where on activations are recomputed instead of kept."""
+        plan = Plan.of(self._causal.config.get_text_config(), self.device, max_seq_len=preset.max_seq_len)
+        self.choices.append(("micro_batch", plan.largest, plan.why))
+        on = plan.recomputes(plan.largest)
+        self.choices.append(("gradient_checkpointing", on, f"above {plan.kept} tokens a micro-batch"))
         if on:
             self._causal.activation_checkpointing_enable({"use_reentrant": False})
             self._causal.enable_input_require_grads()  # else no gradient enters the first recomputed layer
-        return on
+        return plan
 
     # --- replies and files ---
 

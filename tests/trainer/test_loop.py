@@ -193,6 +193,61 @@ def test_a_number_that_is_not_finite_publishes_nothing(tmp_path, model, lines, m
     assert not (tmp_path / "out").exists()
 
 
+NO_MEMORY = (
+    "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+)
+
+
+def cramped(monkeypatch, fits):
+    """The policy as it is, on a machine where a backward pass of more than `fits` sequences finds no memory."""
+    real, sizes = TorchPolicy._backward, []
+
+    def backward(self, packed, terms, loss):
+        sizes.append(len(packed.lengths))
+        sums = real(self, packed, terms, loss)  # its gradient is there already when memory runs out
+        if len(packed.lengths) > fits:
+            raise RuntimeError(NO_MEMORY)
+        return sums
+
+    monkeypatch.setattr(TorchPolicy, "_backward", backward)
+    return sizes
+
+
+def test_out_of_memory_halves_the_micro_batches_and_never_steps_twice(tmp_path, model, lines, monkeypatch):
+    roomy, _ = go(tiny.run_folder(tmp_path / "a" / "run", model, lines))
+    sizes = cramped(monkeypatch, fits=2)
+    result, events = go(tiny.run_folder(tmp_path / "b" / "run", model, lines))
+    assert result["status"] == "passed", result["reason"]
+    assert max(sizes) > 2
+    assert sizes[-1] <= 2
+    told = [e["message"] for e in of(events, "warning") if "out of memory" in e["message"]]
+    assert len(told) == sum(size > 2 for size in sizes)
+    assert "from at most 16384" in told[0]
+    assert result["metrics"]["steps"] == roomy["metrics"]["steps"] == len(of(events, "step"))
+    one, other = tensors(tmp_path / "a" / "out" / "v0001"), tensors(tmp_path / "b" / "out" / "v0001")
+    for name in one:
+        np.testing.assert_allclose(other[name], one[name], rtol=1e-3, atol=1e-5)
+
+
+def test_out_of_memory_with_one_sequence_fails_and_says_so(tmp_path, model, lines, monkeypatch):
+    monkeypatch.setattr(TorchPolicy, "step", lambda *_: pytest.fail("an optimiser step was taken"))
+    cramped(monkeypatch, fits=0)
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines))
+    assert result["status"] == "failed"
+    assert "out of memory with a single sequence" in result["reason"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_error_is_no_lack_of_memory(tmp_path, model, lines, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(TorchPolicy, "_backward", broken)
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines))
+    assert result["reason"] == "RuntimeError: shapes do not match"
+    assert not any("out of memory" in e["message"] for e in of(events, "warning"))
+
+
 def test_the_drift_bound_keeps_the_last_good_step(tmp_path, model, lines):
     overrides = {"learning_rate": 1e-2, "passes": 4, "drift_bound": 0.2}
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides))

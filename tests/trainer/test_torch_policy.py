@@ -174,7 +174,7 @@ def test_micro_batches_add_up_to_the_batch(model):
 
 def test_checkpointed_gradients_are_the_same(model, monkeypatch):
     kept = tiny.policy(model)
-    monkeypatch.setattr("trainer.torch_policy.SHARE_OF_FREE_MEMORY", 0.0)
+    monkeypatch.setattr("trainer.torch_memory.SHARE_OF_FREE_MEMORY", 0.0)
     recomputed = tiny.policy(model)
     assert ("gradient_checkpointing", True) in [choice[:2] for choice in recomputed.choices]
     recomputed.wear(kept.adapter())

@@ -1,0 +1,237 @@
+"""What packing saves: samples one by one against one prefix tree, and a head in chunks against a whole one.
+
+`scripts/bench_train.py [--quick] [--one-by-one N] [--part packing|memory]` writes benchmarks/train.json (`--quick`:
+train_quick.json, a shorter prompt and fewer samples, some 40 s). Forward and backward on the real small model with a
+LoRA in training, one thread; seconds are of CPU, because machines are shared. `--one-by-one N` computes only N of the
+samples singly and scales their seconds by tokens; gradients are then compared on those. Memory is measured in child
+processes, one a way of computing: the peak of the resident set over what it was after loading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+import transformers
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from config import presets  # noqa: E402
+from scripts.bench_serve import machine  # noqa: E402
+from trainer import objective, packing, weights  # noqa: E402
+from trainer.objective import Terms  # noqa: E402
+from trainer.packing import Tokens  # noqa: E402
+from trainer.torch_policy import TorchPolicy  # noqa: E402
+
+FULL = {"samples": 32, "prompt": 1500, "reply_tokens": 1024}
+QUICK = {"samples": 8, "prompt": 400, "reply_tokens": 512}
+REPLY = 48  # tokens, give or take a few
+WAYS = ("naive", "ours", "recomputed")  # of computing log-probs and their gradient; see `peak`
+
+
+def load(spec: str | None) -> TorchPolicy:
+    """The model as a run has it, one thread; B away from 0, where half of the gradients would be 0."""
+    found = weights.resolve(spec).path
+    policy = TorchPolicy(found, presets.resolve("balanced", {}), parent=None, threads=1, seed=0)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in policy.trained.items():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.02)
+    return policy
+
+
+def text(policy: TorchPolicy) -> list[int]:
+    """Ordinary English, long enough for everything here."""
+    words = (ROOT / "trainer/gate_text.txt").read_text() + (ROOT / "scripts/prompts.txt").read_text()
+    ids: list[int] = policy.tokenizer(words * 4, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def samples(policy: TorchPolicy, count: int, prompt: int, reply: int) -> list[Tokens]:
+    """Replies to one prompt: passages of some 48 tokens, each with another beginning."""
+    ids = text(policy)
+    starts = [prompt + 31 * n for n in range(count)]
+    lengths = [reply - 8 + n % 17 for n in range(count)]
+    return [Tokens(tuple(ids[:prompt]), tuple(ids[a : a + n]), 0.8) for a, n in zip(starts, lengths, strict=True)]
+
+
+def backward(policy: TorchPolicy, rows: list[Tokens], replies: int) -> None:
+    packed = packing.pack(rows)
+    ones = np.ones(len(packed.target))
+    share = np.repeat([1 / (len(r.reply) * replies) for r in rows], packed.lengths)
+    # No ℓ_old is needed to time a gradient: with these terms the loss is −mean ℓ_θ, and the guard never speaks.
+    terms = Terms(-20 * ones, -20 * ones, ones, ones, share)
+    policy.backward(
+        packed,
+        terms,
+        lambda xp, theta, t: objective.mis_po(xp, theta, t, kl_ref=0.0, guard_low=1e-30, guard_high=1e30),
+    )
+
+
+def gradient(policy: TorchPolicy) -> dict[str, torch.Tensor]:
+    found = {}
+    for name, parameter in policy.trained.items():
+        assert parameter.grad is not None
+        found[name] = parameter.grad
+        parameter.grad = None
+    return found
+
+
+def speed(policy: TorchPolicy, count: int, prompt: int, singly: int) -> dict[str, Any]:
+    """One by one and packed, the packed one in the middle, so that a busy hour slows both."""
+    rows = samples(policy, count, prompt, REPLY)
+    backward(policy, [Tokens(r.prompt[:64], r.reply[:8]) for r in rows[:2]], count)  # warm
+    gradient(policy)
+    some = rows[:: count // singly][:singly]
+    single: dict[str, torch.Tensor] = {}
+    apart = 0.0
+    for n, row in enumerate(some):
+        if n == singly // 2:
+            together, groups = packed_seconds(policy, rows)
+            packed = gradient(policy)
+        apart += timed(lambda row=row: backward(policy, [row], count))  # type: ignore[misc]
+        for name, one in gradient(policy).items():
+            single[name] = single[name] + one if name in single else one
+    tokens_apart, tokens_some = (sum(len(r.computed) for r in those) for those in (rows, some))
+    apart *= tokens_apart / tokens_some
+    if singly < count:
+        backward(policy, some, count)
+        packed = gradient(policy)
+    tokens = sum(packing.size([rows[i] for i in members], trees=True) for members in groups)
+    gaps = [float((packed[n] - g).norm() / g.norm()) for n, g in single.items()]
+    found = {
+        "samples": count,
+        "prompt_tokens": prompt,
+        "reply_tokens": [min(len(r.reply) for r in rows), max(len(r.reply) for r in rows)],
+        "micro_batches": len(groups),
+        "computed_singly": singly,
+        "tokens_one_by_one": tokens_apart,
+        "tokens_packed": tokens,
+        "times_fewer_tokens": round(tokens_apart / tokens, 2),
+        "cpu_seconds_one_by_one": round(apart, 2),
+        "cpu_seconds_packed": round(together, 2),
+        "times_faster": round(apart / together, 2),
+        "max_relative_gradient_difference": max(gaps),
+    }
+    print(json.dumps(found, indent=1), flush=True)
+    return found
+
+
+def packed_seconds(policy: TorchPolicy, rows: list[Tokens]) -> tuple[float, list[list[int]]]:
+    groups = packing.group(rows, policy.budget)
+
+    def whole() -> None:
+        for members in groups:
+            backward(policy, [rows[i] for i in members], len(rows))
+
+    return timed(whole), groups
+
+
+def timed(act: Callable[[], None]) -> float:
+    start = time.process_time()
+    act()
+    return time.process_time() - start
+
+
+def peak(policy: TorchPolicy, way: str, reply_tokens: int) -> dict[str, Any]:
+    """MiB above the resident set after loading, of one forward and backward pass.
+
+    naive: logits of every position at once, then log-softmax. ours: the policy as it is. recomputed: with gradient
+    checkpointing, as on a machine with little memory.
+    """
+    rows = samples(policy, reply_tokens // 128, 32, 128 + 8)
+    rows = [Tokens(r.prompt, r.reply[:128], r.temperature) for r in rows]
+    assert sum(len(r.reply) for r in rows) == reply_tokens
+    before = psutil.Process().memory_info().rss
+    start = time.process_time()
+    if way == "naive":
+        ids = torch.tensor([r.prompt + r.reply for r in rows])  # (B, S), all of one length
+        logits = policy.model(input_ids=ids, use_cache=False).logits.float() / rows[0].temperature
+        log_probs = logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None]).squeeze(-1)
+        (-log_probs[:, len(rows[0].prompt) - 1 :].mean(-1).mean()).backward()
+    else:
+        backward(policy, rows, len(rows))
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    checksum = sum(float(g.double().pow(2).sum()) for g in gradient(policy).values()) ** 0.5
+    return {
+        "way": way,
+        "mib": round((most - before) / 2**20),
+        "cpu_seconds": round(time.process_time() - start, 2),
+        "gradient_norm": checksum,
+    }
+
+
+def memory(options: argparse.Namespace, reply_tokens: int) -> dict[str, Any]:
+    found = []
+    for way in WAYS:
+        command = [sys.executable, __file__, "--child", way, "--reply-tokens", str(reply_tokens)]
+        command += ["--weights", options.weights] if options.weights else []
+        line = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+        found.append(json.loads(line))
+        print(f"{way}: {found[-1]['mib']} MiB over the model, {found[-1]['cpu_seconds']} s of CPU", flush=True)
+    naive = found[0]["mib"]
+    return {
+        "reply_tokens": reply_tokens,
+        "ways": [row | {"share_of_naive": round(row["mib"] / naive, 3)} for row in found],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller, in some 40 s")
+    parser.add_argument("--weights", help="default: the small model")
+    parser.add_argument("--one-by-one", type=int, metavar="N", help="compute so many singly; default: all")
+    parser.add_argument("--part", choices=("packing", "memory"), help="only this one, the other stays in the JSON")
+    parser.add_argument("--child", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--reply-tokens", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        if options.child == "recomputed":
+            from trainer import torch_memory
+
+            torch_memory.SHARE_OF_FREE_MEMORY = 0.0
+        print(json.dumps(peak(load(options.weights), options.child, options.reply_tokens)))
+        return
+
+    shape = QUICK if options.quick else FULL
+    about = machine()
+    git = ["git", "describe", "--always", "--dirty"]
+    path = ROOT / "benchmarks" / ("train_quick.json" if options.quick else "train.json")
+    result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    result |= {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": about | {"threads": torch.get_num_threads()},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        "commit": subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip(),
+        "model": weights.resolve(options.weights).path.name,
+    }
+    if options.part in (None, "memory"):
+        result["memory"] = memory(options, shape["reply_tokens"])
+    if options.part in (None, "packing"):
+        singly = min(options.one_by_one or shape["samples"], shape["samples"])
+        result["packing"] = speed(load(options.weights), shape["samples"], shape["prompt"], singly)
+    path.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    main()

@@ -1,0 +1,53 @@
+"""The model's head, a few rows at a time: what is computed from logits, without ever holding all of them.
+
+Owns the chunks. A reply token's logits are (V,), 50,000 to 250,000 numbers, and what becomes of them is one: its
+log-prob. So each chunk of rows goes from hidden states to its numbers, and to their slopes with respect to the hidden
+states while the logits are still there. The backward pass is then one product. The head itself is frozen: no gradient
+goes to it. Not here: what a row's number is (torch_policy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_BYTES = 32 << 20  # of fp32 logits; some copies of it are held at once
+LEAST_ROWS = 16
+# (hidden states (n, H), which rows these are) -> (n,); a row's number depends on that row alone
+Score = Callable[[Tensor, slice], Tensor]
+
+
+def chunks(rows: int, vocabulary: int) -> Iterator[slice]:
+    at_once = max(LEAST_ROWS, CHUNK_BYTES // (4 * vocabulary))
+    for first in range(0, rows, at_once):
+        yield slice(first, min(first + at_once, rows))
+
+
+def by_rows(hidden: Tensor, score: Score, vocabulary: int) -> Tensor:
+    """(N, H) -> (N,), with the gradient to `hidden`."""
+    found: Tensor = _ByRows.apply(hidden, score, vocabulary)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _ByRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, score: Score, vocabulary: int) -> Tensor:
+        slopes = torch.empty_like(hidden)
+        values = []
+        for part in chunks(len(hidden), vocabulary):
+            with torch.enable_grad():
+                rows = hidden[part].detach().requires_grad_()
+                value = score(rows, part)
+                # Rows do not know of each other: the gradient of the sum holds each row's own.
+                (slopes[part],) = torch.autograd.grad(value.sum(), rows)
+            values.append(value.detach())
+        ctx.save_for_backward(slopes)
+        return torch.cat(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (slopes,) = ctx.saved_tensors
+        return gradient.to(slopes.dtype)[:, None] * slopes, None, None
