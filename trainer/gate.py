@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 
 from trainer import packing
+from trainer.batch import score
 from trainer.lessons import HeldBack, Lesson
-from trainer.objective import Floats
 from trainer.packing import Tokens
 from trainer.policy import Policy
 from trainer.progress import Stop
 from trainer.run_folder import RunError
 from trainer.samples import Template
+from trainer.sanity import loops
 
 # Ordinary questions, none about anybody's taste. A well model of any size answers them in some sentences.
 NEUTRAL = (
@@ -122,7 +123,7 @@ def margin(policy: Policy, held: Sequence[HeldBack], bounds: Bounds) -> Check:
 
     value = variance = 0.0
     for side, sign in ((liked, 1), (disliked, -1)):
-        now = _score(policy, [one.sample.tokens for one in side])
+        now = score(policy, [one.sample.tokens for one in side])
         changes = [n - one.old for n, one in zip(now, side, strict=True)]  # (T,) each
         means = np.array([c.mean() for c in changes])
         value += sign * float(means.mean())
@@ -139,9 +140,9 @@ def text_nll(policy: Policy, template: Template, bounds: Bounds) -> Check:
     text = files("trainer").joinpath("gate_text.txt").read_text(encoding="utf-8")
     ids = template.reply(text, ended=False)
     passage = [Tokens(ids[:1], ids[1:])]
-    now = -_score(policy, passage)[0].mean()
+    now = -score(policy, passage)[0].mean()
     with policy.wearing(None):
-        base = -_score(policy, passage)[0].mean()
+        base = -score(policy, passage)[0].mean()
     rise = float(now / base - 1)
     return Check(_round(rise), bounds.text_nll_rise, rise <= bounds.text_nll_rise)
 
@@ -156,17 +157,11 @@ def looping(replies: Sequence[Tokens], bounds: Bounds) -> Check:
     return Check(float(count), float(bounds.max_looping), count <= bounds.max_looping)
 
 
-def loops(ids: Sequence[int], gram: int = 4) -> bool:
-    """More than half of its 4-grams were there before. Prose has a tenth, a numbered list a third."""
-    grams = [tuple(ids[i : i + gram]) for i in range(len(ids) - gram + 1)]
-    return len(grams) >= 2 * gram and len(set(grams)) < 0.5 * len(grams)
-
-
 def length(replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds) -> Check:
     """Mean length as a share of the parent's. A taste for short replies lowers the bound by as much as it asks for."""
-    liked = [len(lesson.old) for lesson in lessons if lesson.sample.reward > 0]
-    rated = [len(lesson.old) for lesson in lessons]
-    asked = min(1.0, float(np.mean(liked) / np.mean(rated))) if liked else 1.0
+    liked = [len(lesson.old) for lesson in lessons if lesson.extra or lesson.sample.reward > 0]
+    rated = [len(lesson.old) for lesson in lessons if not lesson.extra]
+    asked = min(1.0, float(np.mean(liked) / np.mean(rated))) if liked and rated else 1.0
     ratio = _mean_length(replies) / _mean_length(before)
     bound = bounds.min_length_ratio * asked
     return Check(_round(ratio), _round(bound), ratio >= bound, f"the ratings asked for {asked:.0%} of the length")
@@ -186,17 +181,6 @@ def _replies(policy: Policy, template: Template) -> list[Tokens]:
     prompts = [template.prompt([{"role": "user", "content": text}]) for text in NEUTRAL]
     replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED)
     return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
-
-
-def _score(policy: Policy, sequences: Sequence[Tokens]) -> list[Floats]:
-    """log-probs (T,) of each reply under what the policy wears."""
-    scored: list[Floats] = [np.empty(0)] * len(sequences)
-    for members in packing.group([len(s) for s in sequences], policy.budget):
-        packed = packing.pack([sequences[i] for i in members])
-        parts = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
-        for i, part in zip(members, parts, strict=True):
-            scored[i] = part
-    return scored
 
 
 def _mean_length(replies: Sequence[Tokens]) -> float:

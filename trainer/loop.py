@@ -13,7 +13,6 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,15 @@ import numpy as np
 from config import presets
 from config.errors import SettingsError
 from config.presets import Preset
-from trainer import adapter, checkpoint, gate, lessons, objective, packing, samples, weights
+from trainer import adapter, checkpoint, gate, lessons, objective, objective_kin, packing, samples, teacher, weights
+from trainer.batch import loss_of, reference_point, score, terms
 from trainer.checkpoint import Checkpoint
 from trainer.lessons import Lesson, Lessons, metrics_of
 from trainer.manifest import AdapterError
-from trainer.objective import Terms
 from trainer.policy import Policy
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec, read_spec, write_atomic
+from trainer.samples import Sample
 from trainer.torch_policy import TorchPolicy, find_device
 
 PROBE = 16  # lessons that the last step's drift is measured on: a second or two
@@ -71,8 +71,8 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     result["baseline_after"] = spec.baseline
     preset = presets.resolve(spec.preset, spec.overrides)
     bounds = gate.Bounds.of(spec.gate)
-    if preset.objective != "mis-po":
-        raise RunError(f"there is no objective {preset.objective!r} in this version; use mis-po.")
+    if preset.objective not in objective_kin.NAMES:
+        raise RunError(f"there is no objective {preset.objective!r}; there are {', '.join(objective_kin.NAMES)}.")
     device, why = find_device()
     progress.event("start", run=spec.run, device=device, why=why)
     for name, value in preset.model_dump().items():
@@ -92,6 +92,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     calibration = samples.load_calibration(
         folder / "calibration.jsonl", template, version=spec.parent, max_seq_len=preset.max_seq_len
     )
+    preset = _heed(preset, [s for s in loaded if not s.held], progress)
     clock.lap("load")
 
     # old: everything about the samples that has no θ in it
@@ -100,6 +101,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         spec,
         preset,
         policy,
+        template,
         loaded,
         unusable,
         calibration,
@@ -109,7 +111,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     )
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     result["metrics"] = metrics_of(learned.metrics)
-    teaching = [lesson for lesson in learned.train if lesson.advantage != 0 and lesson.keep.any()]
+    teaching = [lesson for lesson in learned.train if lesson.teaches]
     if not teaching:
         raise NothingToLearn(_why_nothing(learned))
     clock.lap("old")
@@ -120,7 +122,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     used = {lesson.sample.rating for lesson in trained.lessons}
     for rating in used:
         learned.outcomes[rating].used = True
-    rewards = [lesson.sample.reward for lesson in teaching if lesson.sample.rating in used]
+    rewards = [s.reward for s in loaded if s.rating in used]
     result["seconds_before"] = trained.seconds_before
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     result["metrics"] |= metrics_of(trained.metrics)
@@ -152,6 +154,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         "parent": spec.parent,
         "model": spec.model,
         "weights": spec.weights,
+        "objective": preset.objective,
         "samples": sorted(used),
         "recomputed": sorted(r for r in used if not learned.outcomes[r].exact),
         "baseline": spec.baseline,
@@ -192,11 +195,16 @@ def train(
     stop: Stop,
 ) -> Trained:
     """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice."""
-    plan = schedule([lesson.advantage for lesson in teaching], batch=preset.batch, passes=preset.passes, seed=spec.seed)
+    plan = schedule(
+        [float(lesson.advantage.mean()) for lesson in teaching],
+        batch=preset.batch,
+        passes=preset.passes,
+        seed=spec.seed,
+    )
     progress.choice(
         "steps", len(plan), f"{preset.passes} passes over {len(teaching)} samples in batches of {preset.batch}"
     )
-    loss = partial(objective.mis_po, kl_ref=preset.kl_ref, guard_low=preset.guard_low, guard_high=preset.guard_high)
+    loss = loss_of(preset)
     start = policy.adapter()
     at = Checkpoint(_fingerprint(spec, preset, teaching), adapter=start, good=start)
     match checkpoint.read(folder / "checkpoint", at.fingerprint):
@@ -211,14 +219,20 @@ def train(
 
     for step in range(at.step, len(plan)):
         batch = [teaching[i] for i in plan[step]]
+        zero = reference_point(policy, batch) if preset.objective == "kto" else None
         sums: dict[str, float] = {}
-        for members in packing.group([len(lesson.sample.tokens) for lesson in batch], policy.budget):
+        for members in packing.group([len(lesson.tokens) for lesson in batch], policy.budget):
             part = [batch[i] for i in members]
-            packed = packing.pack([lesson.sample.tokens for lesson in part])
-            for name, value in policy.backward(packed, terms(part, len(batch)), loss).items():
+            packed = packing.pack([lesson.tokens for lesson in part])
+            for name, value in policy.backward(packed, terms(part, len(batch), zero), loss).items():
                 sums[name] = sums.get(name, 0.0) + value
         tokens = sum(len(lesson.old) for lesson in batch)
-        now = {name: value / (1 if name == "loss" else tokens) for name, value in sums.items()}
+        per = {
+            "loss": 1,
+            "kl_old": sum(len(lesson.old) for lesson in batch if lesson.own),
+            "kl_teacher": sum(len(lesson.old) for lesson in batch if lesson.teaching is not None),
+        }
+        now = {name: value / max(per.get(name, tokens), 1) for name, value in sums.items()}
         if not all(np.isfinite(value) for value in now.values()):
             raise Diverged(f"the loss is not finite at step {step + 1}; nothing was kept.")
 
@@ -273,7 +287,7 @@ def train(
             "steps": at.step,
             "loss": at.history[at.step - 1]["loss"],
             "grad_norm": at.history[at.step - 1]["grad_norm"],
-            "guarded": at.history[at.step - 1]["guarded"],
+            **{n: at.history[at.step - 1][n] for n in ("guarded", "kl_teacher") if n in at.history[at.step - 1]},
             **final,
         },
         seconds_before=seconds_before,
@@ -297,21 +311,6 @@ def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int)
     return plan
 
 
-def terms(batch: Sequence[Lesson], replies: int) -> Terms:
-    """Constants of the loss for these lessons of a step of `replies`; (N,) each."""
-
-    def spread(values: Sequence[float]) -> Any:
-        return np.repeat(np.asarray(values, np.float64), [len(lesson.old) for lesson in batch])
-
-    return Terms(
-        old=np.concatenate([lesson.old for lesson in batch]),
-        ref=np.concatenate([lesson.ref for lesson in batch]),
-        keep=np.concatenate([lesson.keep for lesson in batch]).astype(np.float64),
-        advantage=spread([lesson.advantage for lesson in batch]),
-        share=spread([1 / (len(lesson.old) * replies) for lesson in batch]),
-    )
-
-
 @dataclass
 class Clock:
     """Seconds a phase, for the manifest."""
@@ -326,25 +325,43 @@ class Clock:
 
 
 def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], float]:
-    """Mean k3 to θ_old and to the reference, and the mean change of a log-prob, without a gradient."""
-    theta, old, ref = [], [], []
-    for members in packing.group([len(lesson.sample.tokens) for lesson in probe], policy.budget):
-        packed = packing.pack([probe[i].sample.tokens for i in members])
-        theta.append(policy.log_probs(packed).plain)
-        old.append(np.concatenate([probe[i].old for i in members]))
-        ref.append(np.concatenate([probe[i].ref for i in members]))
-    now, was, base = np.concatenate(theta), np.concatenate(old), np.concatenate(ref)
+    """Mean drift from θ_old on its own replies, mean k3 to the reference and mean change of a log-prob on all."""
+    now = np.concatenate(score(policy, [lesson.tokens for lesson in probe]))
+    made = terms(probe, len(probe))
     if not np.isfinite(now).all():
         raise Diverged("log-probs are not finite after the last step; nothing was kept.")
-    kl_old, kl_ref = objective.drift(np, was, now).mean(), objective.k3(np, base, now).mean()
-    return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(now - was).mean())
+    moved = objective.drift(np, made.old, now)[made.own > 0]
+    kl_old, kl_ref = moved.mean() if len(moved) else 0.0, objective.k3(np, made.ref, now).mean()
+    return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(now - made.old).mean())
+
+
+def _heed(preset: Preset, training: Sequence[Sample], progress: Progress) -> Preset:
+    """The preset with the objective that this run's comments and corrections ask for."""
+    comments, corrections = teacher.count(training)
+    if not comments + corrections:
+        return preset
+    said = " and ".join(
+        f"{count} of {len(training)} samples have {what}"
+        for count, what in ((comments, "comments"), (corrections, "corrections"))
+        if count
+    )
+    if preset.objective == "mis-po" and preset.w_distill > 0:
+        progress.choice("objective", "combine", said)
+        return preset.model_copy(update={"objective": "combine"})
+    if preset.objective not in objective_kin.TAUGHT:
+        why = "w_distill is 0" if preset.objective == "mis-po" else f"objective {preset.objective} does not listen"
+        progress.warning(f"{said}, and they teach nothing: {why}.")
+    return preset
 
 
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:
     """Of everything that decides what a step does."""
     decides = [
         [spec.weights, spec.parent, spec.seed, preset.model_dump()],
-        [[lesson.sample.rating, lesson.advantage, lesson.sample.tokens.reply] for lesson in teaching],
+        [
+            [lesson.sample.rating, lesson.sample.comment, lesson.advantage.tolist(), lesson.tokens.reply]
+            for lesson in teaching
+        ],
     ]
     return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
 

@@ -18,13 +18,20 @@ from trainer.objective import Array, Terms
 from trainer.packing import Packed
 
 State = dict[str, NDArray[Any]]
-# (array module, ℓ_θ (N,), constants (N,)) -> (loss, sums)
-Loss = Callable[[Any, Array, Terms], tuple[Array, dict[str, Array]]]
+# (array module, ℓ_θ (N,), constants (N,), and with `teacher_ids` ℓ_θ at those (N, K)) -> (loss, sums)
+Loss = Callable[..., tuple[Array, dict[str, Array]]]
 
 
 class LogProbs(NamedTuple):
     plain: NDArray[np.float64]  # (N,) at the serving temperature, over the whole vocabulary
     sampled: NDArray[np.float64]  # (N,) of the distribution sampled from: top-k and top-p too, −inf outside it
+
+
+class Teaching(NamedTuple):
+    """A teacher's K likeliest tokens at each reply token, most likely first, at the serving temperature."""
+
+    ids: NDArray[np.int32]  # (N, K)
+    log_probs: NDArray[np.float32]  # (N, K)
 
 
 class Policy(Protocol):
@@ -45,6 +52,9 @@ class Policy(Protocol):
 
         At each position E_θ[−log π_base] − H(π_base), over the whole vocabulary and at temperature 1.
         """
+
+    def teach(self, packed: Packed, k: int) -> Teaching:
+        """What the model expects at each reply token, without gradient; never (N, V) at once."""
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         """Add this micro-batch's gradient to the step's. Returns the loss's sums."""

@@ -26,7 +26,7 @@ from config.presets import Preset
 from trainer.lora_files import load_tensors, save_adapter
 from trainer.objective import Terms
 from trainer.packing import Packed
-from trainer.policy import LogProbs, Loss, State
+from trainer.policy import LogProbs, Loss, State, Teaching
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 BUDGET = 640  # tokens a micro-batch: measured on 2 cores, see docs/training-log.md
@@ -135,12 +135,28 @@ class TorchPolicy:
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         if self._checkpointing:
             self.model.train()  # transformers checkpoints only then; every dropout is 0
-        theta = _gather(self._logits(self._hidden(packed), packed, slice(None)), self._tensor(packed.target))  # (N,)
+        logits = self._logits(self._hidden(packed), packed, slice(None))  # (N, V)
+        theta = _gather(logits, self._tensor(packed.target))  # (N,)
         self.model.eval()
-        constants = Terms(*(self._tensor(np.asarray(getattr(terms, f), np.float32)) for f in Terms.__slots__))
-        value, sums = loss(torch, theta, constants)
+        constants = Terms(**{f: self._constant(getattr(terms, f)) for f in Terms.__slots__})
+        if terms.teacher_ids is None:
+            value, sums = loss(torch, theta, constants)
+        else:
+            value, sums = loss(torch, theta, constants, _gather_many(logits, self._tensor(terms.teacher_ids)))
         value.backward()
         return {name: float(total.detach()) for name, total in sums.items()}
+
+    def teach(self, packed: Packed, k: int) -> Teaching:
+        with torch.inference_mode():
+            hidden = self._hidden(packed)  # (N, H)
+            ids, values = [], []
+            for first in range(0, len(hidden), HEAD_ROWS):
+                part = slice(first, first + HEAD_ROWS)
+                logits = self._logits(hidden[part], packed, part)  # (n, V)
+                top = logits.topk(min(k, logits.shape[-1]))
+                ids.append(top.indices)
+                values.append(top.values - logits.logsumexp(-1, keepdim=True))
+        return Teaching(torch.cat(ids).to(torch.int32).cpu().numpy(), torch.cat(values).to(torch.float32).cpu().numpy())
 
     def _hidden(self, packed: Packed) -> Tensor:
         # No attention mask: padding is on the right, and without one SDPA takes its fast causal path.
@@ -159,6 +175,9 @@ class TorchPolicy:
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
+
+    def _constant(self, values: Any) -> Tensor | None:
+        return None if values is None else self._tensor(np.asarray(values, np.float32))
 
     def _check_head(self) -> None:
         """The short way through the head must give the model's own logits; a model with another head is refused."""
@@ -278,6 +297,11 @@ def _logit_scaling(config: Any) -> Any:
 def _gather(logits: Tensor, target: Tensor) -> Tensor:
     """log-softmax (n, V) at the targets (n,), without writing the whole of it down."""
     return logits.gather(-1, target[:, None]).squeeze(-1) - logits.logsumexp(-1)
+
+
+def _gather_many(logits: Tensor, ids: Tensor) -> Tensor:
+    """log-softmax (n, V) at the ids (n, K)."""
+    return logits.gather(-1, ids.long()) - logits.logsumexp(-1, keepdim=True)
 
 
 def _support(logits: Tensor, target: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 from tests.trainer import tiny
 from trainer import gate, packing
 from trainer.gate import Bounds, loops
-from trainer.lessons import HeldBack, Lesson
+from trainer.lessons import HeldBack
 from trainer.progress import Stop
 from trainer.run_folder import RunError
 from trainer.samples import Sample, Template
@@ -43,7 +43,7 @@ def one(reward, reply, policy):
     tokens = packing.Tokens((1, 50), tuple(reply))
     old = policy.log_probs(packing.pack([tokens])).plain
     sample = Sample("rt", True, 0, reward, 1.0, True, False, tokens, old)
-    return HeldBack(sample, old), Lesson(sample, old, old, np.ones(len(old), bool), reward)
+    return HeldBack(sample, old), tiny.lesson(sample, old)
 
 
 def judge(policy, template, held=(), lessons=(), changed=1.0, bounds=WIDE):

@@ -325,7 +325,7 @@ def test_every_batch_mixes_the_signs(signs, batch, passes):
 def test_the_loss_of_a_batch_is_the_mean_over_its_replies(model, lines):
     template = loop.samples.Template(tiny.tokenizer())
     parsed = [loop.samples.parse(x, x["rating"], template, max_seq_len=999) for x in lines]
-    made = [loop.Lesson(s, s.behaviour, s.behaviour, np.ones(len(s.behaviour), bool), s.reward) for s in parsed[:3]]
+    made = [tiny.lesson(s, s.behaviour) for s in parsed[:3]]
     terms = loop.terms(made, 3)
     assert terms.share.sum() == pytest.approx(1)
     assert (terms.advantage * terms.share).sum() == pytest.approx(np.mean([s.reward for s in parsed[:3]]))
