@@ -99,7 +99,7 @@ def judge(
     checks["empty"] = empty(candidate, template)
     checks["looping"] = looping(candidate, bounds)
     checks["length"] = length(candidate, before, lessons, bounds)
-    checks["base_nll"] = base_nll(policy, candidate, bounds)
+    checks["base_nll"] = base_nll(policy, candidate, lessons, bounds)
     return checks
 
 
@@ -167,14 +167,23 @@ def length(replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequenc
     return Check(_round(ratio), _round(bound), ratio >= bound, f"the ratings asked for {asked:.0%} of the length")
 
 
-def base_nll(policy: Policy, replies: Sequence[Tokens], bounds: Bounds) -> Check:
-    """Mean NLL a token, under the base, of what the candidate would say, minus that of what the base would."""
+def base_nll(policy: Policy, replies: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds) -> Check:
+    """Mean NLL a token, under the base, of what the candidate would say, minus that of what the base would.
+
+    Another style surprises the base. Where corrections and the teacher's replies ask for one, the bound rises by as
+    much as they surprise it more than the rated replies do, and never to more than twice itself.
+    """
     parts = [
         policy.surprise(packing.pack([replies[i] for i in members]))
         for members in packing.group([len(r) for r in replies], policy.budget)
     ]
     rise = float(np.concatenate(parts).mean())
-    return Check(_round(rise), bounds.base_nll_rise, rise <= bounds.base_nll_rise)
+    wanted = [-lesson.ref for lesson in lessons if lesson.extra]
+    rated = [-lesson.ref for lesson in lessons if not lesson.extra]
+    asked = float(np.concatenate(wanted).mean() - np.concatenate(rated).mean()) if wanted and rated else 0.0
+    asked = max(0.0, min(asked, bounds.base_nll_rise))
+    bound = bounds.base_nll_rise + asked
+    return Check(_round(rise), _round(bound), rise <= bound, f"comments and corrections asked for {asked:.2f} of it")
 
 
 def _replies(policy: Policy, template: Template) -> list[Tokens]:

@@ -172,7 +172,9 @@ def mis_po(
     train = xp.where(guarded, 0.0, terms.keep)  # (N,)
     kl = k3(xp, terms.ref, theta)  # (N,)
     actor = -(terms.share * train * terms.advantage * theta).sum()
-    loss = actor + kl_ref * (terms.share * kl).sum()
+    # A teacher is an anchor of its own, and k3's tail is heaviest at the very tokens that it rules out.
+    anchored = terms.share if terms.teaches is None else terms.share * (1 - terms.teaches)
+    loss = actor + kl_ref * (anchored * kl).sum()
     return loss, {
         "loss": loss,
         "kl_ref": kl.sum(),

@@ -117,6 +117,28 @@ def test_length_may_fall_by_what_the_ratings_asked_for(policy):
     assert gate.length([long], [short], [liked], Bounds()).ok
 
 
+def test_a_taste_that_surprises_the_base_is_allowed_what_it_asks_for_and_no_more_than_twice(policy):
+    replies = [packing.Tokens((1, 50), (60, 61, 2))]
+    _, rated = one(-1.0, [60, 61, 2], policy)
+
+    def asking(nats):
+        return dataclasses.replace(rated, ref=rated.ref - nats, extra=True)
+
+    for lessons, bound in (([rated], 0.3), ([rated, asking(0.2)], 0.5), ([rated, asking(9)], 0.6)):
+        assert gate.base_nll(policy, replies, lessons, Bounds()).bound == pytest.approx(bound, abs=1e-6)
+    assert gate.base_nll(policy, replies, [rated, asking(-1)], Bounds()).bound == 0.3
+    assert gate.base_nll(policy, replies, [asking(1)], Bounds()).bound == 0.3  # nothing to compare with
+
+
+def test_a_correction_says_how_long_replies_should_be(policy):
+    long, short = packing.Tokens((1,), tuple(range(3, 43))), packing.Tokens((1,), tuple(range(3, 13)))
+    _, disliked = one(-1.0, [60] * 40, policy)
+    _, better = one(-1.0, [60] * 10, policy)
+    better = dataclasses.replace(better, extra=True)
+    assert not gate.length([short], [long], [disliked], Bounds()).ok
+    assert gate.length([short], [long], [disliked, better], Bounds()).bound == pytest.approx(0.5 * 10 / 40)
+
+
 def test_looping_and_empty_replies_are_counted(template):
     loop = packing.Tokens((1,), tuple([5, 6, 7, 8] * 8))
     nothing = packing.Tokens((1,), (2,))
