@@ -81,8 +81,12 @@ def judge(
     held: Sequence[HeldBack],
     changed: float,
     stop: Stop,
+    asked: float = 0.0,
 ) -> dict[str, Check]:
-    """Every check on what the policy wears now. `lessons` say what was asked for; `held` were not trained on."""
+    """Every check on what the policy wears now. `held` were not trained on.
+
+    `lessons` say what was asked for, and `asked` how far a teacher was from the policy, nats a token.
+    """
     checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
     if not checks["finite"].ok:
         return checks
@@ -99,7 +103,7 @@ def judge(
     checks["empty"] = empty(candidate, template)
     checks["looping"] = looping(candidate, bounds)
     checks["length"] = length(candidate, before, lessons, bounds)
-    checks["base_nll"] = base_nll(policy, candidate, lessons, bounds)
+    checks["base_nll"] = base_nll(policy, candidate, lessons, bounds, asked)
     return checks
 
 
@@ -167,11 +171,13 @@ def length(replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequenc
     return Check(_round(ratio), _round(bound), ratio >= bound, f"the ratings asked for {asked:.0%} of the length")
 
 
-def base_nll(policy: Policy, replies: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds) -> Check:
+def base_nll(
+    policy: Policy, replies: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds, asked: float = 0.0
+) -> Check:
     """Mean NLL a token, under the base, of what the candidate would say, minus that of what the base would.
 
-    Another style surprises the base. Where corrections and the teacher's replies ask for one, the bound rises by as
-    much as they surprise it more than the rated replies do, and never to more than twice itself.
+    Another style surprises the base. The bound rises by as much as one was asked for, by a teacher or by replies to
+    imitate (how much more they surprise the base than the rated ones do), and never to more than twice itself.
     """
     parts = [
         policy.surprise(packing.pack([replies[i] for i in members]))
@@ -180,7 +186,8 @@ def base_nll(policy: Policy, replies: Sequence[Tokens], lessons: Sequence[Lesson
     rise = float(np.concatenate(parts).mean())
     wanted = [-lesson.ref for lesson in lessons if lesson.extra]
     rated = [-lesson.ref for lesson in lessons if not lesson.extra]
-    asked = float(np.concatenate(wanted).mean() - np.concatenate(rated).mean()) if wanted and rated else 0.0
+    if wanted and rated:
+        asked = max(asked, float(np.concatenate(wanted).mean() - np.concatenate(rated).mean()))
     asked = max(0.0, min(asked, bounds.base_nll_rise))
     bound = bounds.base_nll_rise + asked
     return Check(_round(rise), _round(bound), rise <= bound, f"comments and corrections asked for {asked:.2f} of it")

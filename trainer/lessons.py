@@ -46,6 +46,11 @@ class Lesson:
     teaching: Teaching | None = None
 
     @property
+    def taught(self) -> bool:
+        """By a comment or a correction, not by a rating."""
+        return self.extra or self.teaching is not None
+
+    @property
     def teaches(self) -> bool:
         return self.teaching is not None or bool((self.keep & (self.advantage != 0)).any())
 
@@ -132,6 +137,9 @@ def prepare(
         verdict = objective.verdict(
             now.sampled, was, token_low=preset.token_low, token_high=preset.token_high, band=band
         )
+        teaching = taught.teaching.get(sample.rating) if preset.match == "distribution" else None
+        # What should have been said instead is known here: pushing away from what was said as well only does harm.
+        value = 0.0 if teaching is not None else advantages[at]
         lesson = Lesson(
             sample,
             sample.tokens,
@@ -139,9 +147,9 @@ def prepare(
             base.plain,
             was,
             np.isfinite(was) if preset.objective in UNFILTERED else verdict.keep,
-            advantages[at] + pulls.get(sample.rating, np.zeros(len(now.plain))),
+            value + pulls.get(sample.rating, np.zeros(len(now.plain))),
             own=preset.objective != "kto",
-            teaching=taught.teaching.get(sample.rating) if preset.match == "distribution" else None,
+            teaching=teaching,
         )
         _judge(lesson, verdict, spec, preset, lessons)
     for one, now, base in zip(extras, old_extras, ref_extras, strict=True):

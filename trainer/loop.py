@@ -138,6 +138,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         lessons=teaching,
         held=learned.held,
         changed=trained.changed,
+        asked=trained.asked,
         stop=stop,
     )
     result["gate"] = {name: check.json() for name, check in checks.items()}
@@ -183,6 +184,7 @@ class Trained:
     metrics: dict[str, float]
     seconds_before: float  # in processes that this one resumed from
     early: str | None = None  # why it ended before its last step
+    asked: float = 0.0  # KL(teacher ‖ θ) before the first steps moved it, nats a token
 
 
 def train(
@@ -195,15 +197,11 @@ def train(
     stop: Stop,
 ) -> Trained:
     """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice."""
-    plan = schedule(
-        [float(lesson.advantage.mean()) for lesson in teaching],
-        batch=preset.batch,
-        passes=preset.passes,
-        seed=spec.seed,
-    )
-    progress.choice(
-        "steps", len(plan), f"{preset.passes} passes over {len(teaching)} samples in batches of {preset.batch}"
-    )
+    plan = plan_of(teaching, preset, spec.seed)
+    why = f"{preset.passes} passes over {len(teaching)} samples in batches of {preset.batch}"
+    if any(lesson.taught for lesson in teaching):
+        why += f", {max(preset.passes, preset.passes_taught)} over what comments and corrections teach"
+    progress.choice("steps", len(plan), why)
     loss = loss_of(preset)
     start = policy.adapter()
     at = Checkpoint(_fingerprint(spec, preset, teaching), adapter=start, good=start)
@@ -292,7 +290,21 @@ def train(
         },
         seconds_before=seconds_before,
         early=early,
+        asked=next((line["kl_teacher"] for line in at.history if "kl_teacher" in line), 0.0),
     )
+
+
+def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[int]]:
+    """Indices of each step: every lesson `passes` times, then what comments and corrections teach some more.
+
+    A rating's second pass only pushes on what has already moved; a teacher's has a place to arrive at.
+    """
+    advantages = [float(lesson.advantage.mean()) for lesson in teaching]
+    plan = schedule(advantages, batch=preset.batch, passes=preset.passes, seed=seed)
+    taught = [i for i, lesson in enumerate(teaching) if lesson.taught]
+    more = max(0, preset.passes_taught - preset.passes) if taught else 0
+    again = schedule([advantages[i] for i in taught], batch=preset.batch, passes=more, seed=seed + 1)
+    return plan + [[taught[i] for i in step] for step in again]
 
 
 def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int) -> list[list[int]]:

@@ -128,6 +128,7 @@ def test_a_taste_that_surprises_the_base_is_allowed_what_it_asks_for_and_no_more
         assert gate.base_nll(policy, replies, lessons, Bounds()).bound == pytest.approx(bound, abs=1e-6)
     assert gate.base_nll(policy, replies, [rated, asking(-1)], Bounds()).bound == 0.3
     assert gate.base_nll(policy, replies, [asking(1)], Bounds()).bound == 0.3  # nothing to compare with
+    assert gate.base_nll(policy, replies, [rated], Bounds(), asked=0.1).bound == pytest.approx(0.4)
 
 
 def test_a_correction_says_how_long_replies_should_be(policy):

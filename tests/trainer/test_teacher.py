@@ -337,6 +337,23 @@ def test_replies_to_one_prompt_are_one_group(tmp_path, model, lines, policy):
     assert found == pytest.approx([line["reward"] - mean for line in same] + [lines[3]["reward"]])
 
 
+def test_a_commented_reply_is_taught_by_its_teacher_and_not_pushed_by_its_rating(tmp_path, model, lines, policy):
+    one = [line | ({"comment": "use bullets"} if i == 0 else {}) for i, line in enumerate(lines)]
+    folder = tiny.run_folder(tmp_path / "run", model, one)
+    template, loaded = load(folder, policy)
+    preset = presets.resolve("balanced", {"objective": "combine", "rank": 4, "alpha": 8})
+    spec = read_spec(folder)
+    with Progress(folder) as progress:
+        learned = lessons.prepare(
+            spec, preset, policy, template, loaded, [], [], cache=folder / "cache", progress=progress, stop=Stop()
+        )
+    first, *others = learned.train
+    assert first.teaching is not None and not first.advantage.any()
+    assert all(other.advantage.all() and other.teaching is None for other in others)
+    plan = loop.plan_of(learned.train, preset.model_copy(update={"batch": 4}), 7)
+    assert sorted(i for step in plan for i in step) == [0, 0, *range(1, 10)]
+
+
 def test_rows_of_a_batch_with_and_without_a_teacher(lines):
     template = Template(tiny.tokenizer())
     parsed = [samples.parse(x, x["rating"], template, max_seq_len=999) for x in lines[:2]]
