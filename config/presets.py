@@ -42,6 +42,15 @@ class Preset(BaseModel):
     weight_good: float = Field(ge=0)
     guard_high: float = Field(ge=1)
     guard_low: float = Field(gt=0, le=1)
+    w_rl: float = Field(ge=0)
+    w_distill: float = Field(ge=0)
+    match: Literal["distribution", "token"]
+    passes_taught: int = Field(ge=1)
+    teacher_k: int = Field(ge=1, le=1000)
+    hinted_replies: bool
+    clip_low: float = Field(gt=0, lt=1)
+    clip_high: float = Field(gt=0)
+    kto_beta: float = Field(gt=0)
     max_version_gap: int = Field(ge=0)
 
 

@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from trainer import packing
+from trainer.batch import score
 from trainer.lessons import HeldBack, Lesson
-from trainer.objective import Floats
 from trainer.packing import Tokens
 from trainer.policy import Policy
 from trainer.progress import Stop
 from trainer.run_folder import RunError
 from trainer.samples import Template
+from trainer.sanity import loops, repeated
 
 # Ordinary questions, none about anybody's taste. A well model of any size answers them in some sentences.
 NEUTRAL = (
@@ -90,11 +91,13 @@ def judge(
     changed: float,
     replayed: float | None,
     stop: Stop,
+    asked: float = 0.0,
 ) -> dict[str, Check]:
     """Every check on what the policy wears now.
 
     `lessons` say what was asked for; `held` were not trained on. `changed` (nats a token) and `replayed` (as `margin`,
-    but of the newest replies that were) were measured after the last step.
+    but of the newest replies that were) were measured after the last step. `asked` is how far a teacher was from the
+    policy, nats a token.
     """
     checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
     if not checks["finite"].ok:
@@ -115,7 +118,7 @@ def judge(
     checks["repetition"] = repetition(candidate, before, bounds)
     checks["refusals"] = refusals(candidate, before, template, bounds)
     checks["length"] = length(candidate, before, lessons, bounds)
-    checks |= beside_the_base(policy, candidate, bounds)
+    checks |= beside_the_base(policy, candidate, lessons, bounds, asked)
     return checks
 
 
@@ -139,7 +142,7 @@ def margin(policy: Policy, held: Sequence[HeldBack], bounds: Bounds) -> Check:
 
     value = variance = 0.0
     for side, sign in ((liked, 1), (disliked, -1)):
-        now = _score(policy, [one.sample.tokens for one in side])
+        now = score(policy, [one.sample.tokens for one in side])
         changes = [n - one.old for n, one in zip(now, side, strict=True)]  # (T,) each
         means = np.array([c.mean() for c in changes])
         value += sign * float(means.mean())
@@ -163,9 +166,9 @@ def text_nll(policy: Policy, template: Template, bounds: Bounds) -> Check:
     text = files("trainer").joinpath("gate_text.txt").read_text(encoding="utf-8")
     ids = template.reply(text, ended=False)
     passage = [Tokens(ids[:1], ids[1:])]
-    now = -_score(policy, passage)[0].mean()
+    now = -score(policy, passage)[0].mean()
     with policy.wearing(None):
-        base = -_score(policy, passage)[0].mean()
+        base = -score(policy, passage)[0].mean()
     rise = float(now / base - 1)
     return Check(_round(rise), bounds.text_nll_rise, rise <= bounds.text_nll_rise)
 
@@ -180,20 +183,10 @@ def looping(replies: Sequence[Tokens], bounds: Bounds) -> Check:
     return Check(float(count), float(bounds.max_looping), count <= bounds.max_looping)
 
 
-def loops(ids: Sequence[int], gram: int = 4) -> bool:
-    """More than half of its 4-grams were there before. Prose has a tenth, a numbered list a third."""
-    return len(ids) - gram + 1 >= 2 * gram and repeated(ids, gram) > 0.5
-
-
 def repetition(replies: Sequence[Tokens], before: Sequence[Tokens], bounds: Bounds) -> Check:
     """Mean share of a reply's 4-grams that it had said before, minus the parent's."""
     rise = float(np.mean([repeated(r.reply) for r in replies]) - np.mean([repeated(r.reply) for r in before]))
     return Check(_round(rise), bounds.repetition_rise, rise <= bounds.repetition_rise)
-
-
-def repeated(ids: Sequence[int], gram: int = 4) -> float:
-    grams = [tuple(ids[i : i + gram]) for i in range(len(ids) - gram + 1)]
-    return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def refusals(replies: Sequence[Tokens], before: Sequence[Tokens], template: Template, bounds: Bounds) -> Check:
@@ -208,20 +201,25 @@ def length(replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequenc
 
     `bound` is the nearer one; the replies are cut at REPLY_TOKENS, so this sees collapse and rambling, not a taste.
     """
-    liked = [len(lesson.old) for lesson in lessons if lesson.sample.reward > 0]
-    rated = [len(lesson.old) for lesson in lessons]
-    asked = float(np.mean(liked) / np.mean(rated)) if liked else 1.0
+    liked = [len(lesson.old) for lesson in lessons if lesson.extra or lesson.sample.reward > 0]
+    rated = [len(lesson.old) for lesson in lessons if not lesson.extra]
+    asked = float(np.mean(liked) / np.mean(rated)) if liked and rated else 1.0
     ratio = _mean_length(replies) / _mean_length(before)
     low, high = bounds.min_length_ratio * min(asked, 1), bounds.max_length_ratio * max(asked, 1)
     bound = low if ratio < 1 else high
     return Check(_round(ratio), _round(bound), low <= ratio <= high, f"the ratings asked for {asked:.0%} of the length")
 
 
-def beside_the_base(policy: Policy, replies: Sequence[Tokens], bounds: Bounds) -> dict[str, Check]:
+def beside_the_base(
+    policy: Policy, replies: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds, asked: float = 0.0
+) -> dict[str, Check]:
     """At every position of what the candidate would say, how it differs from the base.
 
     `base_nll`: mean NLL a token under the base, minus that of what the base would say there. `entropy`: of the
     candidate's next token, as a share of the base's: near 0 it has one thing left to say.
+
+    Another style surprises the base. The bound of `base_nll` rises by as much as one was asked for, by a teacher or by
+    replies to imitate (how much more they surprise the base than the rated ones do), never to more than twice itself.
     """
     parts = [
         policy.surprise(packing.pack([replies[i] for i in members]))
@@ -230,8 +228,15 @@ def beside_the_base(policy: Policy, replies: Sequence[Tokens], bounds: Bounds) -
     excess, entropy, base_entropy = (np.concatenate(each) for each in zip(*parts, strict=True))
     rise = float(excess.mean())
     ratio = float(entropy.mean() / max(base_entropy.mean(), 1e-6))
+    wanted = [-lesson.ref for lesson in lessons if lesson.extra]
+    rated = [-lesson.ref for lesson in lessons if not lesson.extra]
+    if wanted and rated:
+        asked = max(asked, float(np.concatenate(wanted).mean() - np.concatenate(rated).mean()))
+    asked = max(0.0, min(asked, bounds.base_nll_rise))
+    bound = bounds.base_nll_rise + asked
+    note = f"comments and corrections asked for {asked:.2f} of it" if asked else None
     return {
-        "base_nll": Check(_round(rise), bounds.base_nll_rise, rise <= bounds.base_nll_rise),
+        "base_nll": Check(_round(rise), _round(bound), rise <= bound, note),
         "entropy": Check(_round(ratio), bounds.min_entropy_ratio, ratio >= bounds.min_entropy_ratio),
     }
 
@@ -240,17 +245,6 @@ def _replies(policy: Policy, template: Template) -> list[Tokens]:
     prompts = [template.prompt([{"role": "user", "content": text}]) for text in NEUTRAL]
     replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED)
     return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
-
-
-def _score(policy: Policy, sequences: Sequence[Tokens]) -> list[Floats]:
-    """log-probs (T,) of each reply under what the policy wears."""
-    scored: list[Floats] = [np.empty(0)] * len(sequences)
-    for members in packing.group(sequences, policy.budget):
-        packed = packing.pack([sequences[i] for i in members])
-        parts = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
-        for i, part in zip(members, parts, strict=True):
-            scored[i] = part
-    return scored
 
 
 def _mean_length(replies: Sequence[Tokens]) -> float:

@@ -7,7 +7,7 @@ here: the mathematics (objective), the optimiser (loop).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 
 from config.presets import Preset
-from trainer import objective, packing
+from trainer import objective, objective_kin, packing, teacher
 from trainer.objective import OFF, Band, Bools, Floats, Verdict
+from trainer.objective_kin import TAUGHT, UNFILTERED
 from trainer.packing import Tokens
-from trainer.policy import LogProbs, Policy
+from trainer.policy import LogProbs, Policy, Teaching
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunSpec
-from trainer.samples import Sample, Unusable
+from trainer.samples import Sample, Template, Unusable
+from trainer.teacher import Taught
 
 CALIBRATION_TOKENS = 200  # fewer say too little about σ
 CALIBRATION_ENOUGH = 1000  # more only cost time: σ is then known to 2 %
@@ -33,10 +35,24 @@ FRESH_FAULT = 0.7  # acceptance of fresh replies under which serving, not learni
 @dataclass(frozen=True, slots=True)
 class Lesson:
     sample: Sample
+    tokens: Tokens  # the rated reply, or one to imitate
     old: Floats  # (T,) ℓ_old at the serving temperature
     ref: Floats  # (T,) ℓ_ref
+    behaviour: Floats  # (T,) ℓ_β
     keep: Bools  # (T,) what the filter lets through
-    advantage: float
+    advantage: Floats  # (T,)
+    own: bool = True  # a version of this model said it
+    extra: bool = False  # a correction, or a reply that the teacher wrote
+    teaching: Teaching | None = None
+
+    @property
+    def taught(self) -> bool:
+        """By a comment or a correction, not by a rating."""
+        return self.extra or self.teaching is not None
+
+    @property
+    def teaches(self) -> bool:
+        return self.teaching is not None or bool((self.keep & (self.advantage != 0)).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,7 @@ def prepare(
     spec: RunSpec,
     preset: Preset,
     policy: Policy,
+    template: Template,
     samples: Sequence[Sample],
     unusable: Sequence[Unusable],
     calibration: Sequence[Sample],
@@ -90,19 +107,87 @@ def prepare(
 
     # ℓ_old: the policy about to be trained, before its first step.
     parent = str(spec.adapters[spec.parent]) if spec.parent else "base"
-    scored = score([s.tokens for s in (*samples, *held, *calibration)], parent)
-    old, old_calibration = scored[: len(samples)], scored[len(samples) + len(held) :]
+    taught = Taught()
+    if preset.objective in TAUGHT:
+        who = f"{spec.weights} {parent}"
+        taught = teacher.prepare(
+            preset, policy, template, samples, seed=spec.seed, who=who, cache=cache, progress=progress, stop=stop
+        )
+    extras = taught.extras
+    rows = [s.tokens for s in samples] + [one.tokens for one in extras]
+    scored = score(rows + [s.tokens for s in (*held, *calibration)], parent)
+    old, scored = scored[: len(samples)], scored[len(samples) :]
+    old_extras, scored = scored[: len(extras)], scored[len(extras) :]
+    old_held, old_calibration = scored[: len(held)], scored[len(held) :]
     # Held-back samples are only compared under two policies: they need no filter, and no ℓ_β.
-    for sample, now in zip(held, scored[len(samples) :], strict=False):
-        lessons.held.append(HeldBack(sample, now.plain))
+    lessons.held = [HeldBack(sample, now.plain) for sample, now in zip(held, old_held, strict=True)]
 
     # ℓ_ref: the adapter off. A new adapter changes nothing yet, so for a first version it is ℓ_old.
-    ref = old
+    ref, ref_extras = old, old_extras
     if spec.parent:
         with policy.wearing(None):
-            ref = score([s.tokens for s in samples], "base")
+            scored = score(rows, "base")
+        ref, ref_extras = scored[: len(samples)], scored[len(samples) :]
 
-    # ℓ_β: as captured; recomputed under the version that produced the reply where that was not exact.
+    behaviour = _behaviour(spec, preset, policy, samples, old, ref, score)
+    band = _band(preset, spec, samples, old, behaviour, calibration, old_calibration, lessons, progress)
+    advantages = _advantages(spec, preset, samples)
+    pulls = _pulls(preset, samples, old, taught, score, parent)
+    for at, (sample, now, base, was) in enumerate(zip(samples, old, ref, behaviour, strict=True)):
+        verdict = objective.verdict(
+            now.sampled, was, token_low=preset.token_low, token_high=preset.token_high, band=band
+        )
+        teaching = taught.teaching.get(sample.rating) if preset.match == "distribution" else None
+        # What should have been said instead is known here: pushing away from what was said as well only does harm.
+        value = 0.0 if teaching is not None else advantages[at]
+        lesson = Lesson(
+            sample,
+            sample.tokens,
+            now.plain,
+            base.plain,
+            was,
+            np.isfinite(was) if preset.objective in UNFILTERED else verdict.keep,
+            value + pulls.get(sample.rating, np.zeros(len(now.plain))),
+            own=preset.objective != "kto",
+            teaching=teaching,
+        )
+        _judge(lesson, verdict, spec, preset, lessons)
+    for one, now, base in zip(extras, old_extras, ref_extras, strict=True):
+        whole = np.ones(len(now.plain))
+        # ℓ_β is recomputed, so x is 1 and the filter passes by construction.
+        lessons.train.append(
+            Lesson(
+                one.sample,
+                one.tokens,
+                now.plain,
+                base.plain,
+                now.plain,
+                whole.astype(bool),
+                one.advantage * whole,
+                own=False,
+                extra=True,
+                teaching=one.teaching,
+            )
+        )
+    _account(samples, spec, lessons, progress)
+    if preset.objective in TAUGHT:
+        lessons.metrics["taught"] = float(sum(lesson.teaching is not None for lesson in lessons.train))
+        lessons.metrics["corrections"] = float(sum(one.teaching is None for one in extras))
+    return lessons
+
+
+def _behaviour(
+    spec: RunSpec,
+    preset: Preset,
+    policy: Policy,
+    samples: Sequence[Sample],
+    old: Sequence[LogProbs],
+    ref: Sequence[LogProbs],
+    score: Callable[[Sequence[Tokens], str], list[LogProbs]],
+) -> list[Floats]:
+    """ℓ_β: as captured; recomputed under the version that produced the reply where that was not exact."""
+    if preset.objective == "kto":  # no version of ours: there is no ratio to speak of
+        return [now.plain for now in old]
     behaviour = [s.behaviour for s in samples]
     for version in sorted({s.version for s in samples if not s.exact}):
         at = [i for i, s in enumerate(samples) if not s.exact and s.version == version]
@@ -117,15 +202,45 @@ def prepare(
             behaviour[i] = recomputed.sampled
     known = [b for b in behaviour if b is not None]
     assert len(known) == len(samples)
+    return known
 
-    band = _band(preset, spec, samples, old, known, calibration, old_calibration, lessons, progress)
-    for sample, now, base, was in zip(samples, old, ref, known, strict=True):
-        verdict = objective.verdict(
-            now.sampled, was, token_low=preset.token_low, token_high=preset.token_high, band=band
-        )
-        _judge(sample, now, base, verdict, spec, preset, lessons)
-    _account(samples, spec, lessons, progress)
-    return lessons
+
+def _advantages(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> list[float]:
+    """A of each sample under the objective, before a teacher's word."""
+    match preset.objective:
+        case "distill":
+            return [0.0] * len(samples)
+        case "grpo":
+            rewards = [s.reward for s in samples]
+            baselines = objective_kin.group_baselines([s.tokens.prompt for s in samples], rewards, spec.baseline)
+        case "kto":
+            baselines = [0.0] * len(samples)  # z₀ is what a reply is compared with
+        case _:
+            baselines = [spec.baseline] * len(samples)
+    scale = preset.w_rl if preset.objective == "combine" else 1.0
+    return [
+        scale * objective.advantage(s.reward, s.weight, b, weight_good=preset.weight_good, clip=preset.advantage_clip)
+        for s, b in zip(samples, baselines, strict=True)
+    ]
+
+
+def _pulls(
+    preset: Preset,
+    samples: Sequence[Sample],
+    old: Sequence[LogProbs],
+    taught: Taught,
+    score: Callable[[Sequence[Tokens], str], list[LogProbs]],
+    parent: str,
+) -> dict[str, Floats]:
+    """With match = "token": what the teacher adds to the advantage of each token of the replies it was asked about."""
+    if preset.match != "token" or not taught.hinted:
+        return {}
+    plain = {s.rating: now.plain for s, now in zip(samples, old, strict=True)}
+    told = score(list(taught.hinted.values()), parent)
+    return {
+        rating: objective_kin.directional(now.plain, plain[rating], weight=preset.w_distill, clip=preset.advantage_clip)
+        for rating, now in zip(taught.hinted, told, strict=True)
+    }
 
 
 def log_probs(policy: Policy, sequences: Sequence[Tokens], *, who: str, cache: Path, stop: Stop) -> list[LogProbs]:
@@ -161,7 +276,9 @@ def _held(samples: Sequence[Sample]) -> list[Sample]:
 
 def _eligible(sample: Sample, spec: RunSpec, preset: Preset, lessons: Lessons) -> bool:
     cause = reason = None
-    if spec.parent - sample.version > preset.max_version_gap:
+    if preset.objective == "kto":
+        pass  # no version of ours said it, and nothing has to be recomputed
+    elif spec.parent - sample.version > preset.max_version_gap:
         cause, reason = "version-gap", f"{spec.parent - sample.version} versions old"
     elif not sample.exact and sample.version and sample.version not in spec.adapters:
         cause, reason = "unusable", f"not exact, and run.json does not name the adapter of version {sample.version}"
@@ -185,6 +302,9 @@ def _band(
     progress: Progress,
 ) -> Band:
     paper = Band(preset.band_low, preset.band_high)
+    if preset.objective in UNFILTERED:
+        progress.choice("band", "off", f"objective {preset.objective} has no filter")
+        return OFF
     if preset.band == "off":
         progress.choice("band", "off", "the preset says so")
         return OFF
@@ -231,30 +351,15 @@ def _band(
     return paper
 
 
-def _judge(
-    sample: Sample,
-    old: LogProbs,
-    ref: LogProbs,
-    verdict: Verdict,
-    spec: RunSpec,
-    preset: Preset,
-    lessons: Lessons,
-) -> None:
-    cause = verdict.cause(stale=sample.version != spec.parent)
-    value = objective.advantage(
-        sample.reward,
-        sample.weight,
-        spec.baseline,
-        weight_good=preset.weight_good,
-        clip=preset.advantage_clip,
-    )
-    lesson = Lesson(sample, old.plain, ref.plain, verdict.keep, value)
+def _judge(lesson: Lesson, verdict: Verdict, spec: RunSpec, preset: Preset, lessons: Lessons) -> None:
+    sample = lesson.sample
+    cause = None if preset.objective in UNFILTERED else verdict.cause(stale=sample.version != spec.parent)
     lessons.train.append(lesson)
     lessons.outcomes[sample.rating] = Outcome(
         used=False,  # until an optimiser step has used it
         cause=cause,
-        tokens=len(old.plain),
-        accepted=int(verdict.keep.sum()),
+        tokens=len(lesson.old),
+        accepted=int(lesson.keep.sum()),
         exact=sample.exact,
     )
 

@@ -1,15 +1,13 @@
 """One run, top to bottom: load → ℓ_old, ℓ_ref → filter → optimiser steps → gate → write.
 
-Owns the order of things and when to stop. Every decision made on the way is an event with its reason. Left out on
+Owns the order of things. Every decision made on the way is an event with its reason. Left out on
 purpose: learning-rate decay (a run is a dozen steps), mixed precision (the ratio arithmetic must not see it), replay.
-Not here: the mathematics (objective), the framework (policies).
+Not here: the optimiser steps (steps), the mathematics (objective), the framework (policies).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,31 +15,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from config import presets
 from config.errors import SettingsError
 from config.presets import Preset
-from trainer import adapter, checkpoint, gate, lessons, momentum, objective, packing, policies, samples, weights
-from trainer.checkpoint import Checkpoint
+from trainer import (
+    adapter,
+    gate,
+    lessons,
+    momentum,
+    objective,
+    objective_kin,
+    policies,
+    samples,
+    teacher,
+    weights,
+)
 from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
 from trainer.manifest import AdapterError
-from trainer.objective import Floats, Terms
-from trainer.policy import Loss, OutOfMemory, Policy
+from trainer.policy import Policy
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec, read_spec, write_atomic
+from trainer.samples import Sample
+from trainer.steps import Diverged, Trained, train
 
-PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 Result = dict[str, Any]
 
 
 class NothingToLearn(Exception):
     """No optimiser step was taken, and why."""
-
-
-class Diverged(Exception):
-    """The optimiser left the numbers or the trust region; nothing of this run can be used."""
 
 
 def run(folder: Path, progress: Progress, stop: Stop) -> Result:
@@ -71,8 +73,8 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     result["baseline_after"] = spec.baseline
     preset = presets.resolve(spec.preset, spec.overrides)
     bounds = gate.Bounds.of(spec.gate)
-    if preset.objective != "mis-po":
-        raise RunError(f"there is no objective {preset.objective!r} in this version; use mis-po.")
+    if preset.objective not in objective_kin.NAMES:
+        raise RunError(f"there is no objective {preset.objective!r}; there are {', '.join(objective_kin.NAMES)}.")
     framework, reason = policies.choose(spec.framework)
     device, why = policies.find_device(framework)
     progress.event("start", run=spec.run, device=device, why=why)
@@ -97,6 +99,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     calibration = samples.load_calibration(
         folder / "calibration.jsonl", template, version=spec.parent, max_seq_len=preset.max_seq_len
     )
+    preset = _heed(preset, [s for s in loaded if not s.held], progress)
     clock.lap("load")
 
     # old: everything about the samples that has no θ in it
@@ -105,6 +108,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         spec,
         preset,
         policy,
+        template,
         loaded,
         unusable,
         calibration,
@@ -114,7 +118,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     )
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     result["metrics"] = metrics_of(learned.metrics)
-    teaching = [lesson for lesson in learned.train if lesson.advantage != 0 and lesson.keep.any()]
+    teaching = [lesson for lesson in learned.train if lesson.teaches]
     if not teaching:
         raise NothingToLearn(_why_nothing(learned))
     start = policy.adapter()
@@ -136,7 +140,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     used = {lesson.sample.rating for lesson in trained.lessons}
     for rating in used:
         learned.outcomes[rating].used = True
-    rewards = [lesson.sample.reward for lesson in teaching if lesson.sample.rating in used]
+    rewards = [s.reward for s in loaded if s.rating in used]
     result["seconds_before"] = trained.seconds_before
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     result["metrics"] |= metrics_of(trained.metrics)
@@ -153,6 +157,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         "parent": spec.parent,
         "model": spec.model,
         "weights": spec.weights,
+        "objective": preset.objective,
         "samples": sorted(used),
         "recomputed": sorted(r for r in used if not learned.outcomes[r].exact),
         "baseline": spec.baseline,
@@ -231,6 +236,7 @@ def _try(
         held=learned.held,
         changed=trained.changed,
         replayed=trained.replayed,
+        asked=trained.asked,
         stop=stop,
     )
     clock.lap("gate")
@@ -239,171 +245,6 @@ def _try(
         return trained, checks, None
     name, check = failed
     return trained, checks, f"{name} is {check.value}, the bound is {check.bound}"
-
-
-@dataclass
-class Trained:
-    lessons: list[Lesson]  # that an optimiser step used
-    changed: float  # mean |ℓ_θ − ℓ_old| on the probe, nats a token
-    replayed: float | None  # mean ℓ_θ − ℓ_old of the probe's liked replies minus that of its disliked ones
-    metrics: dict[str, float]
-    seconds_before: float  # in processes that this one resumed from
-    early: str | None = None  # why it ended before its last step
-
-
-def train(
-    policy: Policy,
-    teaching: Sequence[Lesson],
-    preset: Preset,
-    spec: RunSpec,
-    folder: Path,
-    progress: Progress,
-    stop: Stop,
-) -> Trained:
-    """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice."""
-    plan = schedule([lesson.advantage for lesson in teaching], batch=preset.batch, passes=preset.passes, seed=spec.seed)
-    progress.choice(
-        "steps", len(plan), f"{preset.passes} passes over {len(teaching)} samples in batches of {preset.batch}"
-    )
-    loss = partial(objective.mis_po, kl_ref=preset.kl_ref, guard_low=preset.guard_low, guard_high=preset.guard_high)
-    start = policy.adapter()
-    at = Checkpoint(_fingerprint(spec, preset, teaching), adapter=start, good=start)
-    match checkpoint.read(folder / "checkpoint", at.fingerprint):
-        case str(problem):
-            progress.warning(problem)
-        case Checkpoint() as found:
-            at = found
-            policy.wear(at.adapter)
-            policy.restore(at.optimiser)
-            progress.choice("resume", at.step, "a checkpoint of this run was there")
-    seconds_before, clock, early = at.seconds, time.monotonic(), None
-
-    for step in range(at.step, len(plan)):
-        batch = [teaching[i] for i in plan[step]]
-        sums = accumulate(policy, batch, loss, progress)
-        tokens = sum(len(lesson.old) for lesson in batch)
-        now = {name: value / (1 if name == "loss" else tokens) for name, value in sums.items()}
-        if not all(np.isfinite(value) for value in now.values()):
-            raise Diverged(f"the loss is not finite at step {step + 1}; nothing was kept.")
-
-        # The forward pass just measured how far the steps before this one have drifted.
-        if now["kl_old"] > preset.drift_bound:
-            early = f"stopped before step {step + 1} by the drift bound ({now['kl_old']:.3f} nats a token)"
-            policy.wear(at.good)
-            at.step = max(step - 1, 0)
-            break
-        good = policy.adapter()
-        rate = preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
-        norm = policy.step(rate, preset.max_grad_norm)
-        if not np.isfinite(norm):
-            raise Diverged(f"the gradient is not finite at step {step + 1}; nothing was kept.")
-        elapsed = seconds_before + time.monotonic() - clock
-        line = {
-            **metrics_of(now),
-            "grad_norm": round(norm, 6),
-            "acceptance": round(sum(int(lesson.keep.sum()) for lesson in batch) / tokens, 6),
-        }
-        at = Checkpoint(
-            at.fingerprint,
-            step + 1,
-            elapsed,
-            [*at.history, line],
-            policy.adapter(),
-            good,
-            policy.optimiser(),
-        )
-        checkpoint.write(folder / "checkpoint", at)
-        eta = elapsed / (step + 1) * (len(plan) - step - 1)
-        progress.event("step", step=step + 1, steps=len(plan), **line, eta_s=round(eta, 1))
-        stop.check()
-
-    # Nothing has measured the last step yet.
-    probe = list(teaching[:: max(1, len(teaching) // PROBE)])[:PROBE]
-    final, changed, replayed = _drift(policy, probe)
-    if early is None and final["kl_old"] > preset.drift_bound:
-        early = f"the last step undone by the drift bound ({final['kl_old']:.3f} nats a token)"
-        policy.wear(at.good)
-        at.step -= 1
-        final, changed, replayed = _drift(policy, probe)
-    if early:
-        progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
-    if at.step == 0:
-        raise Diverged(f"the very first step went past the drift bound ({early}); lower learning_rate.")
-    seen = sorted({i for indices in plan[: at.step] for i in indices})
-    return Trained(
-        lessons=[teaching[i] for i in seen],
-        changed=changed,
-        replayed=replayed,
-        metrics={
-            "steps": at.step,
-            "loss": at.history[at.step - 1]["loss"],
-            "grad_norm": at.history[at.step - 1]["grad_norm"],
-            "guarded": at.history[at.step - 1]["guarded"],
-            **final,
-        },
-        seconds_before=seconds_before,
-        early=early,
-    )
-
-
-def accumulate(policy: Policy, batch: Sequence[Lesson], loss: Loss, progress: Progress) -> dict[str, float]:
-    """The gradient of one step, and the loss's sums.
-
-    Where memory runs out, the step's gradient begins anew in smaller micro-batches: nothing is counted twice.
-    """
-    sequences = [lesson.sample.tokens for lesson in batch]
-    while True:
-        sums: dict[str, float] = {}
-        try:
-            for members in packing.group(sequences, policy.budget):
-                part = [batch[i] for i in members]
-                packed = packing.pack([sequences[i] for i in members])
-                for name, value in policy.backward(packed, terms(part, len(batch)), loss).items():
-                    sums[name] = sums.get(name, 0.0) + value
-            return sums
-        except OutOfMemory as error:
-            size = packing.size(packed.sequences, trees=policy.budget.trees)
-            if len(members) == 1:
-                raise RunError(
-                    f"out of memory with a single sequence of {size} tokens ({error}); nothing was kept. "
-                    "Free some memory, or lower max_seq_len."
-                ) from None
-            before, policy.budget = policy.budget, policy.budget.below(size)
-            progress.warning(
-                f"out of memory with {size} tokens in a micro-batch: from at most {before.tokens} they go down to at "
-                f"most {policy.budget.tokens}, and the step begins anew."
-            )
-
-
-def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int) -> list[list[int]]:
-    """Indices of each step. Shuffled by the seed, and both signs spread evenly, so that each batch mixes them."""
-    shuffle = random.Random(seed)  # noqa: S311, an order, not a secret
-    plan: list[list[int]] = []
-    for _ in range(passes):
-        places: list[tuple[float, int]] = []
-        for sign in (True, False):
-            members = [i for i, a in enumerate(advantages) if (a > 0) is sign]
-            shuffle.shuffle(members)
-            places += [((n + shuffle.random()) / len(members), i) for n, i in enumerate(members)]
-        order = [i for _, i in sorted(places)]
-        steps = max(1, round(len(order) / batch))  # as equal as can be: no step on the two that are left over
-        plan += [[order[i] for i in part] for part in np.array_split(np.arange(len(order)), steps)]
-    return plan
-
-
-def terms(batch: Sequence[Lesson], replies: int) -> Terms:
-    """Constants of the loss for these lessons of a step of `replies`; (N,) each."""
-
-    def spread(values: Sequence[float]) -> Any:
-        return np.repeat(np.asarray(values, np.float64), [len(lesson.old) for lesson in batch])
-
-    return Terms(
-        old=np.concatenate([lesson.old for lesson in batch]),
-        ref=np.concatenate([lesson.ref for lesson in batch]),
-        keep=np.concatenate([lesson.keep for lesson in batch]).astype(np.float64),
-        advantage=spread([lesson.advantage for lesson in batch]),
-        share=spread([1 / (len(lesson.old) * replies) for lesson in batch]),
-    )
 
 
 @dataclass
@@ -419,39 +260,28 @@ class Clock:
         self.since = now
 
 
-def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], float, float | None]:
-    """How far the last step went, without a gradient: KL to θ_old and to the reference; mean |ℓ_θ − ℓ_old|; the
-    margin, None with one sign only."""
-    moved: list[Floats] = [np.empty(0)] * len(probe)
-    for members in packing.group([lesson.sample.tokens for lesson in probe], policy.budget):
-        packed = packing.pack([probe[i].sample.tokens for i in members])
-        parts = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
-        for i, part in zip(members, parts, strict=True):
-            moved[i] = part - probe[i].old
-    flat, was = np.concatenate(moved), np.concatenate([lesson.old for lesson in probe])
-    if not np.isfinite(flat).all():
-        raise Diverged("log-probs are not finite after the last step; nothing was kept.")
-    base = np.concatenate([lesson.ref for lesson in probe])
-    kl_old, kl_ref = objective.drift(np, was, was + flat).mean(), objective.k3(np, base, was + flat).mean()
-    signs: dict[bool, list[float]] = {True: [], False: []}
-    for lesson, part in zip(probe, moved, strict=True):
-        signs[lesson.advantage > 0].append(float(part.mean()))
-    margin = float(np.mean(signs[True]) - np.mean(signs[False])) if signs[True] and signs[False] else None
-    return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(flat).mean()), margin
-
-
 def _save(policy: Policy, folder: Path) -> None:
     policy.save(folder)
     momentum.write(folder, policy.optimiser())
 
 
-def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:
-    """Of everything that decides what a step does."""
-    decides = [
-        [spec.weights, spec.parent, spec.seed, preset.model_dump()],
-        [[lesson.sample.rating, lesson.advantage, lesson.sample.tokens.reply] for lesson in teaching],
-    ]
-    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
+def _heed(preset: Preset, training: Sequence[Sample], progress: Progress) -> Preset:
+    """The preset with the objective that this run's comments and corrections ask for."""
+    comments, corrections = teacher.count(training)
+    if not comments + corrections:
+        return preset
+    said = " and ".join(
+        f"{count} of {len(training)} samples have {what}"
+        for count, what in ((comments, "comments"), (corrections, "corrections"))
+        if count
+    )
+    if preset.objective == "mis-po" and preset.w_distill > 0:
+        progress.choice("objective", "combine", said)
+        return preset.model_copy(update={"objective": "combine"})
+    if preset.objective not in objective_kin.TAUGHT:
+        why = "w_distill is 0" if preset.objective == "mis-po" else f"objective {preset.objective} does not listen"
+        progress.warning(f"{said}, and they teach nothing: {why}.")
+    return preset
 
 
 def _why_nothing(learned: Lessons) -> str:

@@ -30,7 +30,7 @@ from trainer.mlx_model import Array, MlxModel
 from trainer.objective import Terms
 from trainer.packing import UNRELATED, Budget, Packed, padded
 from trainer.peft_folder import PREFIX, Pair
-from trainer.policy import LogProbs, Loss, State, Surprise
+from trainer.policy import LogProbs, Loss, State, Surprise, Teaching
 
 HEAD_ROWS = 1024  # rows of (N, V) logits at a time without gradient
 BLOCK = 256  # terms of a sum over the vocabulary that are added one after the other
@@ -138,12 +138,17 @@ class MlxPolicy:
         return Surprise(*np.concatenate(parts, 1))
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
-        constants = Terms(*(mx.array(np.asarray(getattr(terms, f), np.float32)) for f in Terms.__slots__))
+        constants = Terms(**{f: _constant(getattr(terms, f)) for f in Terms.__slots__})
         target = mx.array(packed.target)
+        taught = None if terms.teacher_ids is None else mx.array(terms.teacher_ids)
 
         def of_trained() -> tuple[Array, dict[str, Array]]:
-            theta = _gather(self._logits(self._hidden(packed), packed, slice(None)), target)  # (N,)
-            return loss(mx, theta, constants)
+            logits = self._logits(self._hidden(packed), packed, slice(None))  # (N, V)
+            theta = _gather(logits, target)  # (N,)
+            if taught is None:
+                return loss(mx, theta, constants)
+            at_teachers = mx.take_along_axis(_log_softmax(logits), taught, axis=-1)  # (N, K)
+            return loss(mx, theta, constants, at_teachers)
 
         whole = self._model.whole
         before = whole.trainable_parameters()
@@ -156,6 +161,20 @@ class MlxPolicy:
             self._gradient[name] = self._gradient[name] + part if name in self._gradient else part
         mx.eval(sums, self._gradient)
         return {name: float(total.item()) for name, total in sums.items()}
+
+    def teach(self, packed: Packed, k: int) -> Teaching:
+        hidden = self._hidden(packed)  # (N, H)
+        ids, values = [], []
+        for first in range(0, hidden.shape[0], HEAD_ROWS):
+            part = slice(first, first + HEAD_ROWS)
+            all_of_them = np.array(_log_softmax(self._logits(hidden[part], packed, part)))  # (n, V)
+            k = min(k, all_of_them.shape[-1])
+            top = np.argpartition(-all_of_them, k - 1, axis=-1)[:, :k]
+            found = np.take_along_axis(all_of_them, top, -1)
+            order = np.argsort(-found, axis=-1, kind="stable")
+            ids.append(np.take_along_axis(top, order, -1))
+            values.append(np.take_along_axis(found, order, -1))
+        return Teaching(np.concatenate(ids).astype(np.int32), np.concatenate(values).astype(np.float32))
 
     def _hidden(self, packed: Packed) -> Array:
         ids, at = padded(packed.sequences)
@@ -290,6 +309,10 @@ def _peft_name(path: str) -> str:
     """model.layers.0.self_attn.q_proj.lora_a -> the name that torch's policy has for it."""
     module, side = path.rsplit(".", 1)
     return f"{PREFIX}{module}.{SIDES[side]}.default.weight"
+
+
+def _constant(values: Any) -> Array | None:
+    return None if values is None else mx.array(np.asarray(values, np.float32))
 
 
 def _adamw(learning_rate: float) -> AdamW:

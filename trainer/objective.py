@@ -1,9 +1,9 @@
 """MIS-PO: policy gradient on samples of a slightly different policy, behind a hard two-level filter.
 
 Owns the mathematics: advantage, filter, loss. Pure functions on flat arrays, one entry a reply token (N,), with every
-mask a named number. Not here: where log-probs come from (samples, policies), when to step (loop). `verdict` and what
-feeds it has no θ in it and is plain numpy; `mis_po` has, so it takes the array module (`torch`, `mlx.core`, `numpy`)
-and its gradient goes through `theta` alone: the masks are comparisons, which have none.
+mask a named number. Not here: its kin (objective_kin), where log-probs come from (samples, policies), when to step
+(loop). `verdict` and what feeds it has no θ in it and is plain numpy; `mis_po` has, so it takes the array module
+(`torch`, `mlx.core`, `numpy`) and its gradient goes through `theta` alone: the masks are comparisons, which have none.
 
 Step 3.5 Flash, arXiv 2602.10604v2 §5.2.1, as changed for single rated replies: facts in docs/training-log.md.
 """
@@ -119,13 +119,23 @@ def calibrated(band: Band, log_x: Floats) -> Band | None:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the loss of N tokens needs besides θ; all (N,), all constants."""
+    """What the loss of N tokens needs besides θ; (N,) unless it says otherwise, all constants.
+
+    From `own` on, None where the objective does not ask for it.
+    """
 
     old: Array  # ℓ_old, temperature only
     ref: Array  # ℓ_ref, temperature only
     keep: Array  # 1 where token and reply passed the filter
     advantage: Array  # A of the token's reply
     share: Array  # 1 / (T_i · replies in the batch): a sum with it is a mean of replies' means
+    own: Array = None  # 1 where the policy itself said the token, 0 where it imitates; None: all its own
+    behaviour: Array = None  # ℓ_β (mis-po-clip)
+    member: Array = None  # (R, N) 1 where token n is of reply r (mis-po-clip, kto)
+    zero: Array = None  # () KTO's reference point z₀
+    teaches: Array = None  # 1 where the teacher has a distribution
+    teacher_ids: Array = None  # (N, K) its likeliest tokens
+    teacher: Array = None  # (N, K) their log-probs under it
 
 
 def k3(xp: Any, other: Array, theta: Array) -> Array:
@@ -150,19 +160,24 @@ def mis_po(
     """L = − Σ_i (1/T_i) Σ_t m M A ℓ_θ / n + β_KL · k3(θ‖ref), and what there is to know about it as sums over tokens.
 
     The guard: a token that this run has already moved past the bounds in the direction of its advantage has no
-    gradient from it any more. It is a comparison, so it has none of its own.
+    gradient from it any more. It is a comparison, so it has none of its own. What is imitated (`own` is 0) may move as
+    far as it takes, and says nothing about drift: those are not θ_old's samples.
     """
     moved = theta - terms.old  # (N,) log π_θ/π_old
-    guarded = ((terms.advantage > 0) & (moved > math.log(guard_high))) | (
+    own = terms.keep * 0 + 1 if terms.own is None else terms.own
+    outside = ((terms.advantage > 0) & (moved > math.log(guard_high))) | (
         (terms.advantage < 0) & (moved < math.log(guard_low))
     )
+    guarded = outside & (own > 0)
     train = xp.where(guarded, 0.0, terms.keep)  # (N,)
     kl = k3(xp, terms.ref, theta)  # (N,)
     actor = -(terms.share * train * terms.advantage * theta).sum()
-    loss = actor + kl_ref * (terms.share * kl).sum()
+    # A teacher is an anchor of its own, and k3's tail is heaviest at the very tokens that it rules out.
+    anchored = terms.share if terms.teaches is None else terms.share * (1 - terms.teaches)
+    loss = actor + kl_ref * (anchored * kl).sum()
     return loss, {
         "loss": loss,
         "kl_ref": kl.sum(),
-        "kl_old": drift(xp, terms.old, theta).sum(),
+        "kl_old": (own * drift(xp, terms.old, theta)).sum(),
         "guarded": xp.where(guarded, terms.keep, 0.0).sum(),
     }

@@ -19,8 +19,8 @@ from trainer.objective import Array, Terms
 from trainer.packing import Budget, Packed
 
 State = dict[str, NDArray[Any]]
-# (array module, ℓ_θ (N,), constants (N,)) -> (loss, sums)
-Loss = Callable[[Any, Array, Terms], tuple[Array, dict[str, Array]]]
+# (array module, ℓ_θ (N,), constants (N,), and with `teacher_ids` ℓ_θ at those (N, K)) -> (loss, sums)
+Loss = Callable[..., tuple[Array, dict[str, Array]]]
 
 
 class LogProbs(NamedTuple):
@@ -36,6 +36,13 @@ class Surprise(NamedTuple):
 
 class OutOfMemory(Exception):
     """This micro-batch did not fit. The gradient of the step so far is gone; parameters and optimiser are as before."""
+
+
+class Teaching(NamedTuple):
+    """A teacher's K likeliest tokens at each reply token, most likely first, at the serving temperature."""
+
+    ids: NDArray[np.int32]  # (N, K)
+    log_probs: NDArray[np.float32]  # (N, K)
 
 
 class Policy(Protocol):
@@ -54,6 +61,9 @@ class Policy(Protocol):
     def surprise(self, packed: Packed) -> Surprise:
         """What the model wears beside the bare base, position by position, over the whole vocabulary and at
         temperature 1."""
+
+    def teach(self, packed: Packed, k: int) -> Teaching:
+        """What the model expects at each reply token, without gradient; never (N, V) at once."""
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         """Add this micro-batch's gradient to the step's. Returns the loss's sums. May raise OutOfMemory."""

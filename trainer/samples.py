@@ -42,7 +42,8 @@ class Sample:
     tokens: Tokens
     behaviour: Floats | None  # (T,) ℓ_β as captured; None: to be recomputed under `version`
     messages: tuple[dict[str, Any], ...] = ()
-    comment: str | None = None
+    tools: Any = None
+    comment: str | None = None  # None also where only spaces were said
     correction: str | None = None
 
     @property
@@ -160,8 +161,9 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         tokens=tokens,
         behaviour=behaviour,
         messages=tuple(line.get("messages") or ()),
-        comment=line.get("comment"),
-        correction=line.get("correction"),
+        tools=line.get("tools"),
+        comment=_said(line, "comment"),
+        correction=_said(line, "correction"),
     )
 
 
@@ -247,6 +249,13 @@ def _ids(line: Mapping[str, Any], name: str, vocabulary: int) -> tuple[int, ...]
         if type(i) is not int or not 0 <= i < vocabulary:
             raise BadLine(f"{name} holds {i!r}, which this model's {vocabulary} tokens do not have")
     return tuple(ids)
+
+
+def _said(line: Mapping[str, Any], name: str) -> str | None:
+    text = line.get(name)
+    if text is not None and not isinstance(text, str):
+        raise BadLine(f"{name} is {text!r}, not a text")
+    return (text or "").strip() or None
 
 
 def _number(line: Mapping[str, Any], name: str, default: float | None = None) -> float:

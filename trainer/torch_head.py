@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 CHUNK_BYTES = 32 << 20  # of fp32 logits; some copies of it are held at once
 LEAST_ROWS = 16
-# (hidden states (n, H), which rows these are) -> (n,); a row's number depends on that row alone
+# (hidden states (n, H), which rows these are) -> (n,) or (n, K); a row's number depends on that row alone
 Score = Callable[[Tensor, slice], Tensor]
 
 
@@ -30,6 +31,13 @@ def by_rows(hidden: Tensor, score: Score, vocabulary: int) -> Tensor:
     """(N, H) -> (N,), with the gradient to `hidden`."""
     found: Tensor = _ByRows.apply(hidden, score, vocabulary)  # type: ignore[no-untyped-call]
     return found
+
+
+def recomputed_by_rows(hidden: Tensor, score: Score, vocabulary: int) -> Tensor:
+    """(N, H) -> (N, K): K numbers a row have K slopes, so the logits are computed once more on the way back."""
+    return torch.cat([
+        checkpoint(score, hidden[part], part, use_reentrant=False) for part in chunks(len(hidden), vocabulary)
+    ])  # fmt: skip
 
 
 class _ByRows(torch.autograd.Function):

@@ -27,8 +27,8 @@ from trainer import tree, tree_attention
 from trainer.lora_files import load_tensors, save_adapter
 from trainer.objective import Terms
 from trainer.packing import Budget, Packed, padded
-from trainer.policy import LogProbs, Loss, OutOfMemory, State, Surprise
-from trainer.torch_head import by_rows, chunks
+from trainer.policy import LogProbs, Loss, OutOfMemory, State, Surprise, Teaching
+from trainer.torch_head import by_rows, chunks, recomputed_by_rows
 from trainer.torch_memory import Plan, give_back_at_once, is_out_of_memory
 
 TRAINED = "default"  # PEFT's name for the adapter in training
@@ -159,10 +159,28 @@ class TorchPolicy:
             lambda rows, part: _gather(self._logits(rows, packed, part), target[part]),
             self._vocabulary,
         )  # (N,)
-        constants = Terms(*(self._tensor(np.asarray(getattr(terms, f), np.float32)) for f in Terms.__slots__))
-        value, sums = loss(torch, theta, constants)
+        constants = Terms(**{f: self._constant(getattr(terms, f)) for f in Terms.__slots__})
+        if terms.teacher_ids is None:
+            value, sums = loss(torch, theta, constants)
+        else:
+            ids = self._tensor(terms.teacher_ids)
+            at_teachers = recomputed_by_rows(
+                hidden, lambda rows, part: _gather_many(self._logits(rows, packed, part), ids[part]), self._vocabulary
+            )  # (N, K)
+            value, sums = loss(torch, theta, constants, at_teachers)
         value.backward()
         return {name: float(total.detach()) for name, total in sums.items()}
+
+    def teach(self, packed: Packed, k: int) -> Teaching:
+        with torch.inference_mode():
+            hidden = self._hidden(packed)  # (N, H)
+            ids, values = [], []
+            for part in chunks(len(hidden), self._vocabulary):
+                logits = self._logits(hidden[part], packed, part)  # (n, V)
+                top = logits.topk(min(k, logits.shape[-1]))
+                ids.append(top.indices)
+                values.append(top.values - logits.logsumexp(-1, keepdim=True))
+        return Teaching(torch.cat(ids).to(torch.int32).cpu().numpy(), torch.cat(values).to(torch.float32).cpu().numpy())
 
     def _hidden(self, packed: Packed, *, training: bool = False) -> Tensor:
         """(N, H) what predicts each reply token."""
@@ -196,6 +214,9 @@ class TorchPolicy:
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
+
+    def _constant(self, values: Any) -> Tensor | None:
+        return None if values is None else self._tensor(np.asarray(values, np.float32))
 
     def _check_head(self) -> None:
         """The short way through the head must give the model's own logits; a model with another head is refused."""
@@ -311,6 +332,11 @@ def _logit_scaling(config: Any) -> Any:
 def _gather(logits: Tensor, target: Tensor) -> Tensor:
     """log-softmax (n, V) at the targets (n,), without writing the whole of it down."""
     return logits.gather(-1, target[:, None]).squeeze(-1) - logits.logsumexp(-1)
+
+
+def _gather_many(logits: Tensor, ids: Tensor) -> Tensor:
+    """log-softmax (n, V) at the ids (n, K)."""
+    return logits.gather(-1, ids.long()) - logits.logsumexp(-1, keepdim=True)
 
 
 def _support(logits: Tensor, target: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:

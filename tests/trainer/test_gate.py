@@ -9,7 +9,7 @@ import pytest
 from tests.trainer import tiny
 from trainer import gate, packing
 from trainer.gate import Bounds, loops
-from trainer.lessons import HeldBack, Lesson
+from trainer.lessons import HeldBack
 from trainer.objective import Terms, mis_po
 from trainer.progress import Stop
 from trainer.run_folder import RunError
@@ -45,7 +45,7 @@ def one(reward, reply, policy):
     tokens = packing.Tokens((1, 50), tuple(reply))
     old = policy.log_probs(packing.pack([tokens])).plain
     sample = Sample("rt", True, 0, reward, 1.0, True, False, tokens, old)
-    return HeldBack(sample, old), Lesson(sample, old, old, np.ones(len(old), bool), reward)
+    return HeldBack(sample, old), tiny.lesson(sample, old)
 
 
 def judge(policy, template, held=(), lessons=(), changed=1.0, replayed=0.1, bounds=WIDE):
@@ -153,9 +153,8 @@ def test_a_collapsed_candidate_has_no_entropy_left(policy, template):
     for _ in range(60):
         policy.backward(one_reply, terms, partial(mis_po, kl_ref=0.0, guard_low=1e-9, guard_high=1e9))
         policy.step(0.02, 1.0)
-    check = gate.beside_the_base(
-        policy, [packing.Tokens(template.prompt([{"role": "user", "content": "b"}]), (60, 61, 62, 63, 2))], WIDE
-    )["entropy"]
+    reply = packing.Tokens(template.prompt([{"role": "user", "content": "b"}]), (60, 61, 62, 63, 2))
+    check = gate.beside_the_base(policy, [reply], [], WIDE)["entropy"]
     policy.wear(before)
     policy.restore(state)
     assert not check.ok
@@ -186,6 +185,32 @@ def test_refusals_are_counted_against_the_parent(template, text, refusal):
     fine = packing.Tokens((1,), template.reply("Bread is old.", ended=True))
     assert gate.refusals([said] * 2, [fine] * 2, template, Bounds()).ok is not refusal
     assert gate.refusals([said] * 2, [said] * 2, template, Bounds()).ok
+
+
+def test_a_taste_that_surprises_the_base_is_allowed_what_it_asks_for_and_no_more_than_twice(policy):
+    replies = [packing.Tokens((1, 50), (60, 61, 2))]
+    _, rated = one(-1.0, [60, 61, 2], policy)
+
+    def asking(nats):
+        return dataclasses.replace(rated, ref=rated.ref - nats, extra=True)
+
+    def base_nll(lessons, asked=0.0):
+        return gate.beside_the_base(policy, replies, lessons, Bounds(), asked)["base_nll"]
+
+    for lessons, bound in (([rated], 0.3), ([rated, asking(0.2)], 0.5), ([rated, asking(9)], 0.6)):
+        assert base_nll(lessons).bound == pytest.approx(bound, abs=1e-6)
+    assert base_nll([rated, asking(-1)]).bound == 0.3
+    assert base_nll([asking(1)]).bound == 0.3  # nothing to compare with
+    assert base_nll([rated], asked=0.1).bound == pytest.approx(0.4)
+
+
+def test_a_correction_says_how_long_replies_should_be(policy):
+    long, short = packing.Tokens((1,), tuple(range(3, 43))), packing.Tokens((1,), tuple(range(3, 13)))
+    _, disliked = one(-1.0, [60] * 40, policy)
+    _, better = one(-1.0, [60] * 10, policy)
+    better = dataclasses.replace(better, extra=True)
+    assert not gate.length([short], [long], [disliked], Bounds()).ok
+    assert gate.length([short], [long], [disliked, better], Bounds()).bound == pytest.approx(0.5 * 10 / 40)
 
 
 def test_looping_and_empty_replies_are_counted(template):

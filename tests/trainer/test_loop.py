@@ -6,12 +6,10 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from tests.trainer import tiny
-from trainer import loop
+from trainer import loop, packing
 from trainer.launch import verify_adapter
 from trainer.progress import Progress, Stop, Stopped
 from trainer.torch_policy import TorchPolicy
@@ -74,7 +72,7 @@ def test_it_learns_what_was_rated(tmp_path, model, lines):
     policy = tiny.policy(model)
     samples, _ = loop.samples.load(folder / "samples.jsonl", loop.samples.Template(policy.tokenizer), max_seq_len=999)
     train = [s for s in samples if not s.held]
-    packed = loop.packing.pack([s.tokens for s in train])
+    packed = packing.pack([s.tokens for s in train])
     before = policy.log_probs(packed).plain
     with policy.wearing(tmp_path / "out" / "v0001"):
         gained = np.split(policy.log_probs(packed).plain - before, np.cumsum(packed.lengths)[:-1])
@@ -428,24 +426,3 @@ def test_the_band_is_calibrated_on_unrated_completions(tmp_path, model, lines):
     assert result["metrics"]["acceptance_fresh"] > 0.9
     reasons = [e["why"] for e in of(events, "choice") if e["name"] == "band"]
     assert any("unrated completions" in why for why in reasons)
-
-
-@given(st.lists(st.sampled_from([-1.0, 1.0]), min_size=1, max_size=70), st.integers(1, 16), st.integers(1, 3))
-def test_every_batch_mixes_the_signs(signs, batch, passes):
-    plan = loop.schedule(signs, batch=batch, passes=passes, seed=3)
-    assert plan == loop.schedule(signs, batch=batch, passes=passes, seed=3)
-    steps = len(plan) // passes
-    for start in range(0, len(plan), steps):
-        assert sorted(i for step in plan[start : start + steps] for i in step) == list(range(len(signs)))
-    share = signs.count(1.0) / len(signs)
-    for step in plan:
-        assert abs(sum(signs[i] > 0 for i in step) - share * len(step)) <= 2
-
-
-def test_the_loss_of_a_batch_is_the_mean_over_its_replies(model, lines):
-    template = loop.samples.Template(tiny.tokenizer())
-    parsed = [loop.samples.parse(x, x["rating"], template, max_seq_len=999) for x in lines]
-    made = [loop.Lesson(s, s.behaviour, s.behaviour, np.ones(len(s.behaviour), bool), s.reward) for s in parsed[:3]]
-    terms = loop.terms(made, 3)
-    assert terms.share.sum() == pytest.approx(1)
-    assert (terms.advantage * terms.share).sum() == pytest.approx(np.mean([s.reward for s in parsed[:3]]))

@@ -13,8 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from config import presets
 from trainer import packing
+from trainer.lessons import Lesson
 from trainer.packing import Tokens
-from trainer.samples import Template
+from trainer.samples import Sample, Template
 from trainer.torch_policy import TorchPolicy
 
 TEMPLATE = (
@@ -99,6 +100,12 @@ def sample_lines(
         }
         for i, (text, row, part) in enumerate(zip(texts, rows, logprobs, strict=True))
     ]
+
+
+def lesson(sample: Sample, old: np.ndarray) -> Lesson:
+    """The rating of a fresh exact sample, as it passes the filter."""
+    whole = np.ones(len(old))
+    return Lesson(sample, sample.tokens, old, old, old, whole.astype(bool), sample.reward * whole)
 
 
 LOOSE = {"base_nll_rise": 100.0, "text_nll_rise": 100.0, "margin_slack": 100.0, "max_looping": 100}

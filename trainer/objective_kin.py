@@ -1,0 +1,142 @@
+"""The kin of MIS-PO: other losses over the same flat arrays, for whom and when in docs/training-log.md.
+
+Owns `mis-po-clip` (ReinforceClaw's published variant), `grpo` (several replies to one prompt), `distill` (a comment as
+a teacher), `combine` (teacher and ratings), `kto` (replies of a model that is not ours). Each takes the array module,
+θ's log-probs and `Terms`, and returns the loss with sums over tokens. No mask, scale or reference point has a gradient.
+Not here: MIS-PO itself and the filter (objective).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainer.objective import CLIP, Array, Floats, Terms, drift, k3, mis_po
+
+NAMES = ("mis-po", "mis-po-clip", "grpo", "distill", "combine", "kto")
+TAUGHT = ("distill", "combine")  # those that listen to comments and corrections
+# Those that do without the filter: one clips the ratio instead, the other has no behaviour policy of ours.
+UNFILTERED = ("mis-po-clip", "kto")
+LEAST_TAIL = 1e-6  # of the mass outside the teacher's K likeliest: fp32 cannot tell less from 0
+
+Sums = dict[str, Array]
+
+
+def mis_po_clip(
+    xp: Any, theta: Array, terms: Terms, *, kl_ref: float, token_low: float, token_high: float, low: float, high: float
+) -> tuple[Array, Sums]:
+    """L = actor · scale + β_KL · k3, with π_θ/π_β clipped and scale = min(1, ρ̄/low, high/ρ̄), ρ̄ against the reference.
+
+    The scale is a constant: with its gradient it would cancel the push past `high` exactly and double it below `low`.
+    """
+    log_x = xp.clip(theta - terms.behaviour, -CLIP, CLIP)  # (N,)
+    ratio = xp.clip(xp.exp(log_x), token_low, token_high)
+    moved = constant(xp, terms.member @ (theta - terms.ref)) / terms.member.sum(-1)  # (R,) log ρ̄
+    rho = xp.exp(xp.clip(moved, -CLIP, CLIP))
+    scale = xp.clip(xp.minimum(rho / low, high / rho), 0.0, 1.0) @ terms.member  # (N,)
+    kl = k3(xp, terms.ref, theta)
+    actor = -(terms.share * terms.keep * scale * ratio * terms.advantage).sum()
+    loss = actor + kl_ref * (terms.share * kl).sum()
+    return loss, _sums(xp, loss, kl, theta, terms) | {"scale": scale.sum()}
+
+
+def grpo(
+    xp: Any, theta: Array, terms: Terms, *, kl_ref: float, clip_low: float, clip_high: float
+) -> tuple[Array, Sums]:
+    """PPO's surrogate −min(x·A, clip(x, 1 − low, 1 + high)·A), x = π_θ/π_old, on group-relative advantages."""
+    ratio = xp.exp(xp.clip(theta - terms.old, -CLIP, CLIP))  # (N,)
+    clipped = xp.clip(ratio, 1 - clip_low, 1 + clip_high)
+    gain = xp.minimum(ratio * terms.advantage, clipped * terms.advantage)
+    kl = k3(xp, terms.ref, theta)
+    loss = kl_ref * (terms.share * kl).sum() - (terms.share * terms.keep * gain).sum()
+    guarded = xp.where(clipped * terms.advantage < ratio * terms.advantage, terms.keep, 0.0).sum()
+    return loss, _sums(xp, loss, kl, theta, terms) | {"guarded": guarded}
+
+
+def group_baselines(groups: Sequence[Hashable], rewards: Sequence[float], baseline: float) -> list[float]:
+    """What each reward is compared with: the mean of its group, or `baseline` in a group of one.
+
+    Not divided by the group's deviation: two raters' worth of replies have one that means little (arXiv 2503.20783).
+    """
+    of: dict[Hashable, list[float]] = {}
+    for group, reward in zip(groups, rewards, strict=True):
+        of.setdefault(group, []).append(reward)
+    return [sum(of[g]) / len(of[g]) if len(of[g]) > 1 else baseline for g in groups]
+
+
+def distill(xp: Any, top: Array, terms: Terms) -> tuple[Array, Sums]:
+    """Forward KL(teacher ‖ θ) at each taught token, over the teacher's K likeliest and one bin for all the others.
+
+    `top` (N, K) are θ's log-probs at `terms.teacher_ids`. Exactly 0 where θ is the teacher, and never negative.
+    """
+    weights = xp.exp(terms.teacher)  # (N, K)
+    rest = xp.clip(1 - weights.sum(-1), LEAST_TAIL, 1.0)  # (N,)
+    ours = xp.clip(1 - xp.exp(top).sum(-1), LEAST_TAIL, 1.0)
+    each = (weights * (terms.teacher - top)).sum(-1) + rest * (xp.log(rest) - xp.log(ours))
+    taught = terms.teaches * each
+    return (terms.share * taught).sum(), {"kl_teacher": taught.sum()}
+
+
+def combine(
+    xp: Any,
+    theta: Array,
+    terms: Terms,
+    top: Array | None = None,
+    *,
+    w_distill: float,
+    kl_ref: float,
+    guard_low: float,
+    guard_high: float,
+) -> tuple[Array, Sums]:
+    """MIS-PO on the ratings (w_rl is in their advantages) plus w_distill times the teacher's forward KL.
+
+    `distill` is this with ratings of advantage 0. A batch without a teacher is MIS-PO's.
+    """
+    loss, sums = mis_po(xp, theta, terms, kl_ref=kl_ref, guard_low=guard_low, guard_high=guard_high)
+    if top is None:
+        return loss, sums
+    taught, more = distill(xp, top, terms)
+    loss = loss + w_distill * taught
+    return loss, sums | more | {"loss": loss}
+
+
+def directional(teacher: Floats, old: Floats, *, weight: float, clip: float) -> Floats:
+    """What a teacher adds to the advantage of each token of a reply, w · clip(ℓ_teacher − ℓ_old). (T,)"""
+    pull: Floats = weight * np.clip(teacher - old, -clip, clip)
+    return pull
+
+
+def kto(xp: Any, theta: Array, terms: Terms, *, beta: float) -> tuple[Array, Sums]:
+    """Ethayarajh et al., arXiv 2402.01306: L = mean(λ − λ σ(±β (r_θ − z₀))), r_θ = log π_θ(y|x)/π_ref(y|x).
+
+    The sign and λ are those of the advantage. z₀ is the KL to the reference, estimated by the loop on mismatched
+    prompts and replies of the batch: max(0, mean log π_θ(y'|x)/π_ref(y'|x)), no gradient.
+    """
+    reward = terms.member @ (theta - terms.ref)  # (R,) a sum over the reply's tokens
+    advantage = (terms.member @ terms.advantage) / terms.member.sum(-1)  # (R,)
+    value = beta * (reward - terms.zero) * xp.sign(advantage)
+    worth = 1 / (1 + xp.exp(xp.clip(-value, -CLIP, CLIP)))
+    mean = terms.member @ terms.share  # (R,) 1 / replies in the batch
+    loss = (mean * xp.abs(advantage) * (1 - worth)).sum()
+    return loss, _sums(xp, loss, k3(xp, terms.ref, theta), theta, terms)
+
+
+def reference_point(theta: Floats, ref: Floats, lengths: Sequence[int]) -> float:
+    """z₀ of `kto` from log-probs (N,) of mismatched replies, one after another; 0 for a reply on its own."""
+    if len(lengths) < 2:
+        return 0.0
+    return max(0.0, float((theta - ref).sum()) / len(lengths))
+
+
+def constant(xp: Any, value: Array) -> Array:
+    """The value without its gradient, in each framework's own words."""
+    if hasattr(xp, "stop_gradient"):
+        return xp.stop_gradient(value)
+    return value.detach() if hasattr(value, "detach") else value
+
+
+def _sums(xp: Any, loss: Array, kl: Array, theta: Array, terms: Terms) -> Sums:
+    moved = drift(xp, terms.old, theta)
+    return {"loss": loss, "kl_ref": kl.sum(), "kl_old": (moved if terms.own is None else terms.own * moved).sum()}

@@ -1,0 +1,238 @@
+"""The optimiser steps of a run: in which order, how far, and with a checkpoint after each.
+
+Owns the plan of steps, the gradient of one within the memory there is, and when to stop. Not here: what comes before
+and after (loop), the mathematics (objective, objective_kin), the framework (policies).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from config.presets import Preset
+from trainer import checkpoint, objective, packing
+from trainer.batch import loss_of, reference_point, score, terms
+from trainer.checkpoint import Checkpoint
+from trainer.lessons import Lesson, metrics_of
+from trainer.policy import Loss, OutOfMemory, Policy
+from trainer.progress import Progress, Stop
+from trainer.run_folder import RunError, RunSpec
+
+PROBE = 16  # lessons that the last step's drift is measured on: a second or two
+
+
+class Diverged(Exception):
+    """The optimiser left the numbers or the trust region; nothing of this run can be used."""
+
+
+@dataclass
+class Trained:
+    lessons: list[Lesson]  # that an optimiser step used
+    changed: float  # mean |ℓ_θ − ℓ_old| on the probe, nats a token
+    replayed: float | None  # mean ℓ_θ − ℓ_old of the probe's liked replies minus that of its disliked ones
+    metrics: dict[str, float]
+    seconds_before: float  # in processes that this one resumed from
+    early: str | None = None  # why it ended before its last step
+    asked: float = 0.0  # KL(teacher ‖ θ) before the first steps moved it, nats a token
+
+
+def train(
+    policy: Policy,
+    teaching: Sequence[Lesson],
+    preset: Preset,
+    spec: RunSpec,
+    folder: Path,
+    progress: Progress,
+    stop: Stop,
+) -> Trained:
+    """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice."""
+    plan = plan_of(teaching, preset, spec.seed)
+    why = f"{preset.passes} passes over {len(teaching)} samples in batches of {preset.batch}"
+    if any(lesson.taught for lesson in teaching):
+        why += f", {max(preset.passes, preset.passes_taught)} over what comments and corrections teach"
+    progress.choice("steps", len(plan), why)
+    loss = loss_of(preset)
+    start = policy.adapter()
+    at = Checkpoint(_fingerprint(spec, preset, teaching), adapter=start, good=start)
+    match checkpoint.read(folder / "checkpoint", at.fingerprint):
+        case str(problem):
+            progress.warning(problem)
+        case Checkpoint() as found:
+            at = found
+            policy.wear(at.adapter)
+            policy.restore(at.optimiser)
+            progress.choice("resume", at.step, "a checkpoint of this run was there")
+    seconds_before, clock, early = at.seconds, time.monotonic(), None
+
+    for step in range(at.step, len(plan)):
+        batch = [teaching[i] for i in plan[step]]
+        sums = accumulate(policy, batch, loss, progress, kto=preset.objective == "kto")
+        tokens = sum(len(lesson.old) for lesson in batch)
+        per = {
+            "loss": 1,
+            "kl_old": sum(len(lesson.old) for lesson in batch if lesson.own),
+            "kl_teacher": sum(len(lesson.old) for lesson in batch if lesson.teaching is not None),
+        }
+        now = {name: value / max(per.get(name, tokens), 1) for name, value in sums.items()}
+        if not all(np.isfinite(value) for value in now.values()):
+            raise Diverged(f"the loss is not finite at step {step + 1}; nothing was kept.")
+
+        # The forward pass just measured how far the steps before this one have drifted.
+        if now["kl_old"] > preset.drift_bound:
+            early = f"stopped before step {step + 1} by the drift bound ({now['kl_old']:.3f} nats a token)"
+            policy.wear(at.good)
+            at.step = max(step - 1, 0)
+            break
+        good = policy.adapter()
+        rate = preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
+        norm = policy.step(rate, preset.max_grad_norm)
+        if not np.isfinite(norm):
+            raise Diverged(f"the gradient is not finite at step {step + 1}; nothing was kept.")
+        elapsed = seconds_before + time.monotonic() - clock
+        line = {
+            **metrics_of(now),
+            "grad_norm": round(norm, 6),
+            "acceptance": round(sum(int(lesson.keep.sum()) for lesson in batch) / tokens, 6),
+        }
+        at = Checkpoint(
+            at.fingerprint,
+            step + 1,
+            elapsed,
+            [*at.history, line],
+            policy.adapter(),
+            good,
+            policy.optimiser(),
+        )
+        checkpoint.write(folder / "checkpoint", at)
+        eta = elapsed / (step + 1) * (len(plan) - step - 1)
+        progress.event("step", step=step + 1, steps=len(plan), **line, eta_s=round(eta, 1))
+        stop.check()
+
+    # Nothing has measured the last step yet.
+    probe = list(teaching[:: max(1, len(teaching) // PROBE)])[:PROBE]
+    final, changed, replayed = _drift(policy, probe)
+    if early is None and final["kl_old"] > preset.drift_bound:
+        early = f"the last step undone by the drift bound ({final['kl_old']:.3f} nats a token)"
+        policy.wear(at.good)
+        at.step -= 1
+        final, changed, replayed = _drift(policy, probe)
+    if early:
+        progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
+    if at.step == 0:
+        raise Diverged(f"the very first step went past the drift bound ({early}); lower learning_rate.")
+    seen = sorted({i for indices in plan[: at.step] for i in indices})
+    return Trained(
+        lessons=[teaching[i] for i in seen],
+        changed=changed,
+        replayed=replayed,
+        metrics={
+            "steps": at.step,
+            "loss": at.history[at.step - 1]["loss"],
+            "grad_norm": at.history[at.step - 1]["grad_norm"],
+            **{n: at.history[at.step - 1][n] for n in ("guarded", "kl_teacher") if n in at.history[at.step - 1]},
+            **final,
+        },
+        seconds_before=seconds_before,
+        early=early,
+        asked=next((line["kl_teacher"] for line in at.history if "kl_teacher" in line), 0.0),
+    )
+
+
+def accumulate(
+    policy: Policy, batch: Sequence[Lesson], loss: Loss, progress: Progress, *, kto: bool
+) -> dict[str, float]:
+    """The gradient of one step, and the loss's sums.
+
+    Where memory runs out, the step's gradient begins anew in smaller micro-batches: nothing is counted twice.
+    """
+    sequences = [lesson.tokens for lesson in batch]
+    zero = reference_point(policy, batch) if kto else None
+    while True:
+        sums: dict[str, float] = {}
+        try:
+            for members in packing.group(sequences, policy.budget):
+                part = [batch[i] for i in members]
+                packed = packing.pack([sequences[i] for i in members])
+                for name, value in policy.backward(packed, terms(part, len(batch), zero), loss).items():
+                    sums[name] = sums.get(name, 0.0) + value
+            return sums
+        except OutOfMemory as error:
+            size = packing.size(packed.sequences, trees=policy.budget.trees)
+            if len(members) == 1:
+                raise RunError(
+                    f"out of memory with a single sequence of {size} tokens ({error}); nothing was kept. "
+                    "Free some memory, or lower max_seq_len."
+                ) from None
+            before, policy.budget = policy.budget, policy.budget.below(size)
+            progress.warning(
+                f"out of memory with {size} tokens in a micro-batch: from at most {before.tokens} they go down to at "
+                f"most {policy.budget.tokens}, and the step begins anew."
+            )
+
+
+def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[int]]:
+    """Indices of each step: every lesson `passes` times, then what comments and corrections teach some more.
+
+    A rating's second pass only pushes on what has already moved; a teacher's has a place to arrive at.
+    """
+    advantages = [float(lesson.advantage.mean()) for lesson in teaching]
+    plan = schedule(advantages, batch=preset.batch, passes=preset.passes, seed=seed)
+    taught = [i for i, lesson in enumerate(teaching) if lesson.taught]
+    more = max(0, preset.passes_taught - preset.passes) if taught else 0
+    again = schedule([advantages[i] for i in taught], batch=preset.batch, passes=more, seed=seed + 1)
+    return plan + [[taught[i] for i in step] for step in again]
+
+
+def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int) -> list[list[int]]:
+    """Indices of each step. Shuffled by the seed, and both signs spread evenly, so that each batch mixes them."""
+    shuffle = random.Random(seed)  # noqa: S311, an order, not a secret
+    plan: list[list[int]] = []
+    for _ in range(passes):
+        places: list[tuple[float, int]] = []
+        for sign in (True, False):
+            members = [i for i, a in enumerate(advantages) if (a > 0) is sign]
+            shuffle.shuffle(members)
+            places += [((n + shuffle.random()) / len(members), i) for n, i in enumerate(members)]
+        order = [i for _, i in sorted(places)]
+        steps = max(1, round(len(order) / batch))  # as equal as can be: no step on the two that are left over
+        plan += [[order[i] for i in part] for part in np.array_split(np.arange(len(order)), steps)]
+    return plan
+
+
+def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], float, float | None]:
+    """How far the last step went, without a gradient.
+
+    Mean drift from θ_old on its own replies and mean k3 to the reference; mean |ℓ_θ − ℓ_old|; the margin: how much more
+    the replies to learn rose than those to unlearn, None without both.
+    """
+    scored = score(policy, [lesson.tokens for lesson in probe])
+    now, made = np.concatenate(scored), terms(probe, len(probe))
+    if not np.isfinite(now).all():
+        raise Diverged("log-probs are not finite after the last step; nothing was kept.")
+    moved = objective.drift(np, made.old, now)[made.own > 0]
+    kl_old, kl_ref = moved.mean() if len(moved) else 0.0, objective.k3(np, made.ref, now).mean()
+    signs: dict[bool, list[float]] = {True: [], False: []}
+    for lesson, theta in zip(probe, scored, strict=True):
+        if (way := float(lesson.advantage.mean())) != 0:
+            signs[way > 0].append(float((theta - lesson.old).mean()))
+    margin = float(np.mean(signs[True]) - np.mean(signs[False])) if signs[True] and signs[False] else None
+    return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(now - made.old).mean()), margin
+
+
+def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:
+    """Of everything that decides what a step does."""
+    decides = [
+        [spec.weights, spec.parent, spec.seed, preset.model_dump()],
+        [
+            [lesson.sample.rating, lesson.sample.comment, lesson.advantage.tolist(), lesson.tokens.reply]
+            for lesson in teaching
+        ],
+    ]
+    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
