@@ -40,6 +40,7 @@ class Preset(BaseModel):
     ema_decay: float = Field(ge=0, lt=1)
     advantage_clip: float = Field(gt=0)
     weight_good: float = Field(ge=0)
+    balance: bool
     guard_high: float = Field(ge=1)
     guard_low: float = Field(gt=0, le=1)
     w_rl: float = Field(ge=0)

@@ -131,15 +131,19 @@ def prepare(
 
     behaviour = _behaviour(spec, preset, policy, samples, old, ref, score)
     band = _band(preset, spec, samples, old, behaviour, calibration, old_calibration, lessons, progress)
-    advantages = _advantages(spec, preset, samples)
+    teaching_of = taught.teaching if preset.match == "distribution" else {}
+    # What should have been said instead is known there: pushing away from what was said as well only does harm.
+    advantages = [
+        0.0 if sample.rating in teaching_of else value
+        for sample, value in zip(samples, _advantages(spec, preset, samples), strict=True)
+    ]
+    if preset.balance and preset.objective not in ("grpo", "kto"):  # which have balances of their own
+        advantages = objective.balanced(advantages)
     pulls = _pulls(preset, samples, old, taught, score, parent)
     for at, (sample, now, base, was) in enumerate(zip(samples, old, ref, behaviour, strict=True)):
         verdict = objective.verdict(
             now.sampled, was, token_low=preset.token_low, token_high=preset.token_high, band=band
         )
-        teaching = taught.teaching.get(sample.rating) if preset.match == "distribution" else None
-        # What should have been said instead is known here: pushing away from what was said as well only does harm.
-        value = 0.0 if teaching is not None else advantages[at]
         lesson = Lesson(
             sample,
             sample.tokens,
@@ -147,9 +151,9 @@ def prepare(
             base.plain,
             was,
             np.isfinite(was) if preset.objective in UNFILTERED else verdict.keep,
-            value + pulls.get(sample.rating, np.zeros(len(now.plain))),
+            advantages[at] + pulls.get(sample.rating, np.zeros(len(now.plain))),
             own=preset.objective != "kto",
-            teaching=teaching,
+            teaching=teaching_of.get(sample.rating),
         )
         _judge(lesson, verdict, spec, preset, lessons)
     for one, now, base in zip(extras, old_extras, ref_extras, strict=True):

@@ -35,6 +35,21 @@ def advantage(reward: float, weight: float, baseline: float, *, weight_good: flo
     return max(-clip, min(clip, scale * (reward - baseline)))
 
 
+def balanced(advantages: Sequence[float], *, most: float = 3.0) -> list[float]:
+    """Both signs made to weigh the same in sum, the sum of all staying what it was; a sign at most `most` times itself.
+
+    Mostly one sign (a first run is mostly dislikes) only pushes everything down, which is drift and no direction. A
+    fixed weight fits one share of good ratings, and that share is what learning changes.
+    """
+    up = sum(a for a in advantages if a > 0)
+    down = -sum(a for a in advantages if a < 0)
+    if not up or not down:
+        return list(advantages)
+    half = (up + down) / 2
+    factors = {True: min(most, half / up), False: min(most, half / down)}
+    return [a * factors[a > 0] for a in advantages]
+
+
 def ema(baseline: float, rewards: Sequence[float], decay: float) -> float:
     """The baseline after these rewards, in order. It starts at 0, which stands for 1/(1 − decay) neutral ones."""
     for reward in rewards:

@@ -210,3 +210,18 @@ def test_the_baseline_starts_as_a_hundred_neutral_ratings():
     assert objective.ema(0.0, [1.0], 0.99) == pytest.approx(0.01)
     assert objective.ema(0.0, [-1.0] * 100, 0.99) == pytest.approx(-(1 - 0.99**100))
     assert objective.ema(0.5, [], 0.99) == 0.5
+
+
+@given(st.lists(st.sampled_from([-2.0, -1.0, -0.25, 0.0, 0.5, 1.0, 2.0]), max_size=40))
+def test_balanced_signs_weigh_the_same(advantages):
+    made = objective.balanced(advantages)
+    assert [np.sign(a) for a in made] == [np.sign(a) for a in advantages]
+    up, down = sum(a for a in made if a > 0), -sum(a for a in made if a < 0)
+    if not up or not down:
+        assert made == advantages
+        return
+    factors = [a / b for a, b in zip(made, advantages, strict=True) if b]
+    if max(factors) < 2.99:
+        assert up == pytest.approx(down)
+        assert up + down == pytest.approx(sum(map(abs, advantages)))
+    assert max(factors) <= 3 + 1e-9

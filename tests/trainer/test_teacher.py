@@ -228,7 +228,14 @@ def test_of_the_teachers_own_replies_only_sane_ones_teach(tmp_path, model, lines
 
 
 def test_the_token_that_was_said_can_be_taught_alone(tmp_path, model, lines, policy):
-    overrides = {"match": "token", "hinted_replies": False, "objective": "combine", "rank": 4, "alpha": 8}
+    overrides = {
+        "match": "token",
+        "balance": False,
+        "hinted_replies": False,
+        "objective": "combine",
+        "rank": 4,
+        "alpha": 8,
+    }
     folder = tiny.run_folder(tmp_path / "run", model, commented(lines), overrides=overrides)
     template, loaded = load(folder, policy)
     with Progress(folder) as progress:
