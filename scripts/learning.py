@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from config import presets  # noqa: E402
-from trainer import packing  # noqa: E402
+from trainer.batch import score  # noqa: E402
 from trainer.packing import Tokens  # noqa: E402
 from trainer.samples import Template  # noqa: E402
 from trainer.torch_policy import TorchPolicy  # noqa: E402
@@ -50,23 +50,25 @@ class Chat:
         self.template = Template(self.policy.tokenizer)
 
     def ask(self, texts: list[str], adapter: Path | None, seed: int) -> list[Tokens]:
-        replies: list[Tokens] = []
         with self.policy.wearing(adapter):
-            for first in range(0, len(texts), BATCH):
-                asked = [self.template.prompt([{"role": "user", "content": t}]) for t in texts[first : first + BATCH]]
-                out = self.policy.generate(asked, max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=seed + first)
-                replies += [Tokens(p, tuple(r), TEMPERATURE) for p, r in zip(asked, out, strict=True)]
+            return self.ask_now(texts, seed)
+
+    def ask_now(self, texts: list[str], seed: int) -> list[Tokens]:
+        """Of whatever the policy wears."""
+        replies: list[Tokens] = []
+        for first in range(0, len(texts), BATCH):
+            asked = [self.template.prompt([{"role": "user", "content": t}]) for t in texts[first : first + BATCH]]
+            out = self.policy.generate(asked, max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=seed + first)
+            replies += [Tokens(p, tuple(r), TEMPERATURE) for p, r in zip(asked, out, strict=True)]
         return replies
 
     def score(self, replies: list[Tokens], adapter: Path | None, temperature: float) -> list[np.ndarray]:
-        scored: list[np.ndarray] = [np.empty(0)] * len(replies)
         with self.policy.wearing(adapter):
-            for members in packing.group(replies, self.policy.budget):
-                packed = packing.pack([Tokens(replies[i].prompt, replies[i].reply, temperature) for i in members])
-                parts = np.split(self.policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
-                for i, part in zip(members, parts, strict=True):
-                    scored[i] = part
-        return scored
+            return self.score_now([Tokens(r.prompt, r.reply, temperature) for r in replies])
+
+    def score_now(self, replies: list[Tokens]) -> list[np.ndarray]:
+        """Log-probs at the replies' own temperature, of whatever the policy wears."""
+        return score(self.policy, replies)
 
     def said(self, reply: Tokens) -> Reply:
         """As a persona reads it."""

@@ -1,0 +1,184 @@
+"""The lab: try ways to learn, quickly, before they go into the trainer. One process, no filter, no gate.
+
+    python scripts/learn_lab.py "balanced:" "kept:kept=1" "full:batch=28,passes=4,rate=4e-4" --seeds 1,2,3 --rounds 3
+
+Persona `concise`. Its liked share is not counted but computed, which takes much of the chance out of it: each held-out
+prompt is answered with the end token forbidden, and 1 − Π(1 − p_end) is how likely the reply would have ended. The mean
+over what is sampled so is unbiased. Base NLL is of those forced replies, so it is higher than of real ones: compare it
+between variants only. Appends a line a seed to benchmarks/learn_lab.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from learning import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from trainer import objective, packing, steps, weights
+from trainer.objective import Terms
+from trainer.packing import Tokens
+
+DRIFT_BOUND, KL_REF, GUARD, HELD = 1.0, 0.05, 2.0, 4
+VARIANT: dict[str, float] = {
+    "rate": 6e-4,
+    "passes": 1,
+    "batch": 8,
+    "balance": 1,  # both signs weigh the same
+    "good": 1.0,  # else: the weight of good ones
+    "bad": 1.0,  # the weight of bad ones; 0 leaves them out
+    "kept": 0,  # the optimiser's state goes on from round to round
+    "guard": GUARD,
+}
+
+
+class EndChance(LogitsProcessor):
+    """Forbids the end token and sums up how likely a reply is to have gone on without it."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+        self.went_on = 0.0
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        ends = (scores.float() / TEMPERATURE).softmax(-1)[:, self._end].clamp(max=1 - 1e-6)
+        self.went_on = self.went_on + torch.log1p(-ends)
+        scores = scores.clone()
+        scores[:, self._end] = -torch.inf
+        return scores
+
+
+def evaluate(chat: Chat, texts: list[str]) -> dict[str, Any]:
+    policy, end = chat.policy, chat.template.end
+    asked = [chat.template.prompt([{"role": "user", "content": text}]) for text in texts]
+    width = max(map(len, asked))
+    ids = torch.full((len(asked), width), end)  # (B, P), padded on the left
+    mask = torch.zeros_like(ids)
+    for i, prompt in enumerate(asked):
+        ids[i, width - len(prompt) :] = torch.tensor(prompt)
+        mask[i, width - len(prompt) :] = 1
+    torch.manual_seed(1000)
+    chance = EndChance(end)
+    with torch.inference_mode():
+        out = policy.model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=MAX_TOKENS,
+            do_sample=True,
+            temperature=TEMPERATURE,
+            top_k=0,
+            top_p=1.0,
+            pad_token_id=end,
+            logits_processor=LogitsProcessorList([chance]),
+        )[:, width:]
+    ended = 1 - np.exp(np.asarray(chance.went_on))
+    some = [Tokens(p, tuple(r[:64])) for p, r in list(zip(asked, out.tolist(), strict=True))[::2]]
+    nll = -np.concatenate(chat.score(some, None, 1.0)).mean()
+    return {"ends": float(ended.mean()), "each": ended.round(3).tolist(), "base_nll": float(nll)}
+
+
+def advantages(good: list[bool], v: dict[str, float]) -> list[float]:
+    made = [v["good"] if g else -v["bad"] for g in good]
+    return objective.balanced(made) if v["balance"] else made
+
+
+def train(chat: Chat, replies: list[Tokens], good: list[bool], v: dict[str, float], seed: int, optimiser: Any) -> Any:
+    """One run's optimiser steps. Returns the optimiser and a line of figures a step."""
+    policy = chat.policy
+    held = set(random.Random(seed).sample(range(len(replies)), HELD))
+    made = advantages([g for i, g in enumerate(good) if i not in held], v)
+    used = [r for i, r in enumerate(replies) if i not in held]
+    used, made = [r for r, a in zip(used, made, strict=True) if a], [a for a in made if a]
+    old = chat.score_now(used)
+    with policy.model.disable_adapter():
+        ref = chat.score_now(used)
+    if optimiser is None or not v["kept"]:
+        optimiser = torch.optim.AdamW(policy.trained.values(), lr=v["rate"], weight_decay=0.0)
+    loss = partial(objective.mis_po, kl_ref=KL_REF, guard_low=1 / v["guard"], guard_high=v["guard"])
+    told: list[Any] = []
+    for indices in steps.schedule(made, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
+        sums: dict[str, float] = {}
+        sequences = [used[i] for i in indices]
+        for members in packing.group(sequences, policy.budget):
+            part = [indices[m] for m in members]
+            lengths = [len(old[i]) for i in part]
+            terms = Terms(
+                old=np.concatenate([old[i] for i in part]),
+                ref=np.concatenate([ref[i] for i in part]),
+                keep=np.ones(sum(lengths)),
+                advantage=np.repeat([made[i] for i in part], lengths),
+                share=np.repeat([1 / (n * len(indices)) for n in lengths], lengths),
+            )
+            for name, value in policy.backward(packing.pack([used[i] for i in part]), terms, loss).items():
+                sums[name] = sums.get(name, 0.0) + value
+        tokens = sum(len(old[i]) for i in indices)
+        drift = sums["kl_old"] / tokens
+        if drift > DRIFT_BOUND:
+            optimiser.zero_grad()
+            told.append("stopped by the drift bound")
+            break
+        norm = float(torch.nn.utils.clip_grad_norm_(list(policy.trained.values()), 1.0))
+        optimiser.step()
+        optimiser.zero_grad()
+        told.append([round(drift, 4), round(sums["kl_ref"] / tokens, 4), round(norm, 3)])
+    return optimiser, told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("variants", nargs="+", metavar="NAME:KEY=VALUE,…", help=", ".join(VARIANT))
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ratings", type=int, default=32, help="a round")
+    parser.add_argument("--eval", type=int, default=40, help="held-out prompts")
+    parser.add_argument("--threads", type=int, default=2)
+    asked = parser.parse_args()
+    chat, texts = Chat(weights.resolve(None).path, asked.threads), prompts()
+    held_out = texts["held-out"][:: len(texts["held-out"]) // asked.eval][: asked.eval]
+    start = chat.policy.adapter()
+    base = evaluate(chat, held_out)
+    print(f"base: ends {base['ends']:.3f}, nll {base['base_nll']:.3f}", flush=True)
+    for spec in asked.variants:
+        name, _, changes = spec.partition(":")
+        v = VARIANT | {k: float(x) for k, x in (item.split("=") for item in changes.split(",") if item)}
+        assert v.keys() == VARIANT.keys(), f"a variant has {', '.join(VARIANT)}"
+        for seed in map(int, asked.seeds.split(",")):
+            chat.policy.wear(start)
+            optimiser, rounds = None, []
+            order = random.Random(seed).sample(texts["rate"], len(texts["rate"]))
+            for number in range(1, asked.rounds + 1):
+                began = time.monotonic()
+                now = [order[i % len(order)] for i in range((number - 1) * asked.ratings, number * asked.ratings)]
+                replies = chat.ask_now(now, seed * 100 + number)
+                good = [r.reply[-1] == chat.template.end for r in replies]
+                optimiser, told = train(chat, replies, good, v, seed * 10 + number, optimiser)
+                found = evaluate(chat, held_out)
+                seconds = round(time.monotonic() - began, 1)
+                rounds.append({"good": sum(good), "steps": told, "eval": found, "seconds": seconds})
+                print(
+                    f"{name}, seed {seed}, {number * asked.ratings} ratings ({sum(good)} good): "
+                    f"ends {found['ends']:.3f}, nll {found['base_nll'] - base['base_nll']:+.3f}, {told}",
+                    flush=True,
+                )
+            line = {
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "name": name,
+                "variant": v,
+                "seed": seed,
+                "arguments": vars(asked),
+                "base": base,
+                "rounds": rounds,
+            }
+            with (ROOT / "benchmarks/learn_lab.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
