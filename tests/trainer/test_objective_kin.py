@@ -33,6 +33,11 @@ def k3(other, theta):
     return math.exp(other - theta) - (other - theta) - 1
 
 
+def pull(ref, theta):
+    gap = ref - theta
+    return k3(ref, theta) if gap <= 1 else k3(1, 0) + (math.e - 1) * (gap - 1)
+
+
 def clipped(value, low, high):
     return max(low, min(high, value))
 
@@ -64,7 +69,7 @@ def slow_mis_po(theta, b, at):
             x = math.exp(at[t] - b["old"][t])
             guarded = b["own"][t] and ((a > 0 and x > 2) or (a < 0 and x < 0.5))
             actor = 0 if guarded else b["keep"][t] * a * theta[t]
-            anchored = KL * k3(b["ref"][t], theta[t]) * (1 - b["teaches"][t])
+            anchored = KL * pull(b["ref"][t], theta[t]) * (1 - b["teaches"][t])
             total += (anchored - actor) / len(tokens)
     return total / len(b["lengths"])
 
