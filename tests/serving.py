@@ -64,7 +64,8 @@ class Serving:
         self.process.kill()
         await self.process.wait()
         await self.http.close()
-        _, alive = await asyncio.to_thread(psutil.wait_procs, children, 20)
+        # A child that is still importing torch looks at its stdin only afterwards: 15 s on a busy machine.
+        _, alive = await asyncio.to_thread(psutil.wait_procs, children, 60)
         assert not alive, f"orphans outlived the proxy: {alive}"
 
     def trainer(self) -> psutil.Process | None:
