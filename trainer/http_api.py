@@ -111,7 +111,8 @@ class _Api:
         if model is None or model == self._name:
             return None
         if model not in self._adapters:
-            raise WireError(404, f"The model `{model}` does not exist.", "model")
+            known = ", ".join(f"`{name}`" for name in (self._name, *self._adapters))
+            raise WireError(404, f"The model `{model}` does not exist; there is {known}.", "model")
         return self._adapters[model]
 
     def _prompt(self, asked: ChatRequest) -> tuple[int, ...]:

@@ -93,7 +93,7 @@ async def test_the_sdk_gets_the_same_answer_streamed(sdk):
 
 
 async def test_the_sdk_raises_what_the_error_is(sdk):
-    with pytest.raises(openai.NotFoundError, match="`gpt-9` does not exist"):
+    with pytest.raises(openai.NotFoundError, match="`gpt-9` does not exist; there is `"):
         await sdk.chat.completions.create(**asked() | {"model": "gpt-9"})
     with pytest.raises(openai.BadRequestError) as caught:
         await sdk.chat.completions.create(**asked(top_p=7))
