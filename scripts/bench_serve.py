@@ -1,4 +1,5 @@
-"""Serving speed of the built-in backend: tokens/s at 1, 4 and 8 at once, base and adapter, with 1 and 2 threads.
+"""Serving speed of the built-in backend: tokens/s at 1, 4 and 8 at once, base and adapter, with 1 and 2 threads, alone
+and with a training run beside it that has as many.
 
 `scripts/bench_serve.py [--tokens N] [--weights SPEC]` writes benchmarks/serve.json. Over HTTP and from a real server
 process, so what is measured is what a client gets; the time to read the prompt is part of it.
@@ -55,7 +56,39 @@ async def speed(client: aiohttp.ClientSession, model: str, at_once: int, tokens:
     return sum(made) / (time.perf_counter() - start)
 
 
-async def measure(weights: Path, adapter: Path, threads: int, tokens: int) -> list[dict[str, Any]]:
+def write_run(weights: Path, folder: Path, threads: int) -> None:
+    """A run folder with minutes of work in it."""
+    folder.mkdir()
+    line = {
+        "completion": "c",
+        "version": 0,
+        "reward": 1.0,
+        "exact": False,
+        "finish_reason": "stop",
+        "text": "the sea " * 60,
+    }
+    line["messages"] = [{"role": "user", "content": "Tell me about the sea."}]
+    lines = [
+        {**line, "rating": f"rt-{n}", "reward": 1.0 - 2 * (n % 2), "text": f"{n} {line['text']}"} for n in range(300)
+    ]
+    spec = {"format": 1, "run": 1, "model": "base", "weights": str(weights), "version": 1, "parent": 0, "adapters": {}}
+    spec |= {"out": str(folder / "out"), "baseline": 0.0, "seed": 1, "threads": threads, "preset": "balanced"}
+    (folder / "run.json").write_text(json.dumps(spec | {"overrides": {}}))
+    (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (folder / "calibration.jsonl").write_text("")
+
+
+async def training(folder: Path) -> asyncio.subprocess.Process:
+    """The run of this folder, as the proxy would start it; returns when it has its model and computes."""
+    command = ["nice", "-n", "10", sys.executable, "-m", "trainer", str(folder)]
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    while json.loads(await process.stdout.readline()).get("phase") != "old":
+        pass
+    return process
+
+
+async def measure(weights: Path, adapter: Path, threads: int, tokens: int, scratch: Path) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "trainer.serve", "--weights", str(weights), "--name", "base", "--watch-stdin"]
     server = await asyncio.create_subprocess_exec(
         *command, "--threads", str(threads), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -69,11 +102,21 @@ async def measure(weights: Path, adapter: Path, threads: int, tokens: int) -> li
             load = {"lora_name": "adapter", "lora_path": str(adapter)}
             await client.post("/v1/load_lora_adapter", json=load, raise_for_status=True)
             await speed(client, "adapter", 2, 4)  # warm
-            for model in ("base", "adapter"):
+            for model, beside in (("base", False), ("adapter", False), ("adapter", True)):
+                run = None
+                if beside:
+                    folder = scratch / f"run-{threads}"
+                    write_run(weights, folder, threads)
+                    run = await training(folder)
+                name = f"{model}, training beside it" if beside else model
                 for at_once in (1, 4, 8):
                     found = round(await speed(client, model, at_once, tokens), 1)
-                    rows.append({"threads": threads, "model": model, "at_once": at_once, "tokens_per_s": found})
-                    print(f"{threads} threads  {model:7}  {at_once} at once  {found:6.1f} tokens/s", flush=True)
+                    rows.append({"threads": threads, "model": name, "at_once": at_once, "tokens_per_s": found})
+                    print(f"{threads} threads  {name:30}  {at_once} at once  {found:6.1f} tokens/s", flush=True)
+                if run is not None:
+                    assert run.returncode is None, "the run was over before the measurement was"
+                    run.kill()
+                    await run.wait()
     finally:
         server.stdin.close()
         await server.wait()
@@ -102,9 +145,10 @@ def main() -> None:
     weights = resolve(options.weights)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        random_adapter(weights.path, Path(folder))
+        adapter = Path(folder) / "adapter"
+        random_adapter(weights.path, adapter)
         for threads in (1, 2):
-            rows += asyncio.run(measure(weights.path, Path(folder), threads, options.tokens))
+            rows += asyncio.run(measure(weights.path, adapter, threads, options.tokens, Path(folder)))
     git = ["git", "describe", "--always", "--dirty"]
     result = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
