@@ -5,7 +5,7 @@
 Persona `concise`. Its liked share is not counted but computed, which takes much of the chance out of it: each held-out
 prompt is answered with the end token forbidden, and 1 − Π(1 − p_end) is how likely the reply would have ended. The mean
 over what is sampled so is unbiased. Base NLL is of those forced replies, so it is higher than of real ones: compare it
-between variants only. Appends a line a seed to benchmarks/learn_lab.jsonl.
+between variants only. Appends a line a seed to benchmarks/learn_lab/DATE.jsonl.
 """
 
 from __future__ import annotations
@@ -176,7 +176,9 @@ def main() -> None:
                 "base": base,
                 "rounds": rounds,
             }
-            with (ROOT / "benchmarks/learn_lab.jsonl").open("a") as file:
+            target = ROOT / f"benchmarks/learn_lab/{line['date'][:10]}.jsonl"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
 

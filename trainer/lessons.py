@@ -1,7 +1,7 @@
 """What each sample teaches: its log-probs under the policies that matter, the filter's verdict, its advantage.
 
-Owns the step from samples to lessons, and the numbers that say how much of the data trains and why not more. Not
-here: the mathematics (objective), the optimiser (loop).
+Owns the step from samples to lessons. Not here: how wide the filter is and what passed it (acceptance), the mathematics
+(objective), the optimiser (steps).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from config.presets import Preset
-from trainer import objective, objective_kin, packing, teacher
-from trainer.objective import OFF, Band, Bools, Floats, Verdict
+from trainer import acceptance, objective, objective_kin, packing, teacher
+from trainer.acceptance import Outcome
+from trainer.objective import Bools, Floats, Verdict
 from trainer.objective_kin import TAUGHT, UNFILTERED
 from trainer.packing import Tokens
 from trainer.policy import LogProbs, Policy, Teaching
@@ -26,10 +27,8 @@ from trainer.run_folder import RunSpec
 from trainer.samples import Sample, Template, Unusable
 from trainer.teacher import Taught
 
-CALIBRATION_TOKENS = 200  # fewer say too little about σ
 CALIBRATION_ENOUGH = 1000  # more only cost time: σ is then known to 2 %
 HELD_EACH = 8  # liked and disliked held-back samples that the gate looks at, newest first: each costs two passes
-FRESH_FAULT = 0.7  # acceptance of fresh replies under which serving, not learning, is at fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +58,6 @@ class Lesson:
 class HeldBack:
     sample: Sample
     old: Floats  # (T,)
-
-
-@dataclass
-class Outcome:
-    """What became of a sample, as result.json has it."""
-
-    used: bool
-    cause: str | None
-    tokens: int
-    accepted: int
-    exact: bool
-    reason: str | None = None
 
 
 @dataclass
@@ -130,7 +117,9 @@ def prepare(
         ref, ref_extras = scored[: len(samples)], scored[len(samples) :]
 
     behaviour = _behaviour(spec, preset, policy, samples, old, ref, score)
-    band = _band(preset, spec, samples, old, behaviour, calibration, old_calibration, lessons, progress)
+    band = acceptance.band_of(
+        preset, spec, samples, old, behaviour, calibration, old_calibration, lessons.metrics, progress
+    )
     teaching_of = taught.teaching if preset.match == "distribution" else {}
     # What should have been said instead is known there: pushing away from what was said as well only does harm.
     advantages = [
@@ -173,7 +162,7 @@ def prepare(
                 teaching=one.teaching,
             )
         )
-    _account(samples, spec, lessons, progress)
+    acceptance.account(samples, spec, lessons.outcomes, lessons.metrics, progress)
     if preset.objective in TAUGHT:
         lessons.metrics["taught"] = float(sum(lesson.teaching is not None for lesson in lessons.train))
         lessons.metrics["corrections"] = float(sum(one.teaching is None for one in extras))
@@ -294,67 +283,6 @@ def _eligible(sample: Sample, spec: RunSpec, preset: Preset, lessons: Lessons) -
     return cause is None
 
 
-def _band(
-    preset: Preset,
-    spec: RunSpec,
-    samples: Sequence[Sample],
-    old: Sequence[LogProbs],
-    behaviour: Sequence[Floats],
-    calibration: Sequence[Sample],
-    old_calibration: Sequence[LogProbs],
-    lessons: Lessons,
-    progress: Progress,
-) -> Band:
-    paper = Band(preset.band_low, preset.band_high)
-    if preset.objective in UNFILTERED:
-        progress.choice("band", "off", f"objective {preset.objective} has no filter")
-        return OFF
-    if preset.band == "off":
-        progress.choice("band", "off", "the preset says so")
-        return OFF
-    if preset.band == "paper":
-        progress.choice("band", [paper.low, paper.high], "the preset says so")
-        return paper
-    sources: list[tuple[str, list[Floats]]] = [
-        (
-            "unrated completions of the parent version",
-            [
-                objective.log_ratio(o.sampled, s.behaviour)
-                for s, o in zip(calibration, old_calibration, strict=True)
-                if s.behaviour is not None
-            ],
-        ),
-        (
-            "the fresh rated samples themselves, for want of unrated ones",
-            [
-                objective.log_ratio(o.sampled, b)
-                for s, o, b in zip(samples, old, behaviour, strict=True)
-                if s.exact and s.version == spec.parent
-            ],
-        ),
-    ]
-    for source, ratios in sources:
-        log_x = np.concatenate(ratios) if ratios else np.empty(0)
-        log_x = log_x[np.abs(log_x) < objective.CLIP]  # the clip itself is a token outside the support
-        if len(log_x) < CALIBRATION_TOKENS:
-            continue
-        band = objective.calibrated(paper, log_x)
-        if band is None:
-            progress.warning(
-                f"log-probs of the server and of the trainer differ by {log_x.mean():+.2f} ± {log_x.std():.2f} nats "
-                f"a token on {source}: more than numeric noise. Look for another chat template, model or "
-                "quantisation; the paper's band is used."
-            )
-            return paper
-        lessons.metrics |= {"calibration_mu": band.mu, "calibration_sigma": band.sigma}
-        why = f"serving noise {band.mu:+.4f} ± {band.sigma:.4f} nats over {len(log_x)} tokens of {source}"
-        progress.choice("band", "calibrated", why)
-        return band
-    why = f"fewer than {CALIBRATION_TOKENS} fresh tokens to calibrate on"
-    progress.choice("band", [paper.low, paper.high], why)
-    return paper
-
-
 def _judge(lesson: Lesson, verdict: Verdict, spec: RunSpec, preset: Preset, lessons: Lessons) -> None:
     sample = lesson.sample
     cause = None if preset.objective in UNFILTERED else verdict.cause(stale=sample.version != spec.parent)
@@ -366,38 +294,6 @@ def _judge(lesson: Lesson, verdict: Verdict, spec: RunSpec, preset: Preset, less
         accepted=int(lesson.keep.sum()),
         exact=sample.exact,
     )
-
-
-def _account(samples: Sequence[Sample], spec: RunSpec, lessons: Lessons, progress: Progress) -> None:
-    """Acceptance by cause, as shares of all reply tokens of the samples that reached the filter."""
-    rows = [(s, lessons.outcomes[s.rating]) for s in samples]
-    total = sum(o.tokens for _, o in rows)
-    if not total:
-        return
-
-    def share(chosen: list[tuple[Sample, Outcome]], accepted: bool = False) -> float:
-        return sum(o.accepted if accepted else o.tokens - o.accepted for _, o in chosen) / total
-
-    lessons.metrics["acceptance"] = share(rows, accepted=True)
-    for cause in ("fresh-mismatch", "stale"):
-        lessons.metrics[f"rejected_{cause.replace('-', '_')}"] = share([r for r in rows if r[1].cause == cause])
-    lessons.metrics["rejected_token"] = share([r for r in rows if r[1].cause in (None, "token")])
-    lessons.metrics["recomputed"] = sum(o.tokens for s, o in rows if not s.exact) / total
-    fresh = [o for s, o in rows if s.exact and s.version == spec.parent]
-    if fresh:
-        accepted = sum(o.accepted for o in fresh) / sum(o.tokens for o in fresh)
-        lessons.metrics["acceptance_fresh"] = accepted
-        if accepted < FRESH_FAULT:
-            progress.warning(
-                f"only {accepted:.0%} of the tokens that this very version produced pass the filter: the server "
-                "does not compute what the trainer computes (another chat template, quantisation or model)."
-            )
-    recomputed = sum(not s.exact for s in samples)
-    if recomputed:
-        progress.warning(
-            f"{recomputed} of {len(samples)} samples are not exact: their behaviour log-probs are recomputed, so "
-            "staleness is filtered and a mismatch of the server is not."
-        )
 
 
 def _up_to(samples: Sequence[Sample], tokens: int) -> list[Sample]:

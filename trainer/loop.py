@@ -30,6 +30,7 @@ from trainer import (
     teacher,
     weights,
 )
+from trainer.acceptance import Outcome
 from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
 from trainer.manifest import AdapterError
@@ -295,7 +296,7 @@ def _why_nothing(learned: Lessons) -> str:
     return f"Nothing to learn from in {len(learned.outcomes)} samples: {told}."
 
 
-def _outcome(outcome: lessons.Outcome) -> dict[str, Any]:
+def _outcome(outcome: Outcome) -> dict[str, Any]:
     kept = asdict(outcome)
     if kept["reason"] is None:
         del kept["reason"]

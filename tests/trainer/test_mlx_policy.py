@@ -1,10 +1,12 @@
 """mlx against torch, number by number: same weights, same adapter, same lessons. Run by `make test-mlx`."""
 
+import dataclasses
 import io
 import json
 import math
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ from config import presets
 from tests.trainer import tiny
 from tests.trainer.lora import random_adapter
 from tests.trainer.test_loop import StopAfter, go, of, tensors
-from trainer import loop, objective
+from trainer import loop, objective, objective_kin
 from trainer.lora_rows import read_adapter
 from trainer.manifest import AdapterError
 from trainer.objective import Terms
@@ -127,6 +129,10 @@ def gradients(one, other, packed):
     return sums, theirs, {name: np.array(array) for name, array in other._gradient.items()}
 
 
+def _part(constants, part):
+    return Terms(*(None if (values := getattr(constants, f)) is None else values[part] for f in Terms.__slots__))
+
+
 def assert_close(theirs, ours, rtol):
     assert theirs.keys() == ours.keys()
     for name, tensor in theirs.items():
@@ -192,7 +198,7 @@ def test_micro_batches_add_up_to_the_batch(llama):
     ends = np.cumsum(whole.lengths)
     for row, end in zip(ROWS, ends, strict=True):
         part = slice(end - len(row.reply), end)
-        other.backward(pack([row]), Terms(*(getattr(constants, f)[part] for f in Terms.__slots__)), loss)
+        other.backward(pack([row]), _part(constants, part), loss)
     assert_close(
         {n: np.array(a) for n, a in at_once.items()}, {n: np.array(a) for n, a in other._gradient.items()}, 1e-4
     )
@@ -491,6 +497,28 @@ def test_a_run_on_mlx_needs_no_torch(tmp_path, second):
     assert json.loads((folder / "result.json").read_bytes())["status"] == "passed", done.stdout + done.stderr
     told = [json.loads(line) for line in io.StringIO(done.stdout) if line.startswith("{")]
     assert told[-1]["status"] == "passed"
+
+
+def test_a_teacher_says_the_same_and_teaches_the_same(model):
+    """What a comment teaches: the teacher's likeliest tokens, and the gradient towards them."""
+    one, other = both(model)
+    packed = pack(ROWS)
+    told, also = one.teach(packed, 5), other.teach(packed, 5)
+    np.testing.assert_array_equal(also.ids, told.ids)
+    np.testing.assert_allclose(also.log_probs, told.log_probs, atol=1e-4)
+    noise = np.random.default_rng(1).normal(0, 0.3, told.log_probs.shape)
+    constants = dataclasses.replace(
+        terms(one, packed),
+        teaches=np.ones(len(packed.target)),
+        teacher_ids=told.ids,
+        teacher=np.minimum(told.log_probs + noise - 1, -0.1),
+    )
+    combine = partial(objective_kin.combine, w_distill=1.0, kl_ref=0.3, guard_low=0.5, guard_high=2.0)
+    sums = one.backward(packed, constants, combine), other.backward(packed, constants, combine)
+    assert sums[1] == pytest.approx(sums[0], abs=1e-4)
+    assert sums[0]["kl_teacher"] > 0.1
+    theirs = {name: p.grad.numpy() for name, p in one.trained.items()}
+    assert_close(theirs, {name: np.array(array) for name, array in other._gradient.items()}, 1e-4)
 
 
 def test_restoring_nothing_is_a_fresh_optimiser(llama):
