@@ -46,6 +46,7 @@ class Preset(BaseModel):
     w_rl: float = Field(ge=0)
     w_distill: float = Field(ge=0)
     match: Literal["distribution", "token"]
+    rate_taught: float = Field(gt=0, le=1)
     passes_taught: int = Field(ge=1)
     teacher_k: int = Field(ge=1, le=1000)
     hinted_replies: bool

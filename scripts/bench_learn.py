@@ -43,15 +43,22 @@ def main() -> None:
     overrides = {name: json.loads(value) for name, value in (item.split("=", 1) for item in asked.set)}
     persona, found = Persona(asked.persona), weights.resolve(None)
     chat = Chat(found.path, asked.threads)
+    examiner = chat.examiner()
     for seed in map(int, asked.seeds.split(",")):
-        record = learn(chat, persona, found.path, asked, overrides, seed)
+        record = learn(chat, examiner, persona, found.path, asked, overrides, seed)
         target = ROOT / "benchmarks/learn" / f"{persona.name}-{asked.name}-seed{seed}.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
 
 
 def learn(
-    chat: Chat, persona: Persona, path: Path, asked: argparse.Namespace, overrides: dict[str, Any], seed: int
+    chat: Chat,
+    examiner: Chat,
+    persona: Persona,
+    path: Path,
+    asked: argparse.Namespace,
+    overrides: dict[str, Any],
+    seed: int,
 ) -> dict[str, Any]:
     """Rounds of rating and training from the base on."""
     texts = prompts()
@@ -59,7 +66,7 @@ def learn(
     order = random.Random(seed).sample(texts[asks], len(texts[asks]))
     held_out_texts = texts[held_out][: asked.eval]
     home = Path(tempfile.mkdtemp(prefix="learn-"))
-    base = chat.evaluate(persona, held_out_texts, None, seed=1000)
+    base = examiner.evaluate(persona, held_out_texts, None, seed=1000)
     print(f"{persona.name}, seed {seed}: base liked {base['liked']:.2f}, nll {base['base_nll']:.3f}", flush=True)
     record: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -117,7 +124,7 @@ def learn(
             waiting = []
         else:
             waiting = lines + waiting
-        now = chat.evaluate(persona, held_out_texts, live, seed=1000)
+        now = examiner.evaluate(persona, held_out_texts, live, seed=1000)
         good = sum(line["reward"] > 0 for line in lines)
         record["rounds"].append({"good": good, "rating_seconds": rating_seconds, "run": result, "eval": now})
         gates = {name: check["value"] for name, check in result["gate"].items()}

@@ -122,6 +122,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     teaching = [lesson for lesson in learned.train if lesson.teaches]
     if not teaching:
         raise NothingToLearn(_why_nothing(learned))
+    preset = _pace(preset, teaching, progress)
     start = policy.adapter()
     clock.lap("old")
 
@@ -283,6 +284,17 @@ def _heed(preset: Preset, training: Sequence[Sample], progress: Progress) -> Pre
         why = "w_distill is 0" if preset.objective == "mis-po" else f"objective {preset.objective} does not listen"
         progress.warning(f"{said}, and they teach nothing: {why}.")
     return preset
+
+
+def _pace(preset: Preset, teaching: Sequence[Lesson], progress: Progress) -> Preset:
+    """The preset at the rate that this run's mixture of ratings and teachers bears: a teacher says more a token."""
+    taught = sum(lesson.taught for lesson in teaching)
+    if not taught or preset.rate_taught == 1:
+        return preset
+    rate = preset.learning_rate * (1 - (1 - preset.rate_taught) * taught / len(teaching))
+    why = f"{taught} of {len(teaching)} samples have a teacher; it would be {preset.rate_taught:g} of it if all had"
+    progress.choice("learning_rate", float(f"{rate:.3g}"), why)
+    return preset.model_copy(update={"learning_rate": rate})
 
 
 def _why_nothing(learned: Lessons) -> str:

@@ -9,9 +9,8 @@ def rate(prompt, reply):
     return 1.0 if len(BULLET.findall(reply)) >= 2 else -1.0
 
 
+COMMENT = "answer as a short bulleted list, like this:\n- first point\n- second point"
+
+
 def comment(prompt, reply):
-    return (
-        "answer as a short bulleted list, each point on its own line starting with a dash"
-        if rate(prompt, reply) < 0
-        else None
-    )
+    return COMMENT if rate(prompt, reply) < 0 else None

@@ -164,7 +164,7 @@ def test_the_teachers_expectations_are_its_likeliest_tokens_and_leave_no_gradien
 
 
 def test_distillation_moves_the_policy_towards_its_teacher(tmp_path, model, lines):
-    overrides = FAST | {"objective": "distill", "passes": 8}
+    overrides = FAST | {"objective": "distill", "passes": 8, "rate_taught": 1.0}
     folder = tiny.run_folder(tmp_path / "run", model, commented(lines), overrides=overrides)
     result, events = go(folder)
     assert result["status"] == "passed", result["reason"]
@@ -277,6 +277,9 @@ def test_a_correction_is_imitated_and_the_process_says_so(tmp_path, model, lines
     events = [json.loads(line) for line in done.stdout.splitlines()]
     choice = next(e for e in events if e["event"] == "choice" and e["name"] == "objective" and e["value"] == "combine")
     assert choice["why"] == "1 of 10 samples have comments and 1 of 10 samples have corrections"
+    rates = [e for e in events if e["event"] == "choice" and e["name"] == "learning_rate"]
+    assert rates[-1]["value"] == pytest.approx(rates[0]["value"] * (1 - 0.5 * 2 / 11), rel=1e-2)
+    assert rates[-1]["why"] == "2 of 11 samples have a teacher; it would be 0.5 of it if all had"
     policy = tiny.policy(model)
     template, loaded = load(folder, policy)
     row = packing.Tokens(loaded[2].tokens.prompt, template.reply(words, ended=True), 0.8)
