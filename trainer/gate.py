@@ -8,6 +8,7 @@ positions of the candidate's replies instead. Not here: what happens to a candid
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ import numpy as np
 from trainer import packing
 from trainer.batch import score
 from trainer.lessons import HeldBack, Lesson
+from trainer.manifest import MANIFEST
 from trainer.packing import Tokens
 from trainer.policy import Policy
 from trainer.progress import Stop
@@ -118,7 +120,7 @@ def judge(
     checks["repetition"] = repetition(candidate, before, bounds)
     checks["refusals"] = refusals(candidate, before, template, bounds)
     checks["length"] = length(candidate, before, lessons, bounds)
-    checks |= beside_the_base(policy, candidate, lessons, bounds, asked)
+    checks |= beside_the_base(policy, candidate, lessons, bounds, max(asked, granted(parent, bounds)))
     return checks
 
 
@@ -220,6 +222,7 @@ def beside_the_base(
 
     Another style surprises the base. The bound of `base_nll` rises by as much as one was asked for, by a teacher or by
     replies to imitate (how much more they surprise the base than the rated ones do), never to more than twice itself.
+    What was granted to the parent is the candidate's too: it goes on in the style that was asked for then.
     """
     parts = [
         policy.surprise(packing.pack([replies[i] for i in members]))
@@ -239,6 +242,14 @@ def beside_the_base(
         "base_nll": Check(_round(rise), _round(bound), rise <= bound, note),
         "entropy": Check(_round(ratio), bounds.min_entropy_ratio, ratio >= bounds.min_entropy_ratio),
     }
+
+
+def granted(parent: Path | None, bounds: Bounds) -> float:
+    """By how much the parent's bound of `base_nll` had risen, nats a token."""
+    if parent is None or not (parent / MANIFEST).exists():
+        return 0.0
+    judged = json.loads((parent / MANIFEST).read_bytes()).get("gate", {}).get("base_nll")
+    return float(judged["bound"]) - bounds.base_nll_rise if judged else 0.0
 
 
 def _replies(policy: Policy, template: Template) -> list[Tokens]:

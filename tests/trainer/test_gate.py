@@ -1,6 +1,7 @@
 """The gate lets good candidates through and stops broken ones, on numbers that are the same every time."""
 
 import dataclasses
+import json
 from functools import partial
 
 import numpy as np
@@ -245,3 +246,12 @@ def test_a_bound_that_is_not_one_is_refused():
 def test_the_text_is_about_three_hundred_tokens():
     text = (gate.files("trainer") / "gate_text.txt").read_text()
     assert 220 <= len(text.split()) <= 320
+
+
+def test_a_style_that_was_granted_to_the_parent_is_the_candidates_too(tmp_path):
+    assert gate.granted(None, Bounds()) == 0
+    assert gate.granted(tmp_path, Bounds()) == 0  # an adapter from elsewhere
+    (tmp_path / "manifest.json").write_text(json.dumps({"gate": {"base_nll": {"value": 0.4, "bound": 0.55}}}))
+    assert gate.granted(tmp_path, Bounds()) == pytest.approx(0.25)
+    (tmp_path / "manifest.json").write_text(json.dumps({"gate": {}}))
+    assert gate.granted(tmp_path, Bounds()) == 0
