@@ -72,22 +72,50 @@ def watch_errors(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def learn(found: list[dict[str, Any]]) -> str:
+    heads = (
+        "persona | seed | base | liked after 32 | 64 | 96 | 128 | base NLL, last (highest) | fixed text | distinct-2"
+    )
+    lines = [f"| {heads} |", "|---" * 10 + "|"]
+    for one in found:
+        base, after = one["base"], [r["eval"] for r in one["rounds"]]
+        liked = [
+            f"{r['eval']['liked']:.2f}" + ("" if r["run"]["status"] == "passed" else " †") for r in one["rounds"]
+        ] + ["–"] * (4 - len(after))
+        rise = [now["base_nll"] - base["base_nll"] for now in after]
+        text, distinct = after[-1]["text_nll"] / base["text_nll"] - 1, after[-1]["distinct_2"]
+        lines.append(
+            f"| `{one['persona']}` | {one['seed']} | {base['liked']:.2f} | {' | '.join(liked)} "
+            f"| {rise[-1]:+.2f} ({max(rise):+.2f}) | {text:+.1%} | {base['distinct_2']:.2f} → {distinct:.2f} |"
+        )
+    times = sorted(r["run"]["wall"] for one in found for r in one["rounds"])
+    lines += [
+        "",
+        f"† the gate said no: the version before it stays, and the ratings train again. {len(times)} runs, median "
+        f"{times[len(times) // 2]:.0f} s with {found[0]['arguments']['threads']} thread. "
+        f"{min(f['date'] for f in found)[:10]}, {found[0]['machine']}.",
+    ]
+    return "\n".join(lines)
+
+
 def _when(found: dict[str, Any]) -> str:
     machine = found["machine"]
     load = f", load {machine['load_before']:.1f} before it began" if machine["load_before"] > 0.5 else ""
     return f"{found['date'][:10]}, {machine['cpu']}, {machine['cores']} cores{load}, commit `{found['commit']}`."
 
 
-TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "demo": ("benchmarks/demo.json", demo),
     "watch_errors": ("benchmarks/watch_errors.json", watch_errors),
     "serve": ("benchmarks/serve.json", serve),
+    "learn": ("benchmarks/learn/*-default-seed*.json", learn),
 }
 
 
 def filled(page: str) -> str:
     for name, (file, table) in TABLES.items():
-        text = table(json.loads((ROOT / file).read_text()))
+        read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(file))]
+        text = table(read if "*" in file else read[0])
         page = re.sub(
             rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, t=text: f"{m[1]}{t}\n{m[2]}", page, flags=re.S
         )
