@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from config.presets import Preset
-from trainer import tree, tree_attention
+from trainer import fitting, profile, tree, tree_attention
 from trainer.lora_files import load_tensors, save_adapter
 from trainer.objective import Terms
 from trainer.packing import Budget, Packed, padded
@@ -50,6 +51,7 @@ class TorchPolicy:
         if getattr(causal.config, "attention_dropout", 0):
             causal.config.attention_dropout = 0.0
         self._weights_name = weights.name
+        self._about = profile.read(weights)
         self.model = self._with_adapter(causal, preset, parent)
         self.model.eval()
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
@@ -76,19 +78,42 @@ class TorchPolicy:
                 why = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
                 self.choices.append(("rank", config.r, why))
             config.lora_dropout = 0.0
+            self._freeze_experts(model)
+            names = [n.partition(".lora_")[0] for n, p in model.named_parameters() if p.requires_grad]
+            why = "the parent adapter's" + (", without routers and experts" if self._about.mixture else "")
+            self.choices.append(("layers", fitting.last_names(names), why))
             self.choices.append(("start", parent.name, "warm start: its weights go on training"))
             return model
         self.choices.append(("start", "base", "no parent: a new adapter that changes nothing yet"))
         config = LoraConfig(
             r=preset.rank,
             lora_alpha=preset.alpha,
-            target_modules="all-linear",
+            target_modules=self._layers(causal, preset.layers),
             lora_dropout=0.0,
             bias="none",
             task_type="CAUSAL_LM",
         )
         with _peft():
-            return get_peft_model(causal, config, adapter_name=TRAINED)
+            model = get_peft_model(causal, config, adapter_name=TRAINED)
+        trained = [n for n, p in model.named_parameters() if p.requires_grad]
+        if self._about.mixture and (wrong := next(filter(profile.picks_or_is_expert, trained), None)):
+            raise RuntimeError(f"peft put a LoRA on {wrong}, which was not asked for: nothing was trained.")
+        return model
+
+    def _layers(self, causal: Any, asked: str) -> str | list[str]:
+        head = causal.get_output_embeddings()
+        linears = [n for n, m in causal.named_modules() if isinstance(m, torch.nn.Linear | Conv1D) and m is not head]
+        layers, why = fitting.trained_layers(linears, asked, self._about)
+        self.choices.append(("layers", fitting.last_names(layers), why))
+        if len(layers) == len(linears) and not self._about.mixture:
+            return "all-linear"
+        return fitting.short_names(layers, linears)
+
+    def _freeze_experts(self, model: Any) -> None:
+        """An adapter from elsewhere may be on experts too: it is worn whole, but only its other layers train."""
+        for name, parameter in model.named_parameters():
+            if self._about.mixture and profile.picks_or_is_expert(name):
+                parameter.requires_grad = False
 
     @contextlib.contextmanager
     def wearing(self, adapter: Path | None) -> Iterator[None]:
@@ -104,6 +129,7 @@ class TorchPolicy:
             yield
         finally:
             self.model.set_adapter(TRAINED)
+            self._freeze_experts(self.model)
             self.model.delete_adapter(name)
 
     # --- log-probs ---
