@@ -93,7 +93,16 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     for name, choice in told.items():
         progress.choice(name, *choice)
     parent = spec.adapters[spec.parent] if spec.parent else None
-    policy = policies.open_policy(framework, found.path, preset, parent=parent, threads=spec.threads, seed=spec.seed)
+    policy = policies.open_policy(
+        framework,
+        found.path,
+        preset,
+        parent=parent,
+        threads=spec.threads,
+        seed=spec.seed,
+        compute=spec.compute,
+        in_4bit=spec.load_in_4bit,
+    )
     for name, value, reason in policy.choices:
         progress.choice(name, value, reason)
     optimiser, why = momentum.read(parent, policy.adapter()) if parent else ({}, "a new adapter")

@@ -19,16 +19,17 @@ import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from config.presets import Preset
-from trainer import fitting, profile, tree, tree_attention
+from trainer import fitting, profile, torch_load, tree, tree_attention
 from trainer.lora_files import load_tensors, save_adapter
 from trainer.objective import Terms
 from trainer.packing import Budget, Packed, padded
 from trainer.policy import LogProbs, Loss, OutOfMemory, State, Surprise, Teaching
+from trainer.run_folder import Compute
 from trainer.torch_head import by_rows, chunks, recomputed_by_rows
 from trainer.torch_memory import Plan, give_back_at_once, is_out_of_memory
 
@@ -36,7 +37,17 @@ TRAINED = "default"  # PEFT's name for the adapter in training
 
 
 class TorchPolicy:
-    def __init__(self, weights: Path, preset: Preset, *, parent: Path | None, threads: int, seed: int) -> None:
+    def __init__(
+        self,
+        weights: Path,
+        preset: Preset,
+        *,
+        parent: Path | None,
+        threads: int,
+        seed: int,
+        compute: Compute = "auto",
+        in_4bit: bool = False,
+    ) -> None:
         self.choices: list[tuple[str, Any, str]] = []
         self.device, self.why = find_device()
         if self.device == "cpu" and threads:
@@ -44,12 +55,11 @@ class TorchPolicy:
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
         self.tokenizer = AutoTokenizer.from_pretrained(weights)
-        causal = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32).to(self.device)
-        for module in causal.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-        if getattr(causal.config, "attention_dropout", 0):
-            causal.config.attention_dropout = 0.0
+        dtype, why = torch_load.choose_compute(compute, self.device)
+        self.choices.append(("compute", str(dtype).removeprefix("torch."), why))
+        if in_4bit:
+            self.choices.append(("load_in_4bit", True, "set (train.load_in_4bit)"))
+        causal = torch_load.load(weights, self.device, dtype, in_4bit=in_4bit)
         self._weights_name = weights.name
         self._about = profile.read(weights)
         self.model = self._with_adapter(causal, preset, parent)
