@@ -223,22 +223,23 @@ class TorchPolicy:
         forward: Any = self._causal.base_model
         if self._kernel is not None:
             forest = tree.grow(packed.sequences)
-            self._recompute(training and self._plan.recomputes(len(forest.ids)))
+            self._prepare_layers(len(forest.ids), training=training)
             layout = tree_attention.Layout(forest, self.device, flex=self._kernel == "flex")
             states = forward(**layout.inputs()).last_hidden_state[0]  # (S, H)
             at = tree.reply_columns(forest, packed.sequences)
         else:
             # No attention mask: padding is on the right, and a causal or sliding mask never looks there.
             ids, at = padded(packed.sequences)
-            self._recompute(training and self._plan.recomputes(ids.size))
+            self._prepare_layers(ids.size, training=training)
             states = forward(input_ids=self._tensor(ids), use_cache=False).last_hidden_state.flatten(0, 1)  # (B·S, H)
         gathered: Tensor = states[self._tensor(at)]
         return gathered
 
-    def _recompute(self, on: bool) -> None:
-        if on:
+    def _prepare_layers(self, tokens: int, *, training: bool) -> None:
+        recompute = training and self._plan.recomputes(tokens)
+        if recompute and self.device == "cpu" and self._plan.is_tight(tokens):
             give_back_at_once()
-        self.model.train(on)  # transformers checkpoints only then; every dropout is 0
+        self.model.train(recompute)  # transformers checkpoints only then; every dropout is 0
 
     def _logits(self, hidden: Tensor, packed: Packed, part: Any) -> Tensor:
         """(n, H) -> (n, V) in fp32 at the serving temperature."""
@@ -306,7 +307,7 @@ class TorchPolicy:
         plan = Plan.of(self._causal.config.get_text_config(), self.device, max_seq_len=preset.max_seq_len)
         self.choices.append(("micro_batch", plan.largest, plan.why))
         on = plan.recomputes(plan.largest)
-        self.choices.append(("gradient_checkpointing", on, f"above {plan.kept} tokens a micro-batch"))
+        self.choices.append(("gradient_checkpointing", on, f"above {plan.kept} tokens a micro-batch: {plan.kept_why}"))
         if on:
             self._causal.activation_checkpointing_enable({"use_reentrant": False})
             self._causal.enable_input_require_grads()  # else no gradient enters the first recomputed layer

@@ -91,6 +91,19 @@ def test_a_run_on_a_mixture_of_experts_trains_its_attention(tmp_path):
     assert all(".self_attn." in name for name in tensors(tmp_path / "out" / "v0001"))
 
 
+def test_recomputing_activations_changes_no_bit_of_a_run(tmp_path, model, lines, monkeypatch):
+    found = []
+    for name, comfortable in (("kept", 1 << 30), ("recomputed", 0)):
+        monkeypatch.setattr("trainer.torch_memory.COMFORTABLE", comfortable)
+        result, events = go(tiny.run_folder(tmp_path / name / "run", model, lines))
+        assert result["status"] == "passed", result["reason"]
+        (on,) = [e["value"] for e in of(events, "choice") if e["name"] == "gradient_checkpointing"]
+        assert on is (comfortable == 0)
+        found.append(tensors(tmp_path / name / "out" / "v0001"))
+    for key, tensor in found[0].items():
+        np.testing.assert_array_equal(tensor, found[1][key])
+
+
 def test_it_learns_what_was_rated(tmp_path, model, lines):
     folder = tiny.run_folder(
         tmp_path / "run", model, lines, overrides={"learning_rate": 3e-3, "passes": 4, "drift_bound": 10.0}
