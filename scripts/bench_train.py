@@ -260,7 +260,7 @@ def main() -> None:
             lambda row: keep("memory", shares(result.get("memory", {}), row | circumstances(options), tokens)),
         )
     if options.part in (None, "compute"):
-        keep("compute", formats(options, shape["reply_tokens"] // 2) | circumstances(options))
+        keep("compute", formats(options, shape["reply_tokens"] // 4) | circumstances(options))
     if options.part in (None, "packing"):
         keep("packing", speed(load(options.weights), shape["samples"], shape["prompt"]) | circumstances(options))
 
