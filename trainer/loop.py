@@ -1,7 +1,7 @@
 """One run, top to bottom: load → ℓ_old, ℓ_ref → filter → optimiser steps → gate → write.
 
 Owns the order of things. Every decision made on the way is an event with its reason. Left out on
-purpose: learning-rate decay (a run is a dozen steps), mixed precision (the ratio arithmetic must not see it), replay.
+purpose: learning-rate decay (a run is a dozen steps), replay.
 Not here: the optimiser steps (steps), the mathematics (objective), the framework (policies).
 """
 
