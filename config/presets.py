@@ -27,6 +27,7 @@ class Preset(BaseModel):
     batch: int = Field(ge=1)
     rank: int = Field(ge=1, le=1024)
     alpha: float = Field(gt=0)
+    layers: Literal["auto", "attention"]
     warmup_steps: int = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
     max_seq_len: int = Field(ge=16)

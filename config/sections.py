@@ -116,6 +116,10 @@ class Train(Section):
     """Whether a new version that is rated worse than the one before, beyond chance, is rolled back by itself."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of a run; 0 chooses by the machine."""
+    compute: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What the base model computes in during a run; auto is bfloat16 on a GPU that has it, else float32."""
+    load_in_4bit: bool = False
+    """Whether a run packs the base model into 4 bits (QLoRA): a quarter of the memory, less exact, NVIDIA GPUs only."""
     nice: int = Field(default=10, ge=0, le=19)
     """How far a run steps back for other processes; 19 is furthest."""
     adapters_dir: Annotated[UserPath | None, _unset] = None

@@ -62,6 +62,8 @@ def write(
         "baseline": baseline,
         "seed": run.id,
         "threads": train.threads,
+        "compute": train.compute,
+        "load_in_4bit": train.load_in_4bit,
         "preset": train.preset,
         "overrides": {"max_version_gap": train.max_version_gap, **train.overrides},
         "gate": settings.gate.model_dump(),

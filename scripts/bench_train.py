@@ -1,10 +1,10 @@
 """What packing saves: samples one by one against one prefix tree, and a head in chunks against a whole one.
 
-`scripts/bench_train.py [--quick] [--one-by-one N] [--part packing|memory]` writes benchmarks/train.json (`--quick`:
-train_quick.json, a shorter prompt and fewer samples, some 40 s). Forward and backward on the real small model with a
-LoRA in training, one thread; seconds are of CPU, because machines are shared. `--one-by-one N` computes only N of the
-samples singly and scales their seconds by tokens; gradients are then compared on those. Memory is measured in child
-processes, one a way of computing: the peak of the resident set over what it was after loading.
+`scripts/bench_train.py [--quick] [--part packing|compute|memory [--way WAY]]` writes benchmarks/train.json (`--quick`:
+train_quick.json, a shorter prompt and fewer samples). Forward and backward on the real small model with a LoRA in
+training, one thread; seconds are of CPU, because machines are shared. All samples are computed singly, too. Memory is
+measured in child processes, one a way of computing: the peak of the resident set over what it was after loading.
+What is measured is in the file at once, with its own date, commit and load, so parts may be measured one by one.
 """
 
 from __future__ import annotations
@@ -35,18 +35,20 @@ from scripts.bench_serve import machine  # noqa: E402
 from trainer import objective, packing, weights  # noqa: E402
 from trainer.objective import Terms  # noqa: E402
 from trainer.packing import Tokens  # noqa: E402
+from trainer.run_folder import Compute  # noqa: E402
 from trainer.torch_policy import TorchPolicy  # noqa: E402
 
 FULL = {"samples": 32, "prompt": 1500, "reply_tokens": 1024}
 QUICK = {"samples": 8, "prompt": 400, "reply_tokens": 512}
+PARTS = ("packing", "compute", "memory")
 REPLY = 48  # tokens, give or take a few
-WAYS = ("naive", "ours", "recomputed")  # of computing log-probs and their gradient; see `peak`
+WAYS = ("naive", "kept", "bf16", "ours", "tight")  # of computing log-probs and their gradient; see `peak`
 
 
-def load(spec: str | None) -> TorchPolicy:
+def load(spec: str | None, compute: Compute = "float32") -> TorchPolicy:
     """The model as a run has it, one thread; B away from 0, where half of the gradients would be 0."""
     found = weights.resolve(spec).path
-    policy = TorchPolicy(found, presets.resolve("balanced", {}), parent=None, threads=1, seed=0)
+    policy = TorchPolicy(found, presets.resolve("balanced", {}), parent=None, threads=1, seed=0, compute=compute)
     torch.manual_seed(0)
     with torch.no_grad():
         for name, parameter in policy.trained.items():
@@ -92,26 +94,21 @@ def gradient(policy: TorchPolicy) -> dict[str, torch.Tensor]:
     return found
 
 
-def speed(policy: TorchPolicy, count: int, prompt: int, singly: int) -> dict[str, Any]:
+def speed(policy: TorchPolicy, count: int, prompt: int) -> dict[str, Any]:
     """One by one and packed, the packed one in the middle, so that a busy hour slows both."""
     rows = samples(policy, count, prompt, REPLY)
     backward(policy, [Tokens(r.prompt[:64], r.reply[:8]) for r in rows[:2]], count)  # warm
     gradient(policy)
-    some = rows[:: count // singly][:singly]
     single: dict[str, torch.Tensor] = {}
     apart = 0.0
-    for n, row in enumerate(some):
-        if n == singly // 2:
+    for n, row in enumerate(rows):
+        if n == count // 2:
             together, groups = packed_seconds(policy, rows)
             packed = gradient(policy)
         apart += timed(lambda row=row: backward(policy, [row], count))  # type: ignore[misc]
         for name, one in gradient(policy).items():
             single[name] = single[name] + one if name in single else one
-    tokens_apart, tokens_some = (sum(len(r.computed) for r in those) for those in (rows, some))
-    apart *= tokens_apart / tokens_some
-    if singly < count:
-        backward(policy, some, count)
-        packed = gradient(policy)
+    tokens_apart = sum(len(r.computed) for r in rows)
     tokens = sum(packing.size([rows[i] for i in members], trees=True) for members in groups)
     gaps = [float((packed[n] - g).norm() / g.norm()) for n, g in single.items()]
     found = {
@@ -119,7 +116,6 @@ def speed(policy: TorchPolicy, count: int, prompt: int, singly: int) -> dict[str
         "prompt_tokens": prompt,
         "reply_tokens": [min(len(r.reply) for r in rows), max(len(r.reply) for r in rows)],
         "micro_batches": len(groups),
-        "computed_singly": singly,
         "tokens_one_by_one": tokens_apart,
         "tokens_packed": tokens,
         "times_fewer_tokens": round(tokens_apart / tokens, 2),
@@ -151,8 +147,8 @@ def timed(act: Callable[[], None]) -> float:
 def peak(policy: TorchPolicy, way: str, reply_tokens: int) -> dict[str, Any]:
     """MiB above the resident set after loading, of one forward and backward pass.
 
-    naive: logits of every position at once, then log-softmax. ours: the policy as it is. recomputed: with gradient
-    checkpointing, as on a machine with little memory.
+    naive: logits of every position at once, then log-softmax. kept: reply tokens only and the head in chunks, with all
+    activations. bf16: the like in bfloat16. ours: the policy as it is. tight: as it is on a machine with little memory.
     """
     rows = samples(policy, reply_tokens // 128, 32, 128 + 8)
     rows = [Tokens(r.prompt, r.reply[:128], r.temperature) for r in rows]
@@ -176,60 +172,114 @@ def peak(policy: TorchPolicy, way: str, reply_tokens: int) -> dict[str, Any]:
     }
 
 
-def memory(options: argparse.Namespace, reply_tokens: int) -> dict[str, Any]:
-    found = []
-    for way in WAYS:
+def memory(options: argparse.Namespace, reply_tokens: int, keep: Callable[[dict[str, Any]], None]) -> None:
+    """Each way is kept as soon as it is measured; `--way` measures one of them anew."""
+    for way in [options.way] if options.way else WAYS:
         command = [sys.executable, __file__, "--child", way, "--reply-tokens", str(reply_tokens)]
         command += ["--weights", options.weights] if options.weights else []
         line = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
-        found.append(json.loads(line))
-        print(f"{way}: {found[-1]['mib']} MiB over the model, {found[-1]['cpu_seconds']} s of CPU", flush=True)
-    naive = found[0]["mib"]
+        found = json.loads(line)
+        print(f"{way}: {found['mib']} MiB over the model, {found['cpu_seconds']} s of CPU", flush=True)
+        keep(found)
+
+
+def shares(part: dict[str, Any], row: dict[str, Any], reply_tokens: int) -> dict[str, Any]:
+    """The memory part with this row in it."""
+    rows = {old["way"]: old for old in part.get("ways", []) if part.get("reply_tokens") == reply_tokens}
+    rows[row["way"]] = row
+    if naive := rows.get("naive"):
+        for each in rows.values():
+            each["share_of_naive"] = round(each["mib"] / naive["mib"], 3)
+    return {"reply_tokens": reply_tokens, "ways": [rows[way] for way in WAYS if way in rows]}
+
+
+def formats(options: argparse.Namespace, reply_tokens: int) -> dict[str, Any]:
+    """bf16 beside fp32: how far log-probs of the same adapter are apart, and what a step costs. Turn by turn, so that
+    a busy hour slows both."""
+    exact, rough = load(options.weights), load(options.weights, "bfloat16")
+    rough.wear(exact.adapter())
+    rows = samples(exact, 8, 64, reply_tokens // 8)
+    packed = packing.pack(rows)
+    gaps = rough.log_probs(packed).plain - exact.log_probs(packed).plain
+    means = np.array([part.mean() for part in np.split(gaps, np.cumsum(packed.lengths)[:-1])])
+    seconds: dict[str, list[float]] = {"float32": [], "bfloat16": []}
+    for _ in range(3):
+        for name, policy in (("float32", exact), ("bfloat16", rough)):
+            seconds[name].append(timed(lambda policy=policy: backward(policy, rows[:2], 2)))  # type: ignore[misc]
+    slopes = [gradient(policy) for policy in (exact, rough)]
+    flat = [torch.cat([g.flatten() for g in each.values()]) for each in slopes]
     return {
-        "reply_tokens": reply_tokens,
-        "ways": [row | {"share_of_naive": round(row["mib"] / naive, 3)} for row in found],
+        "tokens": len(gaps),
+        "mean_gap_a_token": round(float(np.abs(gaps).mean()), 6),
+        "largest_gap": round(float(np.abs(gaps).max()), 4),
+        "mean_gap_of_a_reply_s_mean": round(float(np.abs(means).mean()), 6),
+        "gradients_cosine": round(float(torch.nn.functional.cosine_similarity(flat[0], flat[1], dim=0)), 5),
+        "cpu_seconds_a_step": {name: round(float(np.median(each)), 2) for name, each in seconds.items()},
+        "avx512_bf16": bool(torch.backends.mkldnn.is_available() and "avx512_bf16" in cpu_flags()),
     }
+
+
+def cpu_flags() -> str:
+    path = Path("/proc/cpuinfo")
+    return path.read_text() if path.exists() else ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller, in some 40 s")
     parser.add_argument("--weights", help="default: the small model")
-    parser.add_argument("--one-by-one", type=int, metavar="N", help="compute so many singly; default: all")
-    parser.add_argument("--part", choices=("packing", "memory"), help="only this one, the other stays in the JSON")
+    parser.add_argument("--part", choices=PARTS, help="only this one, the others stay in the JSON")
+    parser.add_argument("--way", choices=WAYS, help="of the memory part only this one")
     parser.add_argument("--child", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--reply-tokens", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        if options.child == "recomputed":
-            from trainer import torch_memory
+        from trainer import torch_memory
 
+        if options.child in ("kept", "bf16"):
+            torch_memory.COMFORTABLE = 1 << 50
+        if options.child == "tight":
             torch_memory.SHARE_OF_FREE_MEMORY = 0.0
-        print(json.dumps(peak(load(options.weights), options.child, options.reply_tokens)))
+        policy = load(options.weights, "bfloat16" if options.child == "bf16" else "float32")
+        print(json.dumps(peak(policy, options.child, options.reply_tokens)))
         return
 
     shape = QUICK if options.quick else FULL
-    about = machine()
-    git = ["git", "describe", "--always", "--dirty"]
     path = ROOT / "benchmarks" / ("train_quick.json" if options.quick else "train.json")
     result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    result |= {
+
+    def keep(part: str, found: dict[str, Any]) -> None:
+        result[part] = found
+        path.write_text(json.dumps(result, indent=2) + "\n")
+
+    if options.part in (None, "memory"):
+        tokens = shape["reply_tokens"]
+        memory(
+            options,
+            tokens,
+            lambda row: keep("memory", shares(result.get("memory", {}), row | circumstances(options), tokens)),
+        )
+    if options.part in (None, "compute"):
+        keep("compute", formats(options, shape["reply_tokens"] // 4) | circumstances(options))
+    if options.part in (None, "packing"):
+        keep("packing", speed(load(options.weights), shape["samples"], shape["prompt"]) | circumstances(options))
+
+
+def circumstances(options: argparse.Namespace) -> dict[str, Any]:
+    """Of a measurement: when, where, with what."""
+    git = ["git", "describe", "--always", "--dirty"]
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": about | {"threads": torch.get_num_threads()},
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        "machine": machine() | {"threads": 1},
+        "versions": versions,
         "commit": subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip(),
         "model": weights.resolve(options.weights).path.name,
     }
-    if options.part in (None, "memory"):
-        result["memory"] = memory(options, shape["reply_tokens"])
-    if options.part in (None, "packing"):
-        singly = min(options.one_by_one or shape["samples"], shape["samples"])
-        result["packing"] = speed(load(options.weights), shape["samples"], shape["prompt"], singly)
-    path.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One run, top to bottom: load → ℓ_old, ℓ_ref → filter → optimiser steps → gate → write.
 
 Owns the order of things. Every decision made on the way is an event with its reason. Left out on
-purpose: learning-rate decay (a run is a dozen steps), mixed precision (the ratio arithmetic must not see it), replay.
+purpose: learning-rate decay (a run is a dozen steps), replay.
 Not here: the optimiser steps (steps), the mathematics (objective), the framework (policies).
 """
 
@@ -20,12 +20,14 @@ from config.errors import SettingsError
 from config.presets import Preset
 from trainer import (
     adapter,
+    fitting,
     gate,
     lessons,
     momentum,
     objective,
     objective_kin,
     policies,
+    profile,
     samples,
     teacher,
     weights,
@@ -59,7 +61,7 @@ def run(folder: Path, progress: Progress, stop: Stop) -> Result:
         _run(folder, result, progress, stop)
     except NothingToLearn as end:
         result |= {"status": "empty", "reason": str(end)}
-    except (RunError, SettingsError, AdapterError, weights.WeightsError, Diverged) as error:
+    except (RunError, SettingsError, AdapterError, weights.WeightsError, profile.ProfileError, Diverged) as error:
         result |= {"status": "failed", "reason": str(error)}
     except (OSError, ValueError, RuntimeError, AssertionError) as error:  # disk, files, arrays
         result |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
@@ -80,16 +82,27 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     device, why = policies.find_device(framework)
     progress.event("start", run=spec.run, device=device, why=why)
     progress.choice("framework", framework, reason)
-    for name, value in preset.model_dump().items():
-        source = "run.json" if name in spec.overrides else f"preset {spec.preset}"
-        progress.choice(name, value, source)
 
     # load: one model load a run
     clock = Clock()
     progress.phase("load")
     found = weights.resolve(spec.weights)
+    about = profile.read(found.path)
+    progress.choice("model", str(about), about.counted)
+    preset, told = fitting.fit(preset, spec.preset, spec.overrides, about)
+    for name, choice in told.items():
+        progress.choice(name, *choice)
     parent = spec.adapters[spec.parent] if spec.parent else None
-    policy = policies.open_policy(framework, found.path, preset, parent=parent, threads=spec.threads, seed=spec.seed)
+    policy = policies.open_policy(
+        framework,
+        found.path,
+        preset,
+        parent=parent,
+        threads=spec.threads,
+        seed=spec.seed,
+        compute=spec.compute,
+        in_4bit=spec.load_in_4bit,
+    )
     for name, value, reason in policy.choices:
         progress.choice(name, value, reason)
     optimiser, why = momentum.read(parent, policy.adapter()) if parent else ({}, "a new adapter")
@@ -153,7 +166,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     progress.phase("write")
     result["metrics"] |= clock.laps
     out = folder / "rejected" if no else spec.out
-    about = {
+    manifest = {
         "run": spec.run,
         "version": spec.version,
         "parent": spec.parent,
@@ -168,7 +181,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         "preset": tries.preset.model_dump(),
         "retried": tries.why,
     }
-    adapter.write(out, partial(_save, policy), about)
+    adapter.write(out, partial(_save, policy), manifest)
     if no:
         again = " at half the rate too" if tries.why else ""
         result |= {"status": "rejected", "reason": f"The gate said no{again}: {no}.", "adapter": str(out)}

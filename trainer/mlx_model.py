@@ -18,10 +18,10 @@ from mlx_lm.utils import load_model
 from safetensors import safe_open
 
 from trainer.peft_folder import Pair
+from trainer.profile import is_router
 
 Array = Any  # mx.array
 HEAD = "lm_head"
-ROUTERS = ("gate", "router")  # linear to mlx, not to transformers: an adapter on one could not be served everywhere
 
 
 class Lora(nn.Module):  # type: ignore[misc]  # mlx is Any where it is not installed
@@ -99,7 +99,7 @@ class MlxModel:
             for path, module in self.whole.named_modules()
             if isinstance(module, (nn.Linear, nn.QuantizedLinear))
             and path != HEAD
-            and path.rsplit(".", 1)[-1] not in ROUTERS
+            and not is_router(path)  # linear to mlx, not to transformers
         }
         known = _tensor_names(weights)
         if strange := sorted(path for path in found if f"{path}.weight" not in known):
@@ -109,10 +109,6 @@ class MlxModel:
             )
         self.whole.update_modules(tree_unflatten(list(found.items())))
         return found
-
-    @property
-    def has_experts(self) -> bool:
-        return any(path.rsplit(".", 1)[-1] in ROUTERS for path, _ in self.whole.named_modules())
 
     def _refuse_unread_rope(self, raw: dict[str, Any]) -> None:
         nested = raw.get("rope_parameters") and "rope_theta" not in raw["rope_parameters"]

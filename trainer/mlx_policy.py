@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 from transformers import AutoTokenizer
 
 from config.presets import Preset
-from trainer import peft_folder
+from trainer import fitting, peft_folder, profile
 from trainer.mlx_model import Array, MlxModel
 from trainer.objective import Terms
 from trainer.packing import UNRELATED, Budget, Packed, padded
@@ -46,9 +46,7 @@ class MlxPolicy:
         self.tokenizer = AutoTokenizer.from_pretrained(weights)
         self._model = MlxModel(weights)
         self._weights_name = weights.name
-        if self._model.has_experts:
-            why = "of a mixture of experts the layers outside the experts train; with torch the experts do as well"
-            self.choices.append(("experts", False, why))
+        self._about = profile.read(weights)
         self._config = self._start(preset, parent, seed)
         self._gradient: dict[str, Array] = {}
         self._optimiser = _adamw(preset.learning_rate)
@@ -64,25 +62,30 @@ class MlxPolicy:
 
     def _start(self, preset: Preset, parent: Path | None, seed: int) -> dict[str, Any]:
         """Put on the adapter that is trained; its adapter_config.json."""
-        linears = self._model.linears
         if parent is not None:
             found = self._read(parent)
+            if self._about.mixture and (path := next(filter(profile.picks_or_is_expert, found.pairs), None)):
+                raise ValueError(f"{parent} has a LoRA on {path}, which never trains here: go on with torch, or anew.")
             self._wear(found.pairs)
             rank, alpha = found.config["r"], float(found.config["lora_alpha"])
             if (rank, alpha) != (preset.rank, preset.alpha):
                 why = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
                 self.choices.append(("rank", rank, why))
+            self.choices.append(("layers", fitting.last_names(found.pairs), "the parent adapter's"))
             self.choices.append(("start", parent.name, "warm start: its weights go on training"))
             return found.config | {"lora_dropout": 0.0}
         self.choices.append(("start", "base", "no parent: a new adapter that changes nothing yet"))
         key = mx.random.key(seed)
-        for linear in linears.values():
+        layers, why = fitting.trained_layers([*self._model.linears], preset.layers, self._about)
+        self.choices.append(("layers", fitting.last_names(layers), why))
+        for path in layers:
+            linear = self._model.linears[path]
             out, width = linear.shape
             key, now = mx.random.split(key)
             bound = 1 / math.sqrt(width)  # PEFT's kaiming_uniform with a = √5
             a = mx.random.uniform(-bound, bound, (preset.rank, width), key=now)
             linear.wear(Pair(a, mx.zeros((out, preset.rank)), preset.alpha / preset.rank))
-        return peft_folder.new_config(list(linears), rank=preset.rank, alpha=preset.alpha)
+        return peft_folder.new_config(layers, rank=preset.rank, alpha=preset.alpha)
 
     @contextlib.contextmanager
     def wearing(self, adapter: Path | None) -> Iterator[None]:

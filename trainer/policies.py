@@ -12,7 +12,7 @@ from pathlib import Path
 
 from config.presets import Preset
 from trainer.policy import Policy
-from trainer.run_folder import Framework, RunError
+from trainer.run_folder import Compute, Framework, RunError
 
 NEEDS = {"torch": ("torch", "rlproxy[train]"), "mlx": ("mlx_lm", "rlproxy[mlx]")}  # module, what to install
 
@@ -46,13 +46,26 @@ def find_device(framework: str) -> tuple[str, str]:
 
 
 def open_policy(
-    framework: str, weights: Path, preset: Preset, *, parent: Path | None, threads: int, seed: int
+    framework: str,
+    weights: Path,
+    preset: Preset,
+    *,
+    parent: Path | None,
+    threads: int,
+    seed: int,
+    compute: Compute = "auto",
+    in_4bit: bool = False,
 ) -> Policy:
     """The weights loaded, wearing the parent adapter or a new one."""
     if framework == "mlx":
+        if in_4bit or compute == "bfloat16":
+            raise RunError(
+                "MLX computes in float32, and packs nothing itself: leave train.compute and train.load_in_4bit as they "
+                "are (to train on a base of 4 bits, name one that mlx-lm has quantised)."
+            )
         from trainer.mlx_policy import MlxPolicy
 
         return MlxPolicy(weights, preset, parent=parent, seed=seed)  # its threads are OMP_NUM_THREADS
     from trainer.torch_policy import TorchPolicy
 
-    return TorchPolicy(weights, preset, parent=parent, threads=threads, seed=seed)
+    return TorchPolicy(weights, preset, parent=parent, threads=threads, seed=seed, compute=compute, in_4bit=in_4bit)

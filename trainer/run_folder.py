@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 FORMAT = 1
 Framework = Literal["auto", "torch", "mlx"]
+Compute = Literal["auto", "float32", "bfloat16"]
 
 
 class RunError(Exception):
@@ -42,6 +43,8 @@ class RunSpec:
     seed: int = 0
     threads: int = 0  # 0: as many as the environment gives
     framework: Framework = "auto"  # auto: mlx on Apple silicon where it is installed, else torch
+    compute: Compute = "auto"  # what the base model computes in
+    load_in_4bit: bool = False
     preset: str = "balanced"
     overrides: dict[str, Any] = field(default_factory=dict)
     gate: dict[str, float] = field(default_factory=dict)
@@ -70,6 +73,8 @@ def read_spec(folder: Path) -> RunSpec:
             seed=int(raw.get("seed", 0)),
             threads=int(raw.get("threads", 0)),
             framework=raw.get("framework", "auto"),
+            compute=raw.get("compute", "auto"),
+            load_in_4bit=bool(raw.get("load_in_4bit", False)),
             preset=str(raw.get("preset", "balanced")),
             overrides=dict(raw.get("overrides", {})),
             gate={name: float(value) for name, value in raw.get("gate", {}).items()},
@@ -82,6 +87,8 @@ def read_spec(folder: Path) -> RunSpec:
         raise RunError(f"{path} names version {spec.parent} as the parent but not its folder in `adapters`.")
     if spec.framework not in get_args(Framework):
         raise RunError(f"{path} asks for the framework {spec.framework!r}; there is {', '.join(get_args(Framework))}.")
+    if spec.compute not in get_args(Compute):
+        raise RunError(f"{path} asks to compute in {spec.compute!r}; there is {', '.join(get_args(Compute))}.")
     if not -1 <= spec.baseline <= 1 or spec.threads < 0:
         raise RunError(f"{path}: baseline must be within -1..1 and threads not below 0.")
     return spec

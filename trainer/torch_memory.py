@@ -17,8 +17,10 @@ import torch
 from trainer.packing import UNRELATED
 
 SHARE_OF_FREE_MEMORY = 0.6  # what training may plan with; the server beside it grows too
+COMFORTABLE = 1 << 30  # bytes of activations kept on a CPU, where other programs have the same memory
 LONGEST = 4  # sequences of max_seq_len: more in one micro-batch share no more than these do already
 HOLES = 1.4  # the resident set grows by this much more than the tensors, measured (docs/benchmarks.md)
+HOARDED = 4  # and by so much more once again where activations are recomputed, unless freed memory is given back
 M_MMAP_THRESHOLD, MMAP_ABOVE = -3, 1 << 20
 
 
@@ -26,7 +28,9 @@ M_MMAP_THRESHOLD, MMAP_ABOVE = -3, 1 << 20
 class Plan:
     largest: int  # tokens a micro-batch
     kept: int  # tokens up to which activations are kept until the backward pass
+    roomy: int  # tokens up to which freed memory may stay with the C library, which is faster
     why: str
+    kept_why: str
 
     @classmethod
     def of(cls, config: Any, device: str, *, max_seq_len: int) -> Plan:
@@ -38,14 +42,19 @@ class Plan:
         free = torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available
         room = SHARE_OF_FREE_MEMORY * free
         largest = max(UNRELATED, min(int(room / recomputed), LONGEST * max_seq_len))
+        comfortable = room if device == "cuda" else min(room, COMFORTABLE)
         why = (
             f"{free / 2**30:.1f} GiB are free, a token needs about {kept / 2**20:.2f} MiB, "
             f"{recomputed / 2**20:.2f} MiB with its activations recomputed"
         )
-        return cls(largest, int(room / kept), why)
+        kept_why = f"{comfortable / 2**30:.2g} GiB of activations are kept at most"
+        return cls(largest, int(comfortable / kept), int(room / (HOARDED * recomputed)), why, kept_why)
 
     def recomputes(self, tokens: int) -> bool:
         return tokens > self.kept
+
+    def is_tight(self, tokens: int) -> bool:
+        return tokens > self.roomy
 
 
 def give_back_at_once() -> None:

@@ -19,15 +19,17 @@ import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from config.presets import Preset
-from trainer import tree, tree_attention
+from trainer import fitting, profile, torch_load, tree, tree_attention
 from trainer.lora_files import load_tensors, save_adapter
 from trainer.objective import Terms
 from trainer.packing import Budget, Packed, padded
 from trainer.policy import LogProbs, Loss, OutOfMemory, State, Surprise, Teaching
+from trainer.run_folder import Compute
 from trainer.torch_head import by_rows, chunks, recomputed_by_rows
 from trainer.torch_memory import Plan, give_back_at_once, is_out_of_memory
 
@@ -35,7 +37,17 @@ TRAINED = "default"  # PEFT's name for the adapter in training
 
 
 class TorchPolicy:
-    def __init__(self, weights: Path, preset: Preset, *, parent: Path | None, threads: int, seed: int) -> None:
+    def __init__(
+        self,
+        weights: Path,
+        preset: Preset,
+        *,
+        parent: Path | None,
+        threads: int,
+        seed: int,
+        compute: Compute = "auto",
+        in_4bit: bool = False,
+    ) -> None:
         self.choices: list[tuple[str, Any, str]] = []
         self.device, self.why = find_device()
         if self.device == "cpu" and threads:
@@ -43,13 +55,13 @@ class TorchPolicy:
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
         self.tokenizer = AutoTokenizer.from_pretrained(weights)
-        causal = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32).to(self.device)
-        for module in causal.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-        if getattr(causal.config, "attention_dropout", 0):
-            causal.config.attention_dropout = 0.0
+        dtype, why = torch_load.choose_compute(compute, self.device)
+        self.choices.append(("compute", str(dtype).removeprefix("torch."), why))
+        if in_4bit:
+            self.choices.append(("load_in_4bit", True, "set (train.load_in_4bit)"))
+        causal = torch_load.load(weights, self.device, dtype, in_4bit=in_4bit)
         self._weights_name = weights.name
+        self._about = profile.read(weights)
         self.model = self._with_adapter(causal, preset, parent)
         self.model.eval()
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
@@ -76,19 +88,42 @@ class TorchPolicy:
                 why = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
                 self.choices.append(("rank", config.r, why))
             config.lora_dropout = 0.0
+            self._freeze_experts(model)
+            names = [n.partition(".lora_")[0] for n, p in model.named_parameters() if p.requires_grad]
+            why = "the parent adapter's" + (", without routers and experts" if self._about.mixture else "")
+            self.choices.append(("layers", fitting.last_names(names), why))
             self.choices.append(("start", parent.name, "warm start: its weights go on training"))
             return model
         self.choices.append(("start", "base", "no parent: a new adapter that changes nothing yet"))
         config = LoraConfig(
             r=preset.rank,
             lora_alpha=preset.alpha,
-            target_modules="all-linear",
+            target_modules=self._layers(causal, preset.layers),
             lora_dropout=0.0,
             bias="none",
             task_type="CAUSAL_LM",
         )
         with _peft():
-            return get_peft_model(causal, config, adapter_name=TRAINED)
+            model = get_peft_model(causal, config, adapter_name=TRAINED)
+        trained = [n for n, p in model.named_parameters() if p.requires_grad]
+        if self._about.mixture and (wrong := next(filter(profile.picks_or_is_expert, trained), None)):
+            raise RuntimeError(f"peft put a LoRA on {wrong}, which was not asked for: nothing was trained.")
+        return model
+
+    def _layers(self, causal: Any, asked: str) -> str | list[str]:
+        head = causal.get_output_embeddings()
+        linears = [n for n, m in causal.named_modules() if isinstance(m, torch.nn.Linear | Conv1D) and m is not head]
+        layers, why = fitting.trained_layers(linears, asked, self._about)
+        self.choices.append(("layers", fitting.last_names(layers), why))
+        if len(layers) == len(linears) and not self._about.mixture:
+            return "all-linear"
+        return fitting.short_names(layers, linears)
+
+    def _freeze_experts(self, model: Any) -> None:
+        """An adapter from elsewhere may be on experts too: it is worn whole, but only its other layers train."""
+        for name, parameter in model.named_parameters():
+            if self._about.mixture and profile.picks_or_is_expert(name):
+                parameter.requires_grad = False
 
     @contextlib.contextmanager
     def wearing(self, adapter: Path | None) -> Iterator[None]:
@@ -104,6 +139,7 @@ class TorchPolicy:
             yield
         finally:
             self.model.set_adapter(TRAINED)
+            self._freeze_experts(self.model)
             self.model.delete_adapter(name)
 
     # --- log-probs ---
@@ -187,22 +223,23 @@ class TorchPolicy:
         forward: Any = self._causal.base_model
         if self._kernel is not None:
             forest = tree.grow(packed.sequences)
-            self._recompute(training and self._plan.recomputes(len(forest.ids)))
+            self._prepare_layers(len(forest.ids), training=training)
             layout = tree_attention.Layout(forest, self.device, flex=self._kernel == "flex")
             states = forward(**layout.inputs()).last_hidden_state[0]  # (S, H)
             at = tree.reply_columns(forest, packed.sequences)
         else:
             # No attention mask: padding is on the right, and a causal or sliding mask never looks there.
             ids, at = padded(packed.sequences)
-            self._recompute(training and self._plan.recomputes(ids.size))
+            self._prepare_layers(ids.size, training=training)
             states = forward(input_ids=self._tensor(ids), use_cache=False).last_hidden_state.flatten(0, 1)  # (B·S, H)
         gathered: Tensor = states[self._tensor(at)]
         return gathered
 
-    def _recompute(self, on: bool) -> None:
-        if on:
+    def _prepare_layers(self, tokens: int, *, training: bool) -> None:
+        recompute = training and self._plan.recomputes(tokens)
+        if recompute and self.device == "cpu" and self._plan.is_tight(tokens):
             give_back_at_once()
-        self.model.train(on)  # transformers checkpoints only then; every dropout is 0
+        self.model.train(recompute)  # transformers checkpoints only then; every dropout is 0
 
     def _logits(self, hidden: Tensor, packed: Packed, part: Any) -> Tensor:
         """(n, H) -> (n, V) in fp32 at the serving temperature."""
@@ -270,7 +307,7 @@ class TorchPolicy:
         plan = Plan.of(self._causal.config.get_text_config(), self.device, max_seq_len=preset.max_seq_len)
         self.choices.append(("micro_batch", plan.largest, plan.why))
         on = plan.recomputes(plan.largest)
-        self.choices.append(("gradient_checkpointing", on, f"above {plan.kept} tokens a micro-batch"))
+        self.choices.append(("gradient_checkpointing", on, f"above {plan.kept} tokens a micro-batch: {plan.kept_why}"))
         if on:
             self._causal.activation_checkpointing_enable({"use_reentrant": False})
             self._causal.enable_input_require_grads()  # else no gradient enters the first recomputed layer

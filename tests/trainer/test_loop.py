@@ -9,10 +9,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.trainer import tiny
+from tests.trainer.test_profile import MIXTURES, make
 from trainer import loop, packing
 from trainer.launch import verify_adapter
 from trainer.progress import Progress, Stop, Stopped
 from trainer.torch_policy import TorchPolicy
+
+DENSE = "dense: every linear layer but the head"
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,44 @@ def test_a_run_leaves_an_adapter_that_verifies(tmp_path, model, lines):
     assert all(e["why"] for e in of(events, "choice"))
     assert events[-1] == {"event": "end", "status": "passed", "reason": result["reason"]}
     assert [json.loads(x) for x in (folder / "progress.jsonl").read_text().splitlines()] == events
+
+
+def test_a_run_says_what_model_it_has_and_what_follows(tmp_path, model, lines):
+    _, events = go(tiny.run_folder(tmp_path / "run", model, lines))
+    told = {e["name"]: (e["value"], e["why"]) for e in of(events, "choice")}
+    assert told["model"] == ("llama, dense, 90.6 K parameters", "counted in the headers of its safetensors")
+    assert told["layers"] == ("down_proj gate_proj k_proj o_proj q_proj up_proj v_proj", DENSE)
+    assert told["learning_rate"] == (2e-4, "set in run.json (train.overrides); this model would get 0.001")
+    assert told["kl_ref"] == (0.05, "preset balanced")
+
+
+def test_a_run_on_a_mixture_of_experts_trains_its_attention(tmp_path):
+    moe = tmp_path / "moe"
+    make(moe, "Mixtral", initializer_range=0.2, **MIXTURES["Mixtral"])
+    tiny.tokenizer().save_pretrained(moe)
+    folder = tiny.run_folder(tmp_path / "run", moe, tiny.sample_lines(moe))
+    result, events = go(folder)
+    assert result["status"] == "passed", result["reason"]
+    told = {e["name"]: (e["value"], e["why"]) for e in of(events, "choice")}
+    assert told["layers"][0] == "k_proj o_proj q_proj v_proj"
+    assert told["kl_ref"][0] == 0.025
+    assert told["rank"][1] == "set in run.json (train.overrides); this model would get 24"
+    manifest = verify_adapter(tmp_path / "out" / "v0001")
+    assert (manifest["preset"]["kl_ref"], manifest["preset"]["rank"]) == (0.025, 4)
+    assert all(".self_attn." in name for name in tensors(tmp_path / "out" / "v0001"))
+
+
+def test_recomputing_activations_changes_no_bit_of_a_run(tmp_path, model, lines, monkeypatch):
+    found = []
+    for name, comfortable in (("kept", 1 << 30), ("recomputed", 0)):
+        monkeypatch.setattr("trainer.torch_memory.COMFORTABLE", comfortable)
+        result, events = go(tiny.run_folder(tmp_path / name / "run", model, lines))
+        assert result["status"] == "passed", result["reason"]
+        (on,) = [e["value"] for e in of(events, "choice") if e["name"] == "gradient_checkpointing"]
+        assert on is (comfortable == 0)
+        found.append(tensors(tmp_path / name / "out" / "v0001"))
+    for key, tensor in found[0].items():
+        np.testing.assert_array_equal(tensor, found[1][key])
 
 
 def test_it_learns_what_was_rated(tmp_path, model, lines):

@@ -4,7 +4,7 @@ import torch
 
 from tests.trainer import tiny
 from trainer.packing import UNRELATED
-from trainer.torch_memory import SHARE_OF_FREE_MEMORY, Plan, is_out_of_memory
+from trainer.torch_memory import COMFORTABLE, Plan, is_out_of_memory
 
 
 class Config:
@@ -21,10 +21,19 @@ def test_a_small_machine_recomputes_earlier_and_takes_less_at_once(monkeypatch):
         free(monkeypatch, gigabytes << 30)
         plans.append(Plan.of(Config, "cpu", max_seq_len=4096))
     assert [p.kept for p in plans] == sorted(p.kept for p in plans)
+    assert [p.roomy for p in plans] == sorted(p.roomy for p in plans)
+    assert plans[0].is_tight(plans[0].largest) and not plans[2].is_tight(plans[2].largest)
     assert plans[0].largest < plans[1].largest == plans[2].largest == 4 * 4096
     assert plans[0].recomputes(plans[0].largest)
-    assert not plans[2].recomputes(plans[2].largest)
     assert not plans[0].recomputes(plans[0].kept)
+
+
+def test_on_a_cpu_no_more_than_is_comfortable_is_kept_however_much_is_free(monkeypatch):
+    free(monkeypatch, 128 << 30)
+    plan = Plan.of(Config, "cpu", max_seq_len=4096)
+    assert 300 < plan.kept < 450  # of SmolLM2's tokens in a GiB
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (128 << 30, 128 << 30))
+    assert not (gpu := Plan.of(Config, "cuda", max_seq_len=4096)).recomputes(gpu.largest)
 
 
 def test_without_memory_one_sequence_still_gets_its_try(monkeypatch):
@@ -48,7 +57,7 @@ def test_the_estimate_is_above_what_is_kept_and_not_far_above(tmp_path, monkeypa
         policy._causal.base_model(input_ids=ids, use_cache=False)
     weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
     each = sum(size for at, (size, _) in kept.items() if at not in weights) / ids.numel()
-    estimate = SHARE_OF_FREE_MEMORY * (8 << 30) / policy._plan.kept
+    estimate = COMFORTABLE / policy._plan.kept
     assert each < estimate < 2.5 * each
 
 
