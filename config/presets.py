@@ -42,6 +42,7 @@ class Preset(BaseModel):
     advantage_clip: float = Field(gt=0)
     weight_good: float = Field(ge=0)
     balance: bool
+    likely: float = Field(gt=0, le=1)
     guard_high: float = Field(ge=1)
     guard_low: float = Field(gt=0, le=1)
     w_rl: float = Field(ge=0)

@@ -36,6 +36,7 @@ VARIANT: dict[str, float] = {
     "good": 1.0,  # else: the weight of good ones
     "bad": 1.0,  # the weight of bad ones; 0 leaves them out
     "kept": 0,  # the optimiser's state goes on from round to round
+    "likely": 1,  # a disliked reply's token that was likelier than this is not pushed down
     "guard": GUARD,
 }
 
@@ -113,7 +114,9 @@ def train(chat: Chat, replies: list[Tokens], good: list[bool], v: dict[str, floa
                 old=np.concatenate([old[i] for i in part]),
                 ref=np.concatenate([ref[i] for i in part]),
                 keep=np.ones(sum(lengths)),
-                advantage=np.repeat([made[i] for i in part], lengths),
+                advantage=np.concatenate(
+                    [objective.spared(np.full(len(old[i]), made[i]), old[i], v["likely"]) for i in part]
+                ),
                 share=np.repeat([1 / (n * len(indices)) for n in lengths], lengths),
             )
             for name, value in policy.backward(packing.pack([used[i] for i in part]), terms, loss).items():

@@ -121,18 +121,20 @@ def prepare(
         preset, spec, samples, old, behaviour, calibration, old_calibration, lessons.metrics, progress
     )
     teaching_of = taught.teaching if preset.match == "distribution" else {}
-    # What should have been said instead is known there: pushing away from what was said as well only does harm.
-    advantages = [
-        0.0 if sample.rating in teaching_of else value
-        for sample, value in zip(samples, _advantages(spec, preset, samples), strict=True)
-    ]
-    if preset.balance and preset.objective not in ("grpo", "kto"):  # which have balances of their own
+    advantages = _advantages(spec, preset, samples)
+    compared = preset.objective not in ("grpo", "kto")  # which have balances of their own
+    if preset.balance and compared:
         advantages = objective.balanced(advantages)
+    # What should have been said instead is known there: pushing away from what was said as well only does harm.
+    advantages = [0.0 if s.rating in teaching_of else a for s, a in zip(samples, advantages, strict=True)]
     pulls = _pulls(preset, samples, old, taught, score, parent)
     for at, (sample, now, base, was) in enumerate(zip(samples, old, ref, behaviour, strict=True)):
         verdict = objective.verdict(
             now.sampled, was, token_low=preset.token_low, token_high=preset.token_high, band=band
         )
+        advantage = np.full(len(now.plain), advantages[at])
+        if compared:
+            advantage = objective.spared(advantage, now.plain, preset.likely)
         lesson = Lesson(
             sample,
             sample.tokens,
@@ -140,7 +142,7 @@ def prepare(
             base.plain,
             was,
             np.isfinite(was) if preset.objective in UNFILTERED else verdict.keep,
-            advantages[at] + pulls.get(sample.rating, np.zeros(len(now.plain))),
+            advantage + pulls.get(sample.rating, np.zeros(len(now.plain))),
             own=preset.objective != "kto",
             teaching=teaching_of.get(sample.rating),
         )

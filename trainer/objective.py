@@ -51,6 +51,16 @@ def balanced(advantages: Sequence[float], *, most: float = 3.0) -> list[float]:
     return [a * factors[a > 0] for a in advantages]
 
 
+def spared(advantage: Floats, old: Floats, likely: float) -> Floats:
+    """The advantages (T,) of one reply, 0 at the tokens of a disliked one that the policy gave more than `likely`.
+
+    Those are grammar more than taste, and pushing them down flattens the model everywhere: it lost its sense before it
+    lost the habit (docs/training-log.md). What was a choice among several is pushed down as before.
+    """
+    kept: Floats = np.where((advantage < 0) & (old > math.log(likely)), 0.0, advantage)
+    return kept
+
+
 def ema(baseline: float, rewards: Sequence[float], decay: float) -> float:
     """The baseline after these rewards, in order. It starts at 0, which stands for 1/(1 − decay) neutral ones."""
     for reward in rewards:
