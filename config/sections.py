@@ -99,7 +99,7 @@ class Train(Section):
     max_samples: int = Field(default=256, ge=1, le=10_000)
     """Most samples in one run; the newest are taken."""
     held_share: float = Field(default=0.125, ge=0, le=0.5)
-    """Share of the samples kept back for the gate."""
+    """Share of 32 samples kept back for the gate; of fewer less, of more up to twice as much, at most half."""
     max_version_gap: int = Field(default=8, ge=0)
     """Versions a completion may be away from the live one and still train."""
     preset: str = "balanced"

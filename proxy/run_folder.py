@@ -18,6 +18,7 @@ from config.sections import Train
 from config.settings import Settings
 from proxy.conversations import as_chat
 from proxy.rewards import worth
+from store.learning import why_held
 from store.records import BASE, Completion, Message, Moments, Run, Sample
 
 FORMAT = 1
@@ -65,6 +66,7 @@ def write(
         "preset": train.preset,
         "overrides": {"max_version_gap": train.max_version_gap, **train.overrides},
         "gate": settings.gate.model_dump(),
+        "choices": [{"name": "held", "value": run.held, "why": why_held(run.held, run.samples, train.held_share)}],
     }
     _write(folder / "run.json", [order])
 

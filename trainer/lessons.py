@@ -28,7 +28,9 @@ from trainer.samples import Sample, Template, Unusable
 from trainer.teacher import Taught
 
 CALIBRATION_ENOUGH = 1000  # more only cost time: σ is then known to 2 %
-HELD_EACH = 8  # liked and disliked held-back samples that the gate looks at, newest first: each costs two passes
+# Liked and disliked held-back samples that the gate looks at, newest first: each costs two passes. Where many train
+# more are held back, and the gate looks at as many as an eighth of what trains: it stays a small part of the run.
+HELD_EACH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +265,8 @@ def log_probs(policy: Policy, sequences: Sequence[Tokens], *, who: str, cache: P
 
 def _held(samples: Sequence[Sample]) -> list[Sample]:
     back = [s for s in samples if s.held]
-    liked = [s for s in back if s.reward > 0][:HELD_EACH]
-    return liked + [s for s in back if s.reward < 0][:HELD_EACH]
+    each = max(HELD_EACH, (len(samples) - len(back)) // 8)
+    return [s for s in back if s.reward > 0][:each] + [s for s in back if s.reward < 0][:each]
 
 
 def _eligible(sample: Sample, spec: RunSpec, preset: Preset, lessons: Lessons) -> bool:

@@ -83,6 +83,8 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     for name, value in preset.model_dump().items():
         source = "run.json" if name in spec.overrides else f"preset {spec.preset}"
         progress.choice(name, value, source)
+    for made in spec.choices:
+        progress.choice(**made)
 
     # load: one model load a run
     clock = Clock()

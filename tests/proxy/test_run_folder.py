@@ -84,8 +84,8 @@ async def test_normalised_looks_at_all_ratings_so_far(proxy: Proxy) -> None:
 async def test_a_completion_on_both_sides_of_the_gate_trains(proxy: Proxy) -> None:
     """Held back once, rated again by somebody else: the gate of that run is not asked about it."""
     await proxy.stop()
-    await proxy.start(train__start_at=8, train__held_share=0.5)
-    await rated(proxy, 8)
+    await proxy.start(train__start_at=16, train__held_share=0.5)
+    await rated(proxy, 16)
     await until(proxy, live=1)
     held = [line["completion"] for line in lines_of(proxy, 1) if line["split"] == "held"]
     assert held
@@ -95,3 +95,14 @@ async def test_a_completion_on_both_sides_of_the_gate_trains(proxy: Proxy) -> No
     lines = [line for line in lines_of(proxy, 2) if line["completion"] == held[0]]
     assert [line["split"] for line in lines] == ["train"]
     assert {line["completion"] for line in lines_of(proxy, 2) if line["split"] == "held"} == set(held[1:])
+
+
+async def test_how_many_are_held_back_is_said_with_the_reason(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__start_at=16)
+    await rated(proxy, 16)
+    await until(proxy, live=1)
+    (made,) = json.loads((proxy.launcher.started[0] / "run.json").read_text())["choices"]
+    held = [line for line in lines_of(proxy, 1) if line["split"] == "held"]
+    assert (made["name"], made["value"]) == ("held", len(held))
+    assert "of 16 samples" in made["why"] and "train.held_share = 0.125" in made["why"]

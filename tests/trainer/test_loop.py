@@ -337,6 +337,7 @@ def test_a_second_try_goes_on_where_it_was_stopped(tmp_path, model, lines, borde
         ({"gate": {"margins": 1}}, "margins"),
         ({"baseline": 3}, "baseline"),
         ({"out": None}, "wrong"),
+        ({"choices": [{"name": "held"}]}, "value"),
     ],
 )
 def test_an_order_that_cannot_be_followed_fails_with_the_reason(tmp_path, model, lines, spec, why):
