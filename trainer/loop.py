@@ -299,7 +299,4 @@ def _why_nothing(learned: Lessons) -> str:
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
-    kept = asdict(outcome)
-    if kept["reason"] is None:
-        del kept["reason"]
-    return kept
+    return {name: value for name, value in asdict(outcome).items() if value or name not in ("reason", "flags")}

@@ -427,3 +427,81 @@ def test_the_band_is_calibrated_on_unrated_completions(tmp_path, model, lines):
     assert result["metrics"]["acceptance_fresh"] > 0.9
     reasons = [e["why"] for e in of(events, "choice") if e["name"] == "band"]
     assert any("unrated completions" in why for why in reasons)
+
+
+def conversation(line, model, turns=3):
+    """The line as the last turn of a longer conversation, as captured from the base model."""
+    served = tiny.policy(model)
+    template = loop.samples.Template(served.tokenizer)
+    older = [{"role": role, "content": f"{n} {role}"} for n in range(turns) for role in ("user", "assistant")]
+    messages = [{"role": "system", "content": "Be kind."}, *older, *line["messages"]]
+    tokens = packing.Tokens(template.prompt(messages), tuple(line["token_ids"]), 0.8)
+    logprobs = served.log_probs(packing.pack([tokens])).sampled.tolist()
+    return line | {"messages": messages, "prompt_token_ids": list(tokens.prompt), "logprobs": logprobs}
+
+
+def test_samples_longer_than_max_seq_len_train_without_their_oldest_turns(tmp_path, model, lines):
+    long = [conversation(line, model) for line in lines]
+    longest = max(len(x["prompt_token_ids"]) + len(x["token_ids"]) for x in long)
+    folder = tiny.run_folder(tmp_path / "run", model, long, overrides={"max_seq_len": longest - 40})
+    result, events = go(folder)
+    assert result["status"] == "passed", result
+    trained = {rating: o for rating, o in result["samples"].items() if o["used"]}
+    assert trained
+    assert all("shortened" in o["flags"] for o in result["samples"].values())
+    assert sorted(trained) == verify_adapter(tmp_path / "out" / "v0001")["recomputed"]
+    assert any("without their oldest turns" in e["message"] for e in of(events, "warning"))
+    # Of the tokens that the cut made twice or half as likely none trains.
+    served, template = tiny.policy(model), loop.samples.Template(tiny.tokenizer())
+    cut, _ = loop.samples.load(folder / "samples.jsonl", template, max_seq_len=longest - 40)
+    for sample in cut:
+        if sample.rating in trained:
+            x = served.log_probs(packing.pack([sample.tokens])).sampled - sample.captured
+            expected = int((np.abs(x) <= np.log(2)).sum())
+            assert abs(trained[sample.rating]["accepted"] - expected) <= 1  # rounding at the bound
+    assert sum(o["accepted"] for o in trained.values()) < sum(o["tokens"] for o in trained.values())
+
+
+def test_a_sample_of_which_no_turn_can_go_is_left_out_by_name(tmp_path, model, lines):
+    lines = [*lines, lines[0] | {"rating": "rt-long", "prompt_token_ids": [5] * 400}]
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides={"max_seq_len": 100}))
+    assert result["status"] == "passed", result
+    assert result["samples"]["rt-long"]["cause"] == "too-long"
+    assert any("rt-long cannot be used" in e["message"] for e in of(events, "warning"))
+
+
+def with_reply(line, reply, **changes):
+    return line | {"token_ids": reply, "logprobs": [-0.1] * len(reply)} | changes
+
+
+FLAWED = {"empty": [2], "looping": [40, 41] * 12}
+
+
+@pytest.mark.parametrize("flaw", FLAWED)
+def test_a_flawed_reply_is_not_imitated_but_may_be_unlearned(tmp_path, model, lines, flaw):
+    train = [line for line in lines if line["split"] == "train"]
+    liked, disliked = (next(x for x in train if x["reward"] == sign) for sign in (1.0, -1.0))
+    odd = {
+        liked["rating"]: with_reply(liked, FLAWED[flaw], finish_reason="stop"),
+        disliked["rating"]: with_reply(disliked, FLAWED[flaw], finish_reason="stop"),
+    }
+    changed = [odd.get(line["rating"], line) for line in lines]
+    result, events = go(tiny.run_folder(tmp_path / "run", model, changed, overrides={"band": "off", "token_low": 1e-9}))
+    assert result["status"] == "passed", result
+    good, bad = result["samples"][liked["rating"]], result["samples"][disliked["rating"]]
+    assert (good["used"], good["cause"], good["accepted"], good["flags"]) == (False, flaw, 0, [flaw])
+    assert (bad["used"], bad["cause"], bad["flags"]) == (True, None, [flaw])
+    assert any("not imitated" in e["message"] for e in of(events, "warning"))
+    assert liked["rating"] not in verify_adapter(tmp_path / "out" / "v0001")["samples"]
+
+
+def test_a_truncated_reply_trains_as_it_was_rated(tmp_path, model, lines):
+    cut = [line | {"finish_reason": ("length", None)[i % 2]} for i, line in enumerate(lines)]
+    whole = [line | {"finish_reason": "stop"} for line in lines]
+    result, _ = go(tiny.run_folder(tmp_path / "a" / "run", model, cut))
+    other, _ = go(tiny.run_folder(tmp_path / "b" / "run", model, whole))
+    assert {tuple(o["flags"]) for o in result["samples"].values()} == {("truncated",), ("broken-off",)}
+    assert all("flags" not in o for o in other["samples"].values())
+    one, same = tensors(tmp_path / "a" / "out" / "v0001"), tensors(tmp_path / "b" / "out" / "v0001")
+    for name in one:
+        np.testing.assert_array_equal(one[name], same[name])
