@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import structlog
 
+from config import presets
 from config.settings import Settings
 from proxy import run_folder
 from proxy.backends.base import Backend
@@ -263,12 +264,15 @@ class Learner:
         weights = self._weights()
         assert weights is not None, "due() has checked it"
         calibration = await self._store.unrated(version=run.parent, limit=self._settings.train.calibration)
+        train = self._settings.train
+        again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
         adapters = {a.version: a.path for a in await self._store.adapters()}
         await asyncio.to_thread(
             run_folder.write,
             run,
             await self._store.run_samples(run.id),
             await self._store.recent_held(HELD_BEFORE),
+            await self._store.earlier(run, max_version_gap=train.max_version_gap, each=again) if again else (),
             calibration,
             settings=self._settings,
             weights=weights,

@@ -28,6 +28,7 @@ def write(
     run: Run,
     samples: Sequence[Sample],
     held_before: Sequence[Sample],
+    earlier: Sequence[Sample],
     calibration: Sequence[Completion],
     *,
     settings: Settings,
@@ -39,18 +40,20 @@ def write(
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
 
-    `held_before` are held-back samples of earlier runs: the gate sees them again. Raises OSError (disk full).
+    `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier` trained in those: the
+    trainer may choose among them what trains once more. Raises OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     train = settings.train
     now = _by_completion(samples)
     before = {id: group for id, group in _by_completion(held_before).items() if id not in now}
-    lines = [_sample(group, train, moments, held=group[0].held) for group in now.values()]
-    lines += [_sample(group, train, moments, held=True) for group in before.values()]
+    lines = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
+    lines += [_sample(group, train, moments, "held") for group in before.values()]
+    lines += [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
     _write(folder / "samples.jsonl", lines)
     _write(folder / "calibration.jsonl", [_completion(c, ()) for c in calibration])
-    used = {s.completion.new.version for s in samples} | {run.parent}
+    used = {s.completion.new.version for s in (*samples, *earlier)} | {run.parent}
     order = {
         "format": FORMAT,
         "run": run.id,
@@ -109,7 +112,7 @@ def _by_completion(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
     return groups
 
 
-def _sample(group: Sequence[Sample], train: Train, moments: Moments, *, held: bool) -> dict[str, Any]:
+def _sample(group: Sequence[Sample], train: Train, moments: Moments, split: str) -> dict[str, Any]:
     completion = group[0].completion
     found = worth(
         [sample.rating for sample in group],
@@ -121,7 +124,7 @@ def _sample(group: Sequence[Sample], train: Train, moments: Moments, *, held: bo
     return {
         "rating": found.ratings[0],
         "ratings": found.ratings,
-        "split": "held" if held else "train",
+        "split": split,
         "reward": found.reward,
         "weight": found.weight,
         "human": True,

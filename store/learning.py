@@ -203,6 +203,22 @@ async def recent_held(reader: Reader, limit: int) -> list[Sample]:
     return await _samples(reader, rows)
 
 
+async def earlier(reader: Reader, run_id: int, live: int, max_version_gap: int, each: int) -> list[Sample]:
+    """What earlier runs trained on and this one may once more: good and bad ones, of the newest versions first."""
+    found: list[sqlite3.Row] = []
+    for sign in (1, -1):
+        found += await reader.rows(
+            f"""SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
+            CROSS JOIN ratings r ON r.id = s.rating_id CROSS JOIN completions c ON c.id = r.completion_id
+            WHERE u.status = 'done' AND s.split = 'train' AND r.live = 1 AND r.value * :sign > 0 AND {NEAR}
+            AND NOT EXISTS (SELECT 1 FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
+                            WHERE t.run_id = :run AND x.completion_id = r.completion_id)
+            ORDER BY c.version DESC, r.seq DESC LIMIT :each""",  # noqa: S608  constants of this module
+            {"run": run_id, "sign": sign, "live": live, "gap": max_version_gap, "each": each},
+        )
+    return await _samples(reader, found)
+
+
 async def _samples(reader: Reader, rows: Iterable[sqlite3.Row]) -> list[Sample]:
     rated = [(to_rating(row), row["split"] == "held") for row in rows]
     whole = await completions.load(reader, [rating.completion_id for rating, _ in rated])

@@ -1,7 +1,7 @@
 """One run, top to bottom: load → ℓ_old, ℓ_ref → filter → optimiser steps → gate → write.
 
 Owns the order of things. Every decision made on the way is an event with its reason. Left out on
-purpose: learning-rate decay (a run is a dozen steps), mixed precision (the ratio arithmetic must not see it), replay.
+purpose: learning-rate decay (a run is a dozen steps) and mixed precision (the ratio arithmetic must not see it).
 Not here: the optimiser steps (steps), the mathematics (objective), the framework (policies).
 """
 
@@ -26,6 +26,7 @@ from trainer import (
     objective,
     objective_kin,
     policies,
+    replay,
     samples,
     teacher,
     weights,
@@ -102,6 +103,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     calibration = samples.load_calibration(
         folder / "calibration.jsonl", template, version=spec.parent, max_seq_len=preset.max_seq_len
     )
+    loaded = replay.choose(loaded, spec, preset, progress)
     preset = _heed(preset, [s for s in loaded if not s.held], progress)
     clock.lap("load")
 
@@ -122,8 +124,10 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     result["metrics"] = metrics_of(learned.metrics)
     teaching = [lesson for lesson in learned.train if lesson.teaches]
-    if not teaching:
-        raise NothingToLearn(_why_nothing(learned))
+    repeated = {s.rating for s in loaded if s.replayed}
+    if all(lesson.sample.replayed for lesson in teaching):
+        new = [outcome for rating, outcome in learned.outcomes.items() if rating not in repeated]
+        raise NothingToLearn(_why_nothing(new))
     start = policy.adapter()
     clock.lap("old")
 
@@ -143,6 +147,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     used = {lesson.sample.rating for lesson in trained.lessons}
     for rating in used:
         learned.outcomes[rating].used = True
+    again, used = used & repeated, used - repeated
     rewards = [s.reward for s in loaded if s.rating in used]
     result["seconds_before"] = trained.seconds_before
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
@@ -162,7 +167,8 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         "weights": spec.weights,
         "objective": preset.objective,
         "samples": sorted(used),
-        "recomputed": sorted(r for r in used if not learned.outcomes[r].exact),
+        "replayed": sorted(again),
+        "recomputed": sorted(r for r in used | again if not learned.outcomes[r].exact),
         "baseline": spec.baseline,
         "metrics": result["metrics"],
         "gate": result["gate"],
@@ -171,14 +177,14 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     }
     adapter.write(out, partial(_save, policy), about)
     if no:
-        again = " at half the rate too" if tries.why else ""
-        result |= {"status": "rejected", "reason": f"The gate said no{again}: {no}.", "adapter": str(out)}
+        too = " at half the rate too" if tries.why else ""
+        result |= {"status": "rejected", "reason": f"The gate said no{too}: {no}.", "adapter": str(out)}
         return
     result["baseline_after"] = round(objective.ema(spec.baseline, rewards, preset.ema_decay), 9)
-    steps, count = int(trained.metrics["steps"]), len(used)
-    reason = f"{steps} steps on {count} samples passed the gate."
-    if trained.early:
-        reason = f"{steps} steps on {count} samples, {trained.early}; it passed the gate."
+    what = f"{int(trained.metrics['steps'])} steps on {len(used)} samples"
+    if again:
+        what += f" and {len(again)} of earlier runs"
+    reason = f"{what}, {trained.early}; it passed the gate." if trained.early else f"{what} passed the gate."
     if tries.why:
         reason += f" At half the rate, for at the full one {tries.why}."
     result |= {"status": "passed", "reason": reason, "adapter": str(out)}
@@ -287,15 +293,15 @@ def _heed(preset: Preset, training: Sequence[Sample], progress: Progress) -> Pre
     return preset
 
 
-def _why_nothing(learned: Lessons) -> str:
+def _why_nothing(outcomes: Sequence[Outcome]) -> str:
     causes: dict[str, int] = {}
-    for outcome in learned.outcomes.values():
+    for outcome in outcomes:
         cause = outcome.cause or "with an advantage of 0"
         causes[cause] = causes.get(cause, 0) + 1
     if not causes:
         return "The run has no samples to train on."
     told = ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
-    return f"Nothing to learn from in {len(learned.outcomes)} samples: {told}."
+    return f"Nothing to learn from in {len(outcomes)} samples: {told}."
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

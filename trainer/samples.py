@@ -26,6 +26,7 @@ from trainer.turns import Chat
 # Servers write −9999 (or lower) where they have no log-prob; no token that was really sampled comes near it.
 PLACEHOLDER = -1000.0
 ROUNDING = 1e-3  # a log-prob of 0 may come back as 0.0004 from a half-precision server
+SPLITS = ("train", "held", "replay")
 HINT_TOKENS = 32  # what the teacher puts around a comment
 PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
 
@@ -54,6 +55,7 @@ class Sample:
     correction: str | None = None
     flags: tuple[Flag, ...] = ()
     captured: Floats | None = None  # (T,) ℓ_β under the whole prompt, where the prompt is shortened
+    replayed: bool = False  # an earlier run trained on it
 
     @property
     def exact(self) -> bool:
@@ -164,8 +166,8 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
     version = line.get("version")
     if not isinstance(version, int) or version < 0:
         raise BadLine(f"version {version!r} is not a version number")
-    if line.get("split", "train") not in ("train", "held"):
-        raise BadLine(f"split {line.get('split')!r} is neither train nor held")
+    if line.get("split", "train") not in SPLITS:
+        raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
     tokens, behaviour = _exact(line, template) if line.get("exact") is True else (_rendered(line, template), None)
     flags = sanity.flags(tokens.reply, template.text(tokens.reply), line.get("finish_reason"))
     sample = Sample(
@@ -182,6 +184,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         comment=_said(line, "comment"),
         correction=_said(line, "correction"),
         flags=flags,
+        replayed=line.get("split") == "replay",
     )
     return sample if len(tokens) <= max_seq_len else _shortened(sample, template, max_seq_len)
 

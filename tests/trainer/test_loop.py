@@ -505,3 +505,38 @@ def test_a_truncated_reply_trains_as_it_was_rated(tmp_path, model, lines):
     one, same = tensors(tmp_path / "a" / "out" / "v0001"), tensors(tmp_path / "b" / "out" / "v0001")
     for name in one:
         np.testing.assert_array_equal(one[name], same[name])
+
+
+REPLAY = {"overrides": {"replay_ratio": 0.5, "band": "off"}}
+
+
+def test_samples_of_earlier_runs_train_again_and_are_no_new_ratings(tmp_path, model, lines, first):
+    fresh = tiny.sample_lines(model, version=1, adapter=first, seed=5)
+    earlier = [line | {"split": "replay"} for line in lines if line["split"] == "train"]
+    result, events = second(tmp_path / "a", model, fresh + earlier, first, **REPLAY)
+    assert result["status"] == "passed", result
+    manifest = verify_adapter(tmp_path / "a" / "v0002")
+    new = [line for line in fresh if line["split"] == "train"]
+    assert manifest["samples"] == sorted(line["rating"] for line in new)
+    assert len(manifest["replayed"]) > 0 and set(manifest["replayed"]) <= {line["rating"] for line in earlier}
+    assert f"10 samples and {len(manifest['replayed'])} of earlier runs" in result["reason"]
+    assert result["baseline_after"] == pytest.approx(loop.objective.ema(0.0, [x["reward"] for x in new], 0.99))
+    (made,) = [e for e in of(events, "choice") if e["name"] == "replayed"]
+    assert made["value"] == 10
+    # Compared with the version that wrote them: some of their tokens have drifted out of the bounds, no fresh one has.
+    again = [result["samples"][line["rating"]] for line in earlier]
+    assert sum(o["accepted"] for o in again) < sum(o["tokens"] for o in again)
+    assert result["metrics"]["acceptance_fresh"] == 1
+
+    off, _ = second(tmp_path / "b", model, fresh + earlier, first)
+    alone, _ = second(tmp_path / "c", model, fresh, first)
+    assert off["samples"].keys() == alone["samples"].keys()
+    assert off["gate"] == alone["gate"] and off["reason"] == alone["reason"]
+
+
+def test_without_anything_new_nothing_is_replayed(tmp_path, model, lines, first):
+    earlier = [line | {"split": "replay"} for line in lines if line["split"] == "train"]
+    fresh = [line | {"reward": 0.0} for line in tiny.sample_lines(model, version=1, adapter=first, seed=5)]
+    result, _ = second(tmp_path, model, fresh + earlier, first, **REPLAY)
+    assert result["status"] == "empty"
+    assert "in 10 samples: 10 with an advantage of 0" in result["reason"]
