@@ -114,6 +114,8 @@ class Train(Section):
     """Weights of raters by name, above 0 and at most 10; one that is not named has 1."""
     watch: bool = True
     """Whether a new version that is rated worse than the one before, beyond chance, is rolled back by itself."""
+    tensorboard: bool = False
+    """Whether runs write scalars for TensorBoard, to HOME/tensorboard/run-N; needs the tensorboard extra."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of a run; 0 chooses by the machine."""
     nice: int = Field(default=10, ge=0, le=19)

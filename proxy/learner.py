@@ -166,7 +166,7 @@ class Learner:
             return Due(False, "training is off (train.enabled = false)")
         if not self._backend.capabilities.adapters:
             return Due(False, self._backend.capabilities.why_not)
-        if (lacks := self._launcher.available()) is not None:
+        if (lacks := self._launcher.available(tensorboard=train.tensorboard)) is not None:
             return Due(False, lacks)
         if self._weights() is None:
             return Due(False, "train.weights does not say where the model's weights are")
@@ -335,6 +335,8 @@ class Learner:
             if self.paused or self._stopping:  # said while the process was starting
                 await job.terminate()
             async for event in job.events():
+                if event.get("event") == "phase":
+                    self.progress.pop("step", None)  # it was of the phase before
                 self.progress[event.get("event", "")] = event
                 self._events.emit("run", **{**event, "run": run.id})
             return await job.wait()

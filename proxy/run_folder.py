@@ -6,6 +6,7 @@ A completion is one line, whatever the number of its raters; what they are worth
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +70,7 @@ def write(
         "preset": train.preset,
         "overrides": {"max_version_gap": train.max_version_gap, **train.overrides},
         "gate": settings.gate.model_dump(),
+        "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
         "choices": [{"name": "held", "value": run.held, "why": why_held(run.held, run.samples, train.held_share)}],
     }
     _write(folder / "run.json", [order])
@@ -93,6 +95,16 @@ def result(folder: Path) -> dict[str, Any] | None:
     except (OSError, orjson.JSONDecodeError):
         return None
     return found if isinstance(found, dict) and "status" in found else None
+
+
+def progress(folder: Path) -> list[dict[str, Any]]:
+    """What the trainer said on the way; empty where it has not begun. A line that it is writing is passed over."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in (folder / "progress.jsonl").read_bytes().splitlines():
+            with contextlib.suppress(orjson.JSONDecodeError):
+                found.append(orjson.loads(line))
+    return [event for event in found if isinstance(event, dict)]
 
 
 def tidy(folder: Path) -> None:

@@ -97,7 +97,7 @@ def advantages(good: list[bool], v: dict[str, float]) -> list[float]:
 def train(
     chat: Chat, rated: list[Rated], earlier: list[Rated], v: dict[str, float], seed: int, optimiser: Any
 ) -> tuple[Any, list[Any]]:
-    """One run's optimiser steps. Returns the optimiser and a line of figures a step; `earlier` grows by what it used."""
+    """One run's optimiser steps. Returns the optimiser and a line of figures a step; `earlier` grows by the new."""
     policy = chat.policy
     held = set(random.Random(seed).sample(range(len(rated)), HELD))
     new = [one for i, one in enumerate(rated) if i not in held]

@@ -39,6 +39,7 @@ from trainer.policy import Policy
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec, read_spec, write_atomic
 from trainer.samples import Sample
+from trainer.scalars import Scalars
 from trainer.steps import Diverged, Trained, train
 
 Result = dict[str, Any]
@@ -77,6 +78,8 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     bounds = gate.Bounds.of(spec.gate)
     if preset.objective not in objective_kin.NAMES:
         raise RunError(f"there is no objective {preset.objective!r}; there are {', '.join(objective_kin.NAMES)}.")
+    if spec.tensorboard:
+        progress.also(Scalars(spec.tensorboard))
     framework, reason = policies.choose(spec.framework)
     device, why = policies.find_device(framework)
     progress.event("start", run=spec.run, device=device, why=why)
@@ -123,6 +126,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     )
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     result["metrics"] = metrics_of(learned.metrics)
+    progress.event("filter", **result["metrics"])
     teaching = [lesson for lesson in learned.train if lesson.teaches]
     repeated = {s.rating for s in loaded if s.replayed}
     if all(lesson.sample.replayed for lesson in teaching):
@@ -228,7 +232,7 @@ def _try(
     clock: Clock,
 ) -> tuple[Trained | None, dict[str, Check], str | None]:
     """Optimiser steps and gate: what came of them, and why it may not go live (None: it may)."""
-    progress.phase("train")
+    progress.phase("train", **({"again": tries.why} if tries.why else {}))
     try:
         trained = train(policy, teaching, tries.preset, spec, tries.folder, progress, stop)
     except Diverged as error:
@@ -249,6 +253,7 @@ def _try(
         stop=stop,
     )
     clock.lap("gate")
+    progress.event("gate", checks={name: check.json() for name, check in checks.items()})
     failed = next(((name, check) for name, check in checks.items() if not check.ok), None)
     if failed is None:
         return trained, checks, None

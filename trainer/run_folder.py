@@ -45,6 +45,7 @@ class RunSpec:
     preset: str = "balanced"
     overrides: dict[str, Any] = field(default_factory=dict)
     gate: dict[str, float] = field(default_factory=dict)
+    tensorboard: Path | None = None  # folder for scalars
     choices: list[dict[str, Any]] = field(default_factory=list)  # made before this run began: name, value, why
 
 
@@ -74,6 +75,7 @@ def read_spec(folder: Path) -> RunSpec:
             preset=str(raw.get("preset", "balanced")),
             overrides=dict(raw.get("overrides", {})),
             gate={name: float(value) for name, value in raw.get("gate", {}).items()},
+            tensorboard=Path(raw["tensorboard"]) if raw.get("tensorboard") else None,
             choices=[{key: made[key] for key in ("name", "value", "why")} for made in raw.get("choices", ())],
         )
     except KeyError as error:
