@@ -148,8 +148,8 @@ async def test_an_adapter_that_is_corrupt_is_not_published(proxy: Proxy, monkeyp
 
     real = launcher.write_adapter
 
-    def rotten(folder: Any) -> None:
-        real(folder)
+    def rotten(folder: Any, gate: dict[str, Any]) -> None:
+        real(folder, gate)
         (folder / "adapter_model.safetensors").write_bytes(b"rot")
 
     monkeypatch.setattr(launcher, "write_adapter", rotten)
