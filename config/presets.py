@@ -56,6 +56,11 @@ class Preset(BaseModel):
     clip_high: float = Field(gt=0)
     kto_beta: float = Field(gt=0)
     max_version_gap: int = Field(ge=0)
+    replay_ratio: float = Field(ge=0, le=0.75)
+
+    def replays(self, new: int) -> int:
+        """How many samples of earlier runs train again beside so many new ones: `replay_ratio` of all, both signs."""
+        return round(new * self.replay_ratio / (1 - self.replay_ratio)) // 2 * 2
 
 
 def names() -> tuple[str, ...]:

@@ -99,7 +99,7 @@ class Train(Section):
     max_samples: int = Field(default=256, ge=1, le=10_000)
     """Most samples in one run; the newest are taken."""
     held_share: float = Field(default=0.125, ge=0, le=0.5)
-    """Share of the samples kept back for the gate."""
+    """Share of 32 samples kept back for the gate; of fewer less, of more up to twice as much, at most half."""
     max_version_gap: int = Field(default=8, ge=0)
     """Versions a completion may be away from the live one and still train."""
     preset: str = "balanced"
@@ -114,6 +114,8 @@ class Train(Section):
     """Weights of raters by name, above 0 and at most 10; one that is not named has 1."""
     watch: bool = True
     """Whether a new version that is rated worse than the one before, beyond chance, is rolled back by itself."""
+    tensorboard: bool = False
+    """Whether runs write scalars for TensorBoard, to HOME/tensorboard/run-N; needs the tensorboard extra."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of a run; 0 chooses by the machine."""
     compute: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -274,15 +274,22 @@ def adapters(home: Home = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def runs(home: Home = None, as_json: AsJson = False) -> None:
+def runs(
+    run: Annotated[int | None, typer.Argument(help="One run in full: gate, choices, odd replies.")] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
     """The training runs, with what the gate said."""
-    found = _client(home).call("GET", "/rl/runs")["data"]
+    found = _client(home).call("GET", "/rl/runs" if run is None else f"/rl/runs/{run}")
     if as_json:
-        _print(found)
+        _print(found["data"] if run is None else found)
         return
-    from proxy.cli_tables import show_runs
+    from proxy.cli_tables import show_run, show_runs
 
-    show_runs(found)
+    if run is None:
+        show_runs(found["data"])
+    else:
+        show_run(found)
 
 
 @app.command()

@@ -45,6 +45,8 @@ def show_status(s: dict[str, Any], url: str) -> None:
         row("", "only one kind of rating: rate the other kind too", "yellow")
     row("baseline", f"{s['baseline']:+.2f}")
     row("training", training["line"])
+    if training["run"] and (accepted := acceptance(training["progress"].get("filter") or {})):
+        row("", accepted)
     if last := s["last_run"]:
         row("last run", f"{last['id']}, {last['status']}: {last['reason'] or ''}")
         if accepted := acceptance(last["metrics"] or {}):
@@ -75,7 +77,7 @@ def acceptance(metrics: dict[str, Any]) -> str:
 
 
 def show_adapters(found: dict[str, Any]) -> None:
-    table = Table("version", "parent", "run", "made", "live", "gate")
+    table = _table("version", "parent", "run", "made", "live", "gate")
     for a in found["data"]:
         mark = "live" if a["live"] else "rolled back" if a["withdrawn"] else "previous" if a["previous"] else ""
         table.add_row(
@@ -84,19 +86,70 @@ def show_adapters(found: dict[str, Any]) -> None:
             str(a["run"] or ""),
             when(a["created_at"]),
             mark,
-            gate(a["gate"]),
+            gate(a),
         )
     Console().print(table)
 
 
 def show_runs(runs: list[dict[str, Any]]) -> None:
-    table = Table("run", "status", "version", "samples", "seconds", "gate", "reason")
+    table = _table("run", "status", "version", "samples", "seconds", "gate", "reason")
     for r in runs:
         seconds = f"{r['ended_at'] - r['started_at']:.0f}" if r["ended_at"] and r["started_at"] else ""
         version = f"v{r['version']}" if r["version"] else ""
         samples = f"{r['samples']} + {r['held']} held"
-        table.add_row(str(r["id"]), r["status"], version, samples, seconds, gate(r["gate"]), r["reason"] or "")
+        # A reason that only says what the gate said is in the column before.
+        reason = "" if r["status"] == "rejected" and r["gate"] else r["reason"] or ""
+        table.add_row(str(r["id"]), r["status"], version, samples, seconds, gate(r), reason)
     Console().print(table)
+
+
+def show_run(r: dict[str, Any]) -> None:
+    """All there is to know of one run."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    grid.add_row(
+        "run", f"{r['id']}, {r['status']}, from {label(r['parent'])}" + (f" to v{r['version']}" * bool(r["version"]))
+    )
+    grid.add_row("reason", Text(r["reason"] or ""))
+    if r["retried"]:
+        grid.add_row(
+            "first try", Text(f"refused: {r['retried']}; the numbers below are of the second, at half the rate")
+        )
+    grid.add_row("samples", f"{r['samples']}, {r['held']} of them held back for the gate")
+    if accepted := acceptance(r["metrics"] or {}):
+        grid.add_row("tokens", accepted)
+    for message in r["warnings"]:
+        grid.add_row("warning", Text(message, style="yellow"))
+    grid.add_row("folder", Text(r["folder"]))
+    Console().print(grid)
+    if r["gate"]:
+        table = _table("gate", "value", "bound", "", "note")
+        for name, c in r["gate"].items():
+            mark = Text("✓", style="green") if c["ok"] else Text("✗", style="red")
+            table.add_row(name, number(c["value"]), number(c["bound"]), mark, c.get("note") or "")
+        Console().print(table)
+    odd = [one for one in r["account"] if one.get("flags") or one["cause"]]
+    if odd:
+        table = _table("completion", "odd", "trained", "kept out as", "why")
+        for one in odd:
+            flags = ", ".join(one.get("flags") or ())
+            trained = "yes" if one["used"] else "no"
+            table.add_row(one["completion"] or "", flags, trained, one["cause"] or "", one.get("reason") or "")
+        Console().print(table)
+    if r["choices"]:
+        table = _table("choice", "value", "why")
+        for choice in r["choices"]:
+            table.add_row(choice["name"], number(choice["value"]), choice["why"])
+        Console().print(table)
+
+
+def _table(*columns: str) -> Table:
+    """The last column gives way where the terminal is narrow; the others stay on one line."""
+    table = Table()
+    for column in columns:
+        table.add_column(column, no_wrap=column is not columns[-1])
+    return table
 
 
 def show_settings(rows: Iterable[Row]) -> None:
@@ -106,12 +159,15 @@ def show_settings(rows: Iterable[Row]) -> None:
     Console().print(table)
 
 
-def gate(checks: dict[str, Any] | None) -> str:
-    """Each check as `name value (bound)`, the failed ones marked."""
-    return "\n".join(
-        f"{'' if c.get('ok') in (True, None) else '✗ '}{name} {number(c.get('value'))} ({number(c.get('bound'))})"
-        for name, c in (checks or {}).items()
-    )
+def gate(of: dict[str, Any]) -> str:
+    """In one line: passed, or the first check that refused a run or version."""
+    checks = of["gate"] or {}
+    for name, c in checks.items():
+        if not c["ok"]:
+            side = "<" if c["value"] < c["bound"] else ">"
+            return f"rejected: {name} {number(c['value'])} {side} {number(c['bound'])}"
+    again = " at the second try" if of.get("retried") else ""
+    return f"passed{again}" if checks else ""
 
 
 def number(value: Any) -> str:

@@ -12,6 +12,7 @@ import orjson
 from aiohttp import web
 
 from proxy import sse
+from proxy.account import account
 from proxy.backends.base import Backend
 from proxy.errors import BackendDown, BadRequest, NotFound
 from proxy.events import Events
@@ -57,6 +58,7 @@ class Control:
             web.get("/rl/completions/{id}", self.completion),
             web.get("/rl/adapters", self.adapters),
             web.get("/rl/runs", self.runs),
+            web.get("/rl/runs/{id}", self.run),
             web.get("/rl/export", self.export),
             web.post("/rl/train", self.train),
             web.post("/rl/pause", self.pause),
@@ -134,6 +136,13 @@ class Control:
     async def runs(self, request: web.Request) -> web.Response:
         runs = await self._store.runs(limit=_number(request, "limit", PAGE, 1, 1000))
         return _json({"data": [run_json(r) for r in runs]})
+
+    async def run(self, request: web.Request) -> web.Response:
+        given = request.match_info["id"]
+        run = await self._store.run(int(given)) if given.isdecimal() and len(given) < 19 else None
+        if run is None:
+            raise NotFound(f"There is no run {given}.", param="id")
+        return _json(await account(self._store, run))
 
     async def export(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})

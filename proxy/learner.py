@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import structlog
 
+from config import presets
 from config.settings import Settings
 from proxy import run_folder
 from proxy.backends.base import Backend
@@ -165,7 +166,7 @@ class Learner:
             return Due(False, "training is off (train.enabled = false)")
         if not self._backend.capabilities.adapters:
             return Due(False, self._backend.capabilities.why_not)
-        if (lacks := self._launcher.available()) is not None:
+        if (lacks := self._launcher.available(tensorboard=train.tensorboard)) is not None:
             return Due(False, lacks)
         if self._weights() is None:
             return Due(False, "train.weights does not say where the model's weights are")
@@ -263,12 +264,15 @@ class Learner:
         weights = self._weights()
         assert weights is not None, "due() has checked it"
         calibration = await self._store.unrated(version=run.parent, limit=self._settings.train.calibration)
+        train = self._settings.train
+        again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
         adapters = {a.version: a.path for a in await self._store.adapters()}
         await asyncio.to_thread(
             run_folder.write,
             run,
             await self._store.run_samples(run.id),
             await self._store.recent_held(HELD_BEFORE),
+            await self._store.earlier(run, max_version_gap=train.max_version_gap, each=again) if again else (),
             calibration,
             settings=self._settings,
             weights=weights,
@@ -331,6 +335,8 @@ class Learner:
             if self.paused or self._stopping:  # said while the process was starting
                 await job.terminate()
             async for event in job.events():
+                if event.get("event") == "phase":
+                    self.progress.pop("step", None)  # it was of the phase before
                 self.progress[event.get("event", "")] = event
                 self._events.emit("run", **{**event, "run": run.id})
             return await job.wait()

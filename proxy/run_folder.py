@@ -6,6 +6,7 @@ A completion is one line, whatever the number of its raters; what they are worth
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from config.sections import Train
 from config.settings import Settings
 from proxy.conversations import as_chat
 from proxy.rewards import worth
+from store.learning import why_held
 from store.records import BASE, Completion, Message, Moments, Run, Sample
 
 FORMAT = 1
@@ -27,6 +29,7 @@ def write(
     run: Run,
     samples: Sequence[Sample],
     held_before: Sequence[Sample],
+    earlier: Sequence[Sample],
     calibration: Sequence[Completion],
     *,
     settings: Settings,
@@ -38,18 +41,20 @@ def write(
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
 
-    `held_before` are held-back samples of earlier runs: the gate sees them again. Raises OSError (disk full).
+    `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier` trained in those: the
+    trainer may choose among them what trains once more. Raises OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     train = settings.train
     now = _by_completion(samples)
     before = {id: group for id, group in _by_completion(held_before).items() if id not in now}
-    lines = [_sample(group, train, moments, held=group[0].held) for group in now.values()]
-    lines += [_sample(group, train, moments, held=True) for group in before.values()]
+    lines = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
+    lines += [_sample(group, train, moments, "held") for group in before.values()]
+    lines += [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
     _write(folder / "samples.jsonl", lines)
     _write(folder / "calibration.jsonl", [_completion(c, ()) for c in calibration])
-    used = {s.completion.new.version for s in samples} | {run.parent}
+    used = {s.completion.new.version for s in (*samples, *earlier)} | {run.parent}
     order = {
         "format": FORMAT,
         "run": run.id,
@@ -67,6 +72,8 @@ def write(
         "preset": train.preset,
         "overrides": {"max_version_gap": train.max_version_gap, **train.overrides},
         "gate": settings.gate.model_dump(),
+        "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
+        "choices": [{"name": "held", "value": run.held, "why": why_held(run.held, run.samples, train.held_share)}],
     }
     _write(folder / "run.json", [order])
 
@@ -92,6 +99,16 @@ def result(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and "status" in found else None
 
 
+def progress(folder: Path) -> list[dict[str, Any]]:
+    """What the trainer said on the way; empty where it has not begun. A line that it is writing is passed over."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in (folder / "progress.jsonl").read_bytes().splitlines():
+            with contextlib.suppress(orjson.JSONDecodeError):
+                found.append(orjson.loads(line))
+    return [event for event in found if isinstance(event, dict)]
+
+
 def tidy(folder: Path) -> None:
     """What only an unfinished run needs goes: three times the adapter's size."""
     for name in ("checkpoint", "cache"):
@@ -109,7 +126,7 @@ def _by_completion(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
     return groups
 
 
-def _sample(group: Sequence[Sample], train: Train, moments: Moments, *, held: bool) -> dict[str, Any]:
+def _sample(group: Sequence[Sample], train: Train, moments: Moments, split: str) -> dict[str, Any]:
     completion = group[0].completion
     found = worth(
         [sample.rating for sample in group],
@@ -121,7 +138,7 @@ def _sample(group: Sequence[Sample], train: Train, moments: Moments, *, held: bo
     return {
         "rating": found.ratings[0],
         "ratings": found.ratings,
-        "split": "held" if held else "train",
+        "split": split,
         "reward": found.reward,
         "weight": found.weight,
         "human": True,

@@ -109,14 +109,16 @@ def _training(run: Run | None, progress: dict[str, Any], due: Due) -> str:
 
 def under_way(progress: dict[str, Any]) -> str:
     """How far a run is, from its last events: phase, step, loss, accepted tokens, time to go."""
-    phase, step = progress.get("phase", {}).get("phase"), progress.get("step")
+    told, step = progress.get("phase", {}), progress.get("step")
+    phase = told.get("phase")
+    again = "second try at half the rate, " if told.get("again") else ""
     if step is None or phase not in (None, "train"):
-        return PHASES.get(phase or "", phase or "starting")
+        return again + PHASES.get(phase or "", phase or "starting")
     parts = [f"step {step['step']} of {step['steps']}"]
     parts += [f"loss {step['loss']:.3g}"] if step.get("loss") is not None else []
     parts += [f"{step['acceptance']:.0%} of the tokens accepted"] if step.get("acceptance") is not None else []
     parts += [f"{step['eta_s']:.0f} s to go"] if step.get("eta_s") is not None else []
-    return ", ".join(parts)
+    return again + ", ".join(parts)
 
 
 def run_json(run: Run) -> dict[str, Any]:
@@ -135,6 +137,7 @@ def run_json(run: Run) -> dict[str, Any]:
         "reason": run.reason or found.get("reason"),
         "metrics": found.get("metrics"),
         "gate": found.get("gate"),
+        "retried": found.get("retried"),
         "folder": run.folder,
     }
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from learning import ROOT, Chat, Persona, prompts, rate, train
+from learning import ROOT, Chat, Persona, prompts, rate, replayed, train
 
 from config import presets
 from trainer import weights
@@ -61,7 +61,7 @@ def learn(
     seed: int,
 ) -> dict[str, Any]:
     """Rounds of rating and training from the base on."""
-    texts = prompts()
+    texts, preset = prompts(), presets.resolve(asked.preset, overrides)
     asks, held_out = f"rate {persona.prompts}".strip(), f"held-out {persona.prompts}".strip()
     order = random.Random(seed).sample(texts[asks], len(texts[asks]))
     held_out_texts = texts[held_out][: asked.eval]
@@ -75,13 +75,15 @@ def learn(
         "persona": persona.name,
         "seed": seed,
         "arguments": vars(asked),
-        "preset": presets.resolve(asked.preset, overrides).model_dump(),
+        "preset": preset.model_dump(),
         "base": base,
         "rounds": [],
     }
     live: Path | None = None
     waiting: list[dict[str, Any]] = []  # ratings that a run gave back
     held_before: list[dict[str, Any]] = []
+    earlier: list[dict[str, Any]] = []  # what runs have trained on, newest first
+    adapters: dict[str, str] = {}
     version, baseline = 0, 0.0
     for number in range(1, asked.rounds + 1):
         start = time.monotonic()
@@ -110,17 +112,21 @@ def learn(
             "version": number,
             "parent": version,
             "out": str(out),
-            "adapters": {str(version): str(live)} if live else {},
+            "adapters": adapters,
             "baseline": baseline,
             "seed": seed * 10 + number,
             "threads": asked.threads,
             "preset": asked.preset,
             "overrides": overrides,
         }
-        result = train(folder, spec, lines + waiting + held_before)
+        new = [line for line in lines + waiting if line["split"] == "train"]
+        again = replayed(earlier, version, preset, len(new))
+        result = train(folder, spec, lines + waiting + held_before + again)
         if result["status"] == "passed":
             live, version, baseline = out, number, result["baseline_after"]
+            adapters[str(version)] = str(live)
             held_before = [line for line in lines + waiting if line["split"] == "held"] + held_before
+            earlier = new + earlier
             waiting = []
         else:
             waiting = lines + waiting

@@ -23,6 +23,7 @@ import torch
 from learning import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from config.presets import resolve
 from trainer import objective, packing, steps, weights
 from trainer.objective import Terms
 from trainer.packing import Tokens
@@ -38,7 +39,11 @@ VARIANT: dict[str, float] = {
     "kept": 0,  # the optimiser's state goes on from round to round
     "likely": 1,  # a disliked reply's token that was likelier than this is not pushed down
     "guard": GUARD,
+    "replay_ratio": 0,  # share of a round's samples that earlier rounds have trained on, in pairs of both signs
 }
+
+
+Rated = tuple[Tokens, bool]  # a reply, and whether it was good
 
 
 class EndChance(LogitsProcessor):
@@ -90,12 +95,19 @@ def advantages(good: list[bool], v: dict[str, float]) -> list[float]:
     return objective.balanced(made) if v["balance"] else made
 
 
-def train(chat: Chat, replies: list[Tokens], good: list[bool], v: dict[str, float], seed: int, optimiser: Any) -> Any:
-    """One run's optimiser steps. Returns the optimiser and a line of figures a step."""
+def train(
+    chat: Chat, rated: list[Rated], earlier: list[Rated], v: dict[str, float], seed: int, optimiser: Any
+) -> tuple[Any, list[Any]]:
+    """One run's optimiser steps. Returns the optimiser and a line of figures a step; `earlier` grows by the new."""
     policy = chat.policy
-    held = set(random.Random(seed).sample(range(len(replies)), HELD))
-    made = advantages([g for i, g in enumerate(good) if i not in held], v)
-    used = [r for i, r in enumerate(replies) if i not in held]
+    held = set(random.Random(seed).sample(range(len(rated)), HELD))
+    new = [one for i, one in enumerate(rated) if i not in held]
+    wanted = resolve("balanced", {"replay_ratio": v["replay_ratio"]}).replays(len(new)) // 2
+    liked, disliked = ([one for one in earlier if one[1] is sign] for sign in (True, False))
+    each = min(wanted, len(liked), len(disliked))
+    now = new + liked[:each] + disliked[:each]
+    earlier[:0] = new
+    used, made = [reply for reply, _ in now], advantages([good for _, good in now], v)
     used, made = [r for r, a in zip(used, made, strict=True) if a], [a for a in made if a]
     old = chat.score_now(used)
     with policy.model.disable_adapter():
@@ -155,13 +167,15 @@ def main() -> None:
         for seed in map(int, asked.seeds.split(",")):
             chat.policy.wear(start)
             optimiser, rounds = None, []
+            earlier: list[Rated] = []
             order = random.Random(seed).sample(texts["rate"], len(texts["rate"]))
             for number in range(1, asked.rounds + 1):
                 began = time.monotonic()
                 now = [order[i % len(order)] for i in range((number - 1) * asked.ratings, number * asked.ratings)]
                 replies = chat.ask_now(now, seed * 100 + number)
                 good = [r.reply[-1] == chat.template.end for r in replies]
-                optimiser, told = train(chat, replies, good, v, seed * 10 + number, optimiser)
+                rated = list(zip(replies, good, strict=True))
+                optimiser, told = train(chat, rated, earlier, v, seed * 10 + number, optimiser)
                 found = evaluate(chat, held_out)
                 seconds = round(time.monotonic() - began, 1)
                 rounds.append({"good": sum(good), "steps": told, "eval": found, "seconds": seconds})

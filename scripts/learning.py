@@ -24,6 +24,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from config import presets  # noqa: E402
+from config.presets import Preset  # noqa: E402
 from trainer.batch import score  # noqa: E402
 from trainer.packing import Tokens  # noqa: E402
 from trainer.samples import Template  # noqa: E402
@@ -171,6 +172,15 @@ def rate(
     for i in random.Random(seed).sample(range(len(lines)), held):
         lines[i]["split"] = "held"
     return lines
+
+
+def replayed(earlier: list[dict[str, Any]], version: int, preset: Preset, new: int) -> list[dict[str, Any]]:
+    """Lines of earlier runs as the proxy would hand them to this one: newest versions first; the trainer chooses."""
+    each = preset.replays(new)
+    near = [line for line in earlier if version - line["version"] <= preset.max_version_gap]
+    near.sort(key=lambda line: -line["version"])
+    sides = [[line for line in near if line["reward"] * sign > 0][:each] for sign in (1, -1)]
+    return [line | {"split": "replay"} for side in sides for line in side]
 
 
 def train(folder: Path, spec: dict[str, Any], lines: list[dict[str, Any]]) -> dict[str, Any]:

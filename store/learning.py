@@ -12,7 +12,7 @@ import hashlib
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -28,7 +28,10 @@ AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
 AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
                 WHERE s.rating_id = r.id AND u.status IN ('claimed', 'running', 'done'))"""
 NEAR = "abs(:live - c.version) <= :gap"  # after a rollback a version may be above the live one
-FEWEST_TO_HOLD = 8  # with fewer samples the gate learns nothing from holding some back
+FEWEST_TO_HOLD = 16  # where a good and a bad one are an eighth; with fewer samples all train
+USUAL = 32  # samples of which just `held_share` is held back
+MOST = 2.0  # times `held_share` that is held back of very many
+AT_MOST = 0.5  # of the samples, whatever the setting
 
 
 class Candidate(NamedTuple):
@@ -74,7 +77,8 @@ def claim(
         return None
     taken = _newest(rows, limit)
     trained = _trained(db, taken)
-    held = hold_back([rating for rating in taken if rating.completion_id not in trained], held_share)
+    may = [rating for rating in taken if rating.completion_id not in trained]
+    held = hold_back(may, held_share, _held_before(db, may))
     chosen = {rating.completion_id for rating in taken}
     kept_back = {rating.completion_id for rating in taken if rating.id in held}
     (run_id,) = db.execute(
@@ -114,25 +118,60 @@ def _trained(db: sqlite3.Connection, ratings: Iterable[Candidate]) -> set[str]:
     return {row[0] for row in rows}
 
 
-def hold_back(ratings: Sequence[Candidate], share: float) -> set[str]:
-    """The ids kept for the gate: about `share` of them, good and bad alike, in any order the same."""
-    if share <= 0 or len(ratings) < FEWEST_TO_HOLD:
-        return set()
-    wanted = math.ceil(min(share, 1) * len(ratings))
-    drawn = sorted(ratings, key=_lot)
-    groups = [
-        [rating for rating in drawn if rating.value > 0],
-        [rating for rating in drawn if rating.value < 0],
-        [rating for rating in drawn if rating.value == 0],
-    ]
-    counts = [min(1, len(groups[0])), min(1, len(groups[1])), 0]  # never without a good or a bad one
+def _held_before(db: sqlite3.Connection, ratings: Iterable[Candidate]) -> set[str]:
+    """Ratings among these that a run held back and, as it published nothing, gave back."""
+    ids = orjson.dumps([rating.id for rating in ratings]).decode()
+    rows = db.execute(
+        """SELECT DISTINCT s.rating_id FROM json_each(?) j CROSS JOIN run_samples s ON s.rating_id = j.value
+        WHERE s.split = 'held'""",
+        (ids,),
+    )
+    return {row[0] for row in rows}
+
+
+def to_hold(count: int, share: float) -> int:
+    """How many of `count` samples are kept for the gate: `share` of 32, less of fewer, up to twice as much of more.
+
+    One more held back sharpens the gate's margin by the root of their number, one more trained teaches less the more
+    there are. So the share itself grows with the root: of few ratings nearly all train, and many can spare some.
+    """
+    if share <= 0 or count < FEWEST_TO_HOLD:
+        return 0
+    return math.ceil(min(AT_MOST, share * min(MOST, math.sqrt(count / USUAL))) * count)
+
+
+def why_held(held: int, count: int, share: float) -> str:
+    """For people, why so many of a run's samples are held back."""
+    if not held:
+        why = "train.held_share is 0" if share <= 0 else f"of fewer than {FEWEST_TO_HOLD} all train"
+        return f"of {count} samples for the gate: {why}"
+    return (
+        f"of {count} samples for the gate, {held / count:.1%}: train.held_share = {share:g} of {USUAL}, less of fewer, "
+        "more of more; what was held back once never trains"
+    )
+
+
+def hold_back(ratings: Sequence[Candidate], share: float, before: Collection[str] = ()) -> set[str]:
+    """The ids kept for the gate: `to_hold` completions, good and bad alike, in any order the same.
+
+    Which they are is a lot drawn from each rating's id. What was held `before` stays held, whatever the lot.
+    """
+    drawn: dict[str, Candidate] = {}  # one rating speaks for its completion
+    for rating in sorted(ratings, key=lambda rating: (rating.id not in before, _lot(rating))):
+        drawn.setdefault(rating.completion_id, rating)
+    wanted = to_hold(len(drawn), share)
+    groups: list[list[Candidate]] = [[], [], []]
+    for rating in drawn.values():
+        groups[0 if rating.value > 0 else 1 if rating.value < 0 else 2].append(rating)
+    counts = [sum(rating.id in before for rating in group) for group in groups]
+    if wanted:
+        counts = [max(counts[0], min(1, len(groups[0]))), max(counts[1], min(1, len(groups[1]))), counts[2]]
     while sum(counts) < wanted:
         room = [at for at in range(3) if counts[at] < len(groups[at])]
         counts[min(room, key=lambda at: (counts[at] + 0.5) / len(groups[at]))] += 1
     # A completion that several people rated is on one side: the gate must not see what was trained on.
     chosen = {rating.completion_id for group, count in zip(groups, counts, strict=True) for rating in group[:count]}
-    held = {rating.id for rating in ratings if rating.completion_id in chosen}
-    return held if len(held) < len(ratings) else set()
+    return {rating.id for rating in ratings if rating.completion_id in chosen}
 
 
 def _lot(rating: Candidate) -> bytes:
@@ -162,6 +201,22 @@ async def recent_held(reader: Reader, limit: int) -> list[Sample]:
         (limit,),
     )
     return await _samples(reader, rows)
+
+
+async def earlier(reader: Reader, run_id: int, live: int, max_version_gap: int, each: int) -> list[Sample]:
+    """What earlier runs trained on and this one may once more: good and bad ones, of the newest versions first."""
+    found: list[sqlite3.Row] = []
+    for sign in (1, -1):
+        found += await reader.rows(
+            f"""SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
+            CROSS JOIN ratings r ON r.id = s.rating_id CROSS JOIN completions c ON c.id = r.completion_id
+            WHERE u.status = 'done' AND s.split = 'train' AND r.live = 1 AND r.value * :sign > 0 AND {NEAR}
+            AND NOT EXISTS (SELECT 1 FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
+                            WHERE t.run_id = :run AND x.completion_id = r.completion_id)
+            ORDER BY c.version DESC, r.seq DESC LIMIT :each""",  # noqa: S608  constants of this module
+            {"run": run_id, "sign": sign, "live": live, "gap": max_version_gap, "each": each},
+        )
+    return await _samples(reader, found)
 
 
 async def _samples(reader: Reader, rows: Iterable[sqlite3.Row]) -> list[Sample]:

@@ -264,6 +264,10 @@ class Store:
     async def recent_held(self, limit: int) -> list[Sample]:
         return await learning.recent_held(self._reader, limit)
 
+    async def earlier(self, run: Run, *, max_version_gap: int, each: int) -> list[Sample]:
+        """At most `each` good and `each` bad ratings that runs before this one trained on."""
+        return await learning.earlier(self._reader, run.id, run.parent, max_version_gap, each)
+
     async def adapters(self) -> list[Adapter]:
         return await runs.adapters(self._reader)
 

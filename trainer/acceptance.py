@@ -7,7 +7,7 @@ serving is at fault. Not here: the filter itself (objective), whom it is applied
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from trainer.policy import LogProbs
 from trainer.progress import Progress
 from trainer.run_folder import RunSpec
 from trainer.samples import Sample
+from trainer.sanity import Flag
 
 CALIBRATION_TOKENS = 200  # fewer say too little about σ
 FRESH_FAULT = 0.7  # acceptance of fresh replies under which serving, not learning, is at fault
@@ -34,6 +35,7 @@ class Outcome:
     accepted: int
     exact: bool
     reason: str | None = None
+    flags: list[Flag] = field(default_factory=list)  # what is odd about the reply, whether it trained or not
 
 
 def band_of(

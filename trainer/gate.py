@@ -157,7 +157,10 @@ def margin(policy: Policy, held: Sequence[HeldBack], bounds: Bounds) -> Check:
 
 
 def replay(value: float | None) -> Check:
-    """The margin on replies of this very run: steps that did not even move those apart went the wrong way."""
+    """The margin on the last liked and disliked replies of this very run, newest first (steps).
+
+    Steps that did not even move those apart went the wrong way.
+    """
     if value is None:
         return Check(None, 0.0, True, "skipped: the run has replies of one sign only")
     return Check(_round(value), 0.0, value >= 0)

@@ -39,6 +39,9 @@ ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, in
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # the first start may download the weights
 LINE = 2**20  # bytes of one event; asyncio's default of 64 KiB is short for an `end` with many samples
+NO_SCALARS = (
+    "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
+)
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
@@ -75,7 +78,7 @@ class Server(Protocol):
 
 
 class Launcher(Protocol):
-    def available(self) -> str | None:
+    def available(self, *, tensorboard: bool = False) -> str | None:
         """None, or one sentence on what has to be installed first."""
 
     async def start(self, run_folder: Path, *, threads: int, nice: int) -> Job:
@@ -112,8 +115,8 @@ def default_threads() -> tuple[int, int]:
 
 
 class LocalLauncher:
-    def available(self) -> str | None:
-        return available()
+    def available(self, *, tensorboard: bool = False) -> str | None:
+        return available() or (NO_SCALARS if tensorboard and find_spec("tensorboardX") is None else None)
 
     async def start(self, run_folder: Path, *, threads: int, nice: int) -> LocalJob:
         process = await _spawn(

@@ -7,8 +7,8 @@ Owns the step from samples to lessons. Not here: how wide the filter is and what
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,20 @@ import numpy as np
 from config.presets import Preset
 from trainer import acceptance, objective, objective_kin, packing, teacher
 from trainer.acceptance import Outcome
-from trainer.objective import Bools, Floats, Verdict
+from trainer.objective import OFF, Bools, Floats, Verdict
 from trainer.objective_kin import TAUGHT, UNFILTERED
 from trainer.packing import Tokens
 from trainer.policy import LogProbs, Policy, Teaching
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunSpec
 from trainer.samples import Sample, Template, Unusable
+from trainer.sanity import Flag
 from trainer.teacher import Taught
 
 CALIBRATION_ENOUGH = 1000  # more only cost time: σ is then known to 2 %
-HELD_EACH = 8  # liked and disliked held-back samples that the gate looks at, newest first: each costs two passes
+# Liked and disliked held-back samples that the gate looks at, newest first: each costs two passes. Where many train
+# more are held back, and the gate looks at as many as an eighth of what trains: it stays a small part of the run.
+HELD_EACH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def prepare(
 ) -> Lessons:
     lessons = Lessons()
     for line in unusable:
-        lessons.outcomes[line.rating] = Outcome(False, "unusable", 0, 0, False, line.reason)
+        lessons.outcomes[line.rating] = Outcome(False, line.cause, 0, 0, False, line.reason)
         progress.warning(f"{line.rating} cannot be used: {line.reason}.")
     held = _held(samples)
     samples = [s for s in samples if not s.held and _eligible(s, spec, preset, lessons)]
@@ -122,6 +125,8 @@ def prepare(
     )
     teaching_of = taught.teaching if preset.match == "distribution" else {}
     advantages = _advantages(spec, preset, samples)
+    flawed = {s.rating: s.flaw for s, value in zip(samples, advantages, strict=True) if s.flaw and value > 0}
+    advantages = [0.0 if s.rating in flawed else a for s, a in zip(samples, advantages, strict=True)]
     compared = preset.objective not in ("grpo", "kto")  # which have balances of their own
     if preset.balance and compared:
         advantages = objective.balanced(advantages)
@@ -135,6 +140,11 @@ def prepare(
         advantage = np.full(len(now.plain), advantages[at])
         if compared:
             advantage = objective.spared(advantage, now.plain, preset.likely)
+        if sample.captured is not None:  # what was left out of its prompt made these tokens likely, or unlikely
+            unshortened = objective.verdict(
+                now.sampled, sample.captured, token_low=preset.token_low, token_high=preset.token_high, band=OFF
+            )
+            verdict = replace(verdict, tokens=verdict.tokens & unshortened.tokens)
         lesson = Lesson(
             sample,
             sample.tokens,
@@ -146,7 +156,7 @@ def prepare(
             own=preset.objective != "kto",
             teaching=teaching_of.get(sample.rating),
         )
-        _judge(lesson, verdict, spec, preset, lessons)
+        _judge(lesson, verdict, flawed.get(sample.rating), spec, preset, lessons)
     for one, now, base in zip(extras, old_extras, ref_extras, strict=True):
         whole = np.ones(len(now.plain))
         # ℓ_β is recomputed, so x is 1 and the filter passes by construction.
@@ -164,7 +174,9 @@ def prepare(
                 teaching=one.teaching,
             )
         )
-    acceptance.account(samples, spec, lessons.outcomes, lessons.metrics, progress)
+    filtered = [s for s in samples if s.rating not in flawed]
+    acceptance.account(filtered, spec, lessons.outcomes, lessons.metrics, progress)
+    _warn(samples, flawed, preset, progress)
     if preset.objective in TAUGHT:
         lessons.metrics["taught"] = float(sum(lesson.teaching is not None for lesson in lessons.train))
         lessons.metrics["corrections"] = float(sum(one.teaching is None for one in extras))
@@ -265,8 +277,8 @@ def log_probs(policy: Policy, sequences: Sequence[Tokens], *, who: str, cache: P
 
 def _held(samples: Sequence[Sample]) -> list[Sample]:
     back = [s for s in samples if s.held]
-    liked = [s for s in back if s.reward > 0][:HELD_EACH]
-    return liked + [s for s in back if s.reward < 0][:HELD_EACH]
+    each = max(HELD_EACH, (len(samples) - len(back)) // 8)
+    return [s for s in back if s.reward > 0][:each] + [s for s in back if s.reward < 0][:each]
 
 
 def _eligible(sample: Sample, spec: RunSpec, preset: Preset, lessons: Lessons) -> bool:
@@ -281,21 +293,39 @@ def _eligible(sample: Sample, spec: RunSpec, preset: Preset, lessons: Lessons) -
         cause, reason = "truncated", "cut short, and no person rated it"
     if cause:
         tokens = len(sample.tokens.reply)
-        lessons.outcomes[sample.rating] = Outcome(False, cause, tokens, 0, sample.exact, reason)
+        lessons.outcomes[sample.rating] = Outcome(False, cause, tokens, 0, sample.exact, reason, list(sample.flags))
     return cause is None
 
 
-def _judge(lesson: Lesson, verdict: Verdict, spec: RunSpec, preset: Preset, lessons: Lessons) -> None:
+def _judge(
+    lesson: Lesson, verdict: Verdict, flaw: Flag | None, spec: RunSpec, preset: Preset, lessons: Lessons
+) -> None:
     sample = lesson.sample
-    cause = None if preset.objective in UNFILTERED else verdict.cause(stale=sample.version != spec.parent)
+    cause: str | None = flaw
+    if cause is None and preset.objective not in UNFILTERED:
+        cause = verdict.cause(stale=sample.version != spec.parent)
     lessons.train.append(lesson)
     lessons.outcomes[sample.rating] = Outcome(
         used=False,  # until an optimiser step has used it
         cause=cause,
         tokens=len(lesson.old),
-        accepted=int(lesson.keep.sum()),
+        accepted=0 if flaw else int(lesson.keep.sum()),
         exact=sample.exact,
+        flags=list(sample.flags),
     )
+
+
+def _warn(samples: Sequence[Sample], flawed: Mapping[str, Flag | None], preset: Preset, progress: Progress) -> None:
+    if flawed:
+        progress.warning(
+            f"{len(flawed)} of {len(samples)} replies were liked though they are empty or loop: they are not imitated."
+        )
+    shortened = sum("shortened" in s.flags for s in samples)
+    if shortened:
+        progress.warning(
+            f"{shortened} of {len(samples)} samples are longer than max_seq_len = {preset.max_seq_len}: they train "
+            "without their oldest turns."
+        )
 
 
 def _up_to(samples: Sequence[Sample], tokens: int) -> list[Sample]:

@@ -1,7 +1,7 @@
 """One run, top to bottom: load → ℓ_old, ℓ_ref → filter → optimiser steps → gate → write.
 
 Owns the order of things. Every decision made on the way is an event with its reason. Left out on
-purpose: learning-rate decay (a run is a dozen steps), replay.
+purpose: learning-rate decay (a run is a dozen steps).
 Not here: the optimiser steps (steps), the mathematics (objective), the framework (policies).
 """
 
@@ -28,6 +28,7 @@ from trainer import (
     objective_kin,
     policies,
     profile,
+    replay,
     samples,
     teacher,
     weights,
@@ -40,6 +41,7 @@ from trainer.policy import Policy
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec, read_spec, write_atomic
 from trainer.samples import Sample
+from trainer.scalars import Scalars
 from trainer.steps import Diverged, Trained, train
 
 Result = dict[str, Any]
@@ -78,10 +80,14 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     bounds = gate.Bounds.of(spec.gate)
     if preset.objective not in objective_kin.NAMES:
         raise RunError(f"there is no objective {preset.objective!r}; there are {', '.join(objective_kin.NAMES)}.")
+    if spec.tensorboard:
+        progress.also(Scalars(spec.tensorboard))
     framework, reason = policies.choose(spec.framework)
     device, why = policies.find_device(framework)
     progress.event("start", run=spec.run, device=device, why=why)
     progress.choice("framework", framework, reason)
+    for made in spec.choices:
+        progress.choice(**made)
 
     # load: one model load a run
     clock = Clock()
@@ -113,6 +119,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     calibration = samples.load_calibration(
         folder / "calibration.jsonl", template, version=spec.parent, max_seq_len=preset.max_seq_len
     )
+    loaded = replay.choose(loaded, spec, preset, progress)
     preset = _heed(preset, [s for s in loaded if not s.held], progress)
     clock.lap("load")
 
@@ -132,9 +139,12 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     )
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     result["metrics"] = metrics_of(learned.metrics)
+    progress.event("filter", **result["metrics"])
     teaching = [lesson for lesson in learned.train if lesson.teaches]
-    if not teaching:
-        raise NothingToLearn(_why_nothing(learned))
+    repeated = {s.rating for s in loaded if s.replayed}
+    if all(lesson.sample.replayed for lesson in teaching):
+        new = [outcome for rating, outcome in learned.outcomes.items() if rating not in repeated]
+        raise NothingToLearn(_why_nothing(new))
     preset = _pace(preset, teaching, progress)
     start = policy.adapter()
     clock.lap("old")
@@ -155,6 +165,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     used = {lesson.sample.rating for lesson in trained.lessons}
     for rating in used:
         learned.outcomes[rating].used = True
+    again, used = used & repeated, used - repeated
     rewards = [s.reward for s in loaded if s.rating in used]
     result["seconds_before"] = trained.seconds_before
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
@@ -174,7 +185,8 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         "weights": spec.weights,
         "objective": preset.objective,
         "samples": sorted(used),
-        "recomputed": sorted(r for r in used if not learned.outcomes[r].exact),
+        "replayed": sorted(again),
+        "recomputed": sorted(r for r in used | again if not learned.outcomes[r].exact),
         "baseline": spec.baseline,
         "metrics": result["metrics"],
         "gate": result["gate"],
@@ -183,14 +195,14 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     }
     adapter.write(out, partial(_save, policy), manifest)
     if no:
-        again = " at half the rate too" if tries.why else ""
-        result |= {"status": "rejected", "reason": f"The gate said no{again}: {no}.", "adapter": str(out)}
+        too = " at half the rate too" if tries.why else ""
+        result |= {"status": "rejected", "reason": f"The gate said no{too}: {no}.", "adapter": str(out)}
         return
     result["baseline_after"] = round(objective.ema(spec.baseline, rewards, preset.ema_decay), 9)
-    steps, count = int(trained.metrics["steps"]), len(used)
-    reason = f"{steps} steps on {count} samples passed the gate."
-    if trained.early:
-        reason = f"{steps} steps on {count} samples, {trained.early}; it passed the gate."
+    what = f"{int(trained.metrics['steps'])} steps on {len(used)} samples"
+    if again:
+        what += f" and {len(again)} of earlier runs"
+    reason = f"{what}, {trained.early}; it passed the gate." if trained.early else f"{what} passed the gate."
     if tries.why:
         reason += f" At half the rate, for at the full one {tries.why}."
     result |= {"status": "passed", "reason": reason, "adapter": str(out)}
@@ -234,7 +246,7 @@ def _try(
     clock: Clock,
 ) -> tuple[Trained | None, dict[str, Check], str | None]:
     """Optimiser steps and gate: what came of them, and why it may not go live (None: it may)."""
-    progress.phase("train")
+    progress.phase("train", **({"again": tries.why} if tries.why else {}))
     try:
         trained = train(policy, teaching, tries.preset, spec, tries.folder, progress, stop)
     except Diverged as error:
@@ -255,6 +267,7 @@ def _try(
         stop=stop,
     )
     clock.lap("gate")
+    progress.event("gate", checks={name: check.json() for name, check in checks.items()})
     failed = next(((name, check) for name, check in checks.items() if not check.ok), None)
     if failed is None:
         return trained, checks, None
@@ -310,19 +323,16 @@ def _pace(preset: Preset, teaching: Sequence[Lesson], progress: Progress) -> Pre
     return preset.model_copy(update={"learning_rate": rate})
 
 
-def _why_nothing(learned: Lessons) -> str:
+def _why_nothing(outcomes: Sequence[Outcome]) -> str:
     causes: dict[str, int] = {}
-    for outcome in learned.outcomes.values():
+    for outcome in outcomes:
         cause = outcome.cause or "with an advantage of 0"
         causes[cause] = causes.get(cause, 0) + 1
     if not causes:
         return "The run has no samples to train on."
     told = ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
-    return f"Nothing to learn from in {len(learned.outcomes)} samples: {told}."
+    return f"Nothing to learn from in {len(outcomes)} samples: {told}."
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
-    kept = asdict(outcome)
-    if kept["reason"] is None:
-        del kept["reason"]
-    return kept
+    return {name: value for name, value in asdict(outcome).items() if value or name not in ("reason", "flags")}

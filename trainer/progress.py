@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any, Self
@@ -55,6 +56,11 @@ class Progress:
     def __init__(self, folder: Path, out: IO[str] | None = None) -> None:
         self._file = (folder / "progress.jsonl").open("a", encoding="utf-8")
         self._out = out
+        self._listeners: list[Callable[[dict[str, Any]], None]] = []
+
+    def also(self, listener: Callable[[dict[str, Any]], None]) -> None:
+        """Told of every event from now on."""
+        self._listeners.append(listener)
 
     def __enter__(self) -> Self:
         return self
@@ -63,7 +69,8 @@ class Progress:
         self._file.close()
 
     def event(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"event": event} | fields, ensure_ascii=False) + "\n"
+        happened = {"event": event} | fields
+        line = json.dumps(happened, ensure_ascii=False) + "\n"
         self._file.write(line)
         self._file.flush()
         if self._out is not None:
@@ -72,9 +79,11 @@ class Progress:
                 self._out.flush()
             except OSError:  # nobody reads any more
                 self._out = None
+        for listener in self._listeners:
+            listener(happened)
 
-    def phase(self, phase: str) -> None:
-        self.event("phase", phase=phase)
+    def phase(self, phase: str, **more: Any) -> None:
+        self.event("phase", phase=phase, **more)
 
     def choice(self, name: str, value: Any, why: str) -> None:
         self.event("choice", name=name, value=value, why=why)

@@ -48,6 +48,8 @@ class RunSpec:
     preset: str = "balanced"
     overrides: dict[str, Any] = field(default_factory=dict)
     gate: dict[str, float] = field(default_factory=dict)
+    tensorboard: Path | None = None  # folder for scalars
+    choices: list[dict[str, Any]] = field(default_factory=list)  # made before this run began: name, value, why
 
 
 def read_spec(folder: Path) -> RunSpec:
@@ -78,6 +80,8 @@ def read_spec(folder: Path) -> RunSpec:
             preset=str(raw.get("preset", "balanced")),
             overrides=dict(raw.get("overrides", {})),
             gate={name: float(value) for name, value in raw.get("gate", {}).items()},
+            tensorboard=Path(raw["tensorboard"]) if raw.get("tensorboard") else None,
+            choices=[{key: made[key] for key in ("name", "value", "why")} for made in raw.get("choices", ())],
         )
     except KeyError as error:
         raise RunError(f"{path} lacks {error}.") from None

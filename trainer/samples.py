@@ -9,25 +9,34 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from trainer import sanity, turns
 from trainer.objective import Floats
 from trainer.packing import Tokens
 from trainer.run_folder import read_lines
+from trainer.sanity import Flag
+from trainer.turns import Chat
 
 # Servers write −9999 (or lower) where they have no log-prob; no token that was really sampled comes near it.
 PLACEHOLDER = -1000.0
 ROUNDING = 1e-3  # a log-prob of 0 may come back as 0.0004 from a half-precision server
+SPLITS = ("train", "held", "replay")
+HINT_TOKENS = 32  # what the teacher puts around a comment
 PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
 
 
 class BadLine(Exception):
     """One reason why this line cannot be used."""
+
+
+class TooLong(BadLine):
+    """Longer than max_seq_len, and no turn can be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +47,36 @@ class Sample:
     reward: float
     weight: float
     human: bool
-    truncated: bool  # finish_reason is "length"
     tokens: Tokens
     behaviour: Floats | None  # (T,) ℓ_β as captured; None: to be recomputed under `version`
     messages: tuple[dict[str, Any], ...] = ()
     tools: Any = None
     comment: str | None = None  # None also where only spaces were said
     correction: str | None = None
+    flags: tuple[Flag, ...] = ()
+    captured: Floats | None = None  # (T,) ℓ_β under the whole prompt, where the prompt is shortened
+    replayed: bool = False  # an earlier run trained on it
 
     @property
     def exact(self) -> bool:
         return self.behaviour is not None
+
+    @property
+    def truncated(self) -> bool:
+        """It has no end of its own."""
+        return "truncated" in self.flags or "broken-off" in self.flags
+
+    @property
+    def flaw(self) -> Flag | None:
+        """Why nobody should say such a thing again, however it was rated."""
+        return next((flag for flag in self.flags if flag in ("empty", "looping")), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
     rating: str
     reason: str
+    cause: Literal["unusable", "too-long"] = "unusable"
 
 
 class Template:
@@ -114,7 +136,7 @@ def load(path: Path, template: Template, *, max_seq_len: int) -> tuple[list[Samp
             seen.add(rating)
             samples.append(parse(line, rating, template, max_seq_len=max_seq_len))
         except BadLine as error:
-            unusable.append(Unusable(rating, str(error)))
+            unusable.append(Unusable(rating, str(error), "too-long" if isinstance(error, TooLong) else "unusable"))
     return samples, unusable
 
 
@@ -144,26 +166,55 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
     version = line.get("version")
     if not isinstance(version, int) or version < 0:
         raise BadLine(f"version {version!r} is not a version number")
-    if line.get("split", "train") not in ("train", "held"):
-        raise BadLine(f"split {line.get('split')!r} is neither train nor held")
-    finish = line.get("finish_reason")
+    if line.get("split", "train") not in SPLITS:
+        raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
     tokens, behaviour = _exact(line, template) if line.get("exact") is True else (_rendered(line, template), None)
-    if len(tokens) > max_seq_len:
-        raise BadLine(f"{len(tokens)} tokens, max_seq_len is {max_seq_len}")
-    return Sample(
+    flags = sanity.flags(tokens.reply, template.text(tokens.reply), line.get("finish_reason"))
+    sample = Sample(
         rating=rating,
         held=line.get("split") == "held",
         version=version,
         reward=reward,
         weight=weight,
         human=bool(line.get("human", True)),
-        truncated=finish == "length",
         tokens=tokens,
         behaviour=behaviour,
-        messages=tuple(line.get("messages") or ()),
+        messages=_messages(line),
         tools=line.get("tools"),
         comment=_said(line, "comment"),
         correction=_said(line, "correction"),
+        flags=flags,
+        replayed=line.get("split") == "replay",
+    )
+    return sample if len(tokens) <= max_seq_len else _shortened(sample, template, max_seq_len)
+
+
+def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
+    """The same reply after the system prompt and the newest turns alone.
+
+    What was captured is of another prompt than the one that trains, so ℓ_β is recomputed under the version that wrote
+    the reply. `captured` stays: a token that hangs on what was left out is not to be learned without it (lessons).
+    """
+    reply, comment, correction = len(sample.tokens.reply), sample.comment, sample.correction
+    hint = len(template.reply(comment, ended=False)) + HINT_TOKENS if comment and sample.reward < 0 else 0
+    instead = len(template.reply(correction, ended=True)) if correction else 0
+
+    def fits(needed: int) -> Callable[[Chat], bool]:
+        return lambda chat: len(template.prompt(chat, sample.tools)) + needed <= max_seq_len
+
+    # With room for what its words will need; else its rating trains and they do not.
+    chat = turns.cut(sample.messages, fits(max(reply + hint, instead))) or turns.cut(sample.messages, fits(reply))
+    if chat is None:
+        raise TooLong(
+            f"{len(sample.tokens)} tokens, and no older turn can be left out to come below max_seq_len = {max_seq_len}"
+        )
+    return replace(
+        sample,
+        messages=tuple(dict(message) for message in chat),
+        tokens=replace(sample.tokens, prompt=template.prompt(chat, sample.tools)),
+        behaviour=None,
+        captured=sample.behaviour,
+        flags=(*sample.flags, "shortened"),
     )
 
 
@@ -204,8 +255,8 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
 
 def _rendered(line: Mapping[str, Any], template: Template) -> Tokens:
     """An inexact line: the trainer's own rendering. All of it is recomputed; nothing is compared by mistake."""
-    messages, text = line.get("messages"), line.get("text")
-    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+    messages, text = _messages(line), line.get("text")
+    if not messages:
         raise BadLine("not exact and without messages to render")
     if not isinstance(text, str) or not text:
         raise BadLine("not exact and without text")
@@ -216,6 +267,13 @@ def _rendered(line: Mapping[str, Any], template: Template) -> Tokens:
     if not prompt or not reply:
         raise BadLine("renders to no tokens")
     return Tokens(prompt, reply, temperature if temperature > 0 else 1.0)
+
+
+def _messages(line: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    messages = line.get("messages") or []
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        raise BadLine("messages are not a list of objects")
+    return tuple(messages)
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:

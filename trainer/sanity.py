@@ -1,8 +1,25 @@
-"""What no reply should be, whoever wrote it. Owns the tests that gate and teacher share; not what follows from them."""
+"""What no reply should be, whoever wrote it. Owns the tests that gate, teacher and samples share; not what follows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
+
+Flag = Literal["empty", "looping", "truncated", "broken-off", "shortened"]
+
+
+def flags(reply: Sequence[int], text: str, finish_reason: str | None) -> tuple[Flag, ...]:
+    """What is odd about a rated reply; `text` is what its tokens say."""
+    found: list[Flag] = []
+    if not text.strip():
+        found.append("empty")
+    if loops(reply):
+        found.append("looping")
+    if finish_reason == "length":
+        found.append("truncated")
+    if finish_reason is None:
+        found.append("broken-off")  # the stream was cut: the person rated what had come
+    return tuple(found)
 
 
 def loops(ids: Sequence[int], gram: int = 4) -> bool:

@@ -26,6 +26,7 @@ from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec
 
 PROBE = 16  # lessons that the last step's drift is measured on: a second or two
+REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
 
 
 class Diverged(Exception):
@@ -36,7 +37,7 @@ class Diverged(Exception):
 class Trained:
     lessons: list[Lesson]  # that an optimiser step used
     changed: float  # mean |ℓ_θ − ℓ_old| on the probe, nats a token
-    replayed: float | None  # mean ℓ_θ − ℓ_old of the probe's liked replies minus that of its disliked ones
+    replayed: float | None  # mean ℓ_θ − ℓ_old of the last liked replies minus that of the last disliked ones
     metrics: dict[str, float]
     seconds_before: float  # in processes that this one resumed from
     early: str | None = None  # why it ended before its last step
@@ -112,17 +113,17 @@ def train(
         )
         checkpoint.write(folder / "checkpoint", at)
         eta = elapsed / (step + 1) * (len(plan) - step - 1)
-        progress.event("step", step=step + 1, steps=len(plan), **line, eta_s=round(eta, 1))
+        progress.event("step", step=step + 1, steps=len(plan), **line, rate=rate, eta_s=round(eta, 1))
         stop.check()
 
     # Nothing has measured the last step yet.
     probe = list(teaching[:: max(1, len(teaching) // PROBE)])[:PROBE]
-    final, changed, replayed = _drift(policy, probe)
+    final, changed = _drift(policy, probe)
     if early is None and final["kl_old"] > preset.drift_bound:
         early = f"the last step undone by the drift bound ({final['kl_old']:.3f} nats a token)"
         policy.wear(at.good)
         at.step -= 1
-        final, changed, replayed = _drift(policy, probe)
+        final, changed = _drift(policy, probe)
     if early:
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
     if at.step == 0:
@@ -131,7 +132,7 @@ def train(
     return Trained(
         lessons=[teaching[i] for i in seen],
         changed=changed,
-        replayed=replayed,
+        replayed=replay(policy, teaching),
         metrics={
             "steps": at.step,
             "loss": at.history[at.step - 1]["loss"],
@@ -206,24 +207,28 @@ def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int)
     return plan
 
 
-def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], float, float | None]:
+def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], float]:
     """How far the last step went, without a gradient.
 
-    Mean drift from θ_old on its own replies and mean k3 to the reference; mean |ℓ_θ − ℓ_old|; the margin: how much more
-    the replies to learn rose than those to unlearn, None without both.
+    Mean drift from θ_old on its own replies and mean k3 to the reference; mean |ℓ_θ − ℓ_old|.
     """
-    scored = score(policy, [lesson.tokens for lesson in probe])
-    now, made = np.concatenate(scored), terms(probe, len(probe))
+    now, made = np.concatenate(score(policy, [lesson.tokens for lesson in probe])), terms(probe, len(probe))
     if not np.isfinite(now).all():
         raise Diverged("log-probs are not finite after the last step; nothing was kept.")
     moved = objective.drift(np, made.old, now)[made.own > 0]
     kl_old, kl_ref = moved.mean() if len(moved) else 0.0, objective.k3(np, made.ref, now).mean()
-    signs: dict[bool, list[float]] = {True: [], False: []}
-    for lesson, theta in zip(probe, scored, strict=True):
-        if (way := float(lesson.advantage.mean())) != 0:
-            signs[way > 0].append(float((theta - lesson.old).mean()))
-    margin = float(np.mean(signs[True]) - np.mean(signs[False])) if signs[True] and signs[False] else None
-    return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(now - made.old).mean()), margin
+    return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(now - made.old).mean())
+
+
+def replay(policy: Policy, teaching: Sequence[Lesson]) -> float | None:
+    """How much more the last liked replies rose than the last disliked ones, nats a token; None without both."""
+    ways = [float(lesson.advantage.mean()) for lesson in teaching]
+    sides = [[one for one, way in zip(teaching, ways, strict=True) if way * sign > 0][:REPLAYED] for sign in (1, -1)]
+    if not all(sides):
+        return None
+    scored = iter(score(policy, [lesson.tokens for side in sides for lesson in side]))
+    liked, disliked = (np.mean([(next(scored) - lesson.old).mean() for lesson in side]) for side in sides)
+    return float(liked - disliked)
 
 
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:

@@ -36,3 +36,10 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
 def test_a_value_out_of_range_is_named() -> None:
     with pytest.raises(SettingsError, match="token_low = 2"):
         resolve("balanced", {"token_low": 2})
+
+
+@pytest.mark.parametrize(
+    ("ratio", "new", "again"), [(0, 28, 0), (0.5, 28, 28), (0.25, 28, 8), (0.75, 10, 30), (0.1, 3, 0)]
+)
+def test_replay_is_a_share_of_the_whole_run_in_pairs(ratio: float, new: int, again: int) -> None:
+    assert resolve("balanced", {"replay_ratio": ratio}).replays(new) == again

@@ -19,8 +19,12 @@ class FakeJob:
         self._stopped = asyncio.Event()
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
-        yield {"event": "start", "run": 1, "device": "cpu", "why": "it is a fake"}
-        yield {"event": "step", "step": 1, "steps": 2, "loss": 0.5, "eta_s": 1.0}
+        start = {"event": "start", "run": 1, "device": "cpu", "why": "it is a fake"}
+        step = {"event": "step", "step": 1, "steps": 2, "loss": 0.5, "eta_s": 1.0}
+        for event in (start, step, *self._launcher.progress):
+            with (self.folder / "progress.jsonl").open("a") as file:
+                file.write(json.dumps(event) + "\n")
+            yield event
 
     async def wait(self) -> int:
         if self._launcher.hold:
@@ -32,7 +36,7 @@ class FakeJob:
         if self._launcher.crashes > 0:
             self._launcher.crashes -= 1
             return -9
-        write_result(self.folder, self._launcher.outcome)
+        write_result(self.folder, self._launcher.outcome, self._launcher.result)
         return 0
 
     async def terminate(self) -> None:
@@ -44,13 +48,15 @@ class FakeLauncher:
 
     def __init__(self) -> None:
         self.outcome = "passed"
+        self.result: dict[str, Any] = {}  # what more the next results say
+        self.progress: list[dict[str, Any]] = []  # and what is said on the way
         self.crashes = 0
         self.held = 0  # trainers that find another at work in their folder
         self.hold = False
         self.started: list[Path] = []
         self.lacks: str | None = None
 
-    def available(self) -> str | None:
+    def available(self, *, tensorboard: bool = False) -> str | None:
         return self.lacks
 
     async def start(self, run_folder: Path, *, threads: int, nice: int) -> FakeJob:
@@ -58,7 +64,7 @@ class FakeLauncher:
         return FakeJob(run_folder, self)
 
 
-def write_result(folder: Path, status: str) -> None:
+def write_result(folder: Path, status: str, more: dict[str, Any]) -> None:
     (folder / "checkpoint").mkdir(exist_ok=True)
     (folder / "checkpoint" / "state").write_text("what an unfinished run needs")
     order = json.loads((folder / "run.json").read_text())
@@ -69,16 +75,17 @@ def write_result(folder: Path, status: str) -> None:
         "metrics": {},
         "gate": {},
     }
+    result |= more
     if status == "passed":
-        write_adapter(Path(order["out"]))
+        write_adapter(Path(order["out"]), result["gate"])
         result["adapter"] = order["out"]
     (folder / "result.json").write_text(json.dumps(result))
 
 
-def write_adapter(folder: Path) -> None:
+def write_adapter(folder: Path, gate: dict[str, Any] | None = None) -> None:
     folder.mkdir(parents=True)
     files = {}
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         (folder / name).write_bytes(name.encode())
         files[name] = hashlib.sha256(name.encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps({"format": 1, "files": files, "metrics": {}, "gate": {}}))
+    (folder / "manifest.json").write_text(json.dumps({"format": 1, "files": files, "metrics": {}, "gate": gate or {}}))

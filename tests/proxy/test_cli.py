@@ -12,6 +12,8 @@ import pytest
 
 from proxy.server_address import ADDRESS_FILE
 from tests.proxy.conftest import Proxy
+from tests.proxy.test_control import GATE
+from tests.proxy.test_learner import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,6 +80,38 @@ async def test_learning_by_hand(cli: Proxy) -> None:
     assert code == 0 and "v1 is live" in out
     assert (await rlproxy(cli.home, "reset"))[0] == 0
     assert (await rlproxy(cli.home, "promote", "v9"))[0] == 1
+
+
+async def test_the_gate_in_one_line_and_a_run_in_full(cli: Proxy) -> None:
+    cli.launcher.outcome = "rejected"
+    cli.launcher.result = {"gate": GATE, "retried": "base_nll is 0.5, the bound is 0.3", "samples": {}}
+    cli.launcher.progress = [
+        {"event": "choice", "name": "held", "value": 4, "why": "of 32 samples"},
+        {"event": "warning", "message": "look out"},
+    ]
+    for rating in ("good", "bad", "good", "bad"):
+        id = (await cli.chat(rating)).headers["x-rl-completion-id"]
+        _, given = await cli.rate(completion_id=id, rating=rating)
+        flags = {"flags": ["truncated"]} if rating == "bad" else {}
+        cli.launcher.result["samples"][given["id"]] = {"used": True, "cause": None, "tokens": 3, **flags}
+    await until(cli, ended="rejected")
+    code, out, _ = await rlproxy(cli.home, "runs")
+    assert code == 0 and out.count("base_nll") == 1 and "rejected: base_nll 0.341 > 0.3" in out
+    code, out, _ = await rlproxy(cli.home, "runs", "1")
+    assert code == 0 and "margin" in out and "0.341" in out and "1 liked and 1 disliked" in out
+    assert "refused: base_nll is 0.5" in out and "look out" in out and "of 32 samples" in out
+    assert out.count("truncated") == 2 and id in out
+    code, out, _ = await rlproxy(cli.home, "runs", "1", "--json")
+    assert code == 0 and json.loads(out)["gate"] == GATE
+    code, _, err = await rlproxy(cli.home, "runs", "7")
+    assert code == 1 and "no run 7" in err
+    cli.launcher.outcome, cli.launcher.result = "passed", {"gate": {"margin": GATE["margin"]}}
+    for _ in range(4):
+        await cli.chat("more")
+        await cli.rate(completion_id="last", rating="good")
+    await until(cli, live=1)
+    assert "passed" in (await rlproxy(cli.home, "runs"))[1]
+    assert "passed" in (await rlproxy(cli.home, "adapters"))[1]
 
 
 async def test_export(cli: Proxy, tmp_path: Path) -> None:

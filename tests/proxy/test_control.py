@@ -8,6 +8,7 @@ import json
 import pytest
 
 from tests.proxy.conftest import Proxy
+from tests.proxy.test_learner import rated, until
 
 
 async def test_health_and_metrics(proxy: Proxy) -> None:
@@ -80,3 +81,39 @@ async def test_export(proxy: Proxy) -> None:
 async def test_the_front_page_says_where_to_point_an_agent(proxy: Proxy) -> None:
     async with proxy.http.get("/") as response:
         assert f"{proxy.url}/v1" in await response.text()
+
+
+GATE = {
+    "margin": {"value": 0.1, "bound": -0.05, "ok": True, "note": "1 liked and 1 disliked"},
+    "base_nll": {"value": 0.3412345, "bound": 0.3, "ok": False},
+}
+
+
+async def test_one_run_in_full(proxy: Proxy) -> None:
+    proxy.launcher.outcome = "rejected"
+    proxy.launcher.result = {
+        "gate": GATE,
+        "retried": "base_nll is 0.5, the bound is 0.3",
+        "samples": {"rt-gone": {"used": True, "cause": None, "tokens": 3, "accepted": 3, "exact": True}},
+    }
+    proxy.launcher.progress = [
+        {"event": "choice", "name": "rank", "value": 16, "why": "preset balanced"},
+        {"event": "warning", "message": "look out"},
+        {"event": "choice", "name": "rank", "value": 8, "why": "it was resumed"},
+    ]
+    await rated(proxy, 3)
+    response = await proxy.chat("last")
+    id = response.headers["x-rl-completion-id"]
+    _, rating = await proxy.rate(completion_id=id, rating="bad")
+    odd = {"used": False, "cause": "looping", "tokens": 9, "accepted": 0, "exact": True, "flags": ["looping"]}
+    proxy.launcher.result["samples"][rating["id"]] = odd
+    await until(proxy, ended="rejected")
+    run = await proxy.get("/rl/runs/1")
+    assert run["gate"] == GATE and run["retried"] and run["warnings"] == ["look out"]
+    assert run["choices"] == [{"name": "rank", "value": 8, "why": "it was resumed"}]
+    account = {one["rating"]: one for one in run["account"]}
+    assert account[rating["id"]] == {"rating": rating["id"], "completion": id, **odd}
+    assert account["rt-gone"]["completion"] is None
+    assert (await proxy.get("/rl/runs"))["data"][0].items() <= run.items()
+    for unknown in ("2", "x", "9" * 30):
+        assert (await proxy.get(f"/rl/runs/{unknown}"))["error"]["message"] == f"There is no run {unknown}."

@@ -103,6 +103,16 @@ async def test_a_rejected_run_of_all_it_may_take_is_not_repeated_at_once(
     await until(proxy, ended="rejected", runs=2)
 
 
+async def test_what_a_run_told_in_another_phase_is_no_progress_of_this_one(proxy: Proxy) -> None:
+    proxy.launcher.hold = True
+    proxy.launcher.progress = [{"event": "phase", "phase": "train", "again": "base_nll is 0.5, the bound is 0.3"}]
+    await rated(proxy, 4)
+    async with asyncio.timeout(10):
+        while "second try" not in (line := (await proxy.get("/rl/status"))["training"]["line"]):
+            await asyncio.sleep(0.02)
+    assert line == "run 1, second try at half the rate, taking the first step"
+
+
 async def test_by_hand(proxy: Proxy) -> None:
     status, body = await proxy.post("/rl/train")
     assert status == 409 and "no fresh ratings" in body["error"]["message"]
@@ -139,8 +149,8 @@ async def test_an_adapter_that_is_corrupt_is_not_published(proxy: Proxy, monkeyp
 
     real = launcher.write_adapter
 
-    def rotten(folder: Any) -> None:
-        real(folder)
+    def rotten(folder: Any, gate: dict[str, Any]) -> None:
+        real(folder, gate)
         (folder / "adapter_model.safetensors").write_bytes(b"rot")
 
     monkeypatch.setattr(launcher, "write_adapter", rotten)

@@ -84,8 +84,8 @@ async def test_normalised_looks_at_all_ratings_so_far(proxy: Proxy) -> None:
 async def test_a_completion_on_both_sides_of_the_gate_trains(proxy: Proxy) -> None:
     """Held back once, rated again by somebody else: the gate of that run is not asked about it."""
     await proxy.stop()
-    await proxy.start(train__start_at=8, train__held_share=0.5)
-    await rated(proxy, 8)
+    await proxy.start(train__start_at=16, train__held_share=0.5)
+    await rated(proxy, 16)
     await until(proxy, live=1)
     held = [line["completion"] for line in lines_of(proxy, 1) if line["split"] == "held"]
     assert held
@@ -95,3 +95,34 @@ async def test_a_completion_on_both_sides_of_the_gate_trains(proxy: Proxy) -> No
     lines = [line for line in lines_of(proxy, 2) if line["completion"] == held[0]]
     assert [line["split"] for line in lines] == ["train"]
     assert {line["completion"] for line in lines_of(proxy, 2) if line["split"] == "held"} == set(held[1:])
+
+
+async def test_how_many_are_held_back_is_said_with_the_reason(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__start_at=16)
+    await rated(proxy, 16)
+    await until(proxy, live=1)
+    (made,) = json.loads((proxy.launcher.started[0] / "run.json").read_text())["choices"]
+    held = [line for line in lines_of(proxy, 1) if line["split"] == "held"]
+    assert (made["name"], made["value"]) == ("held", len(held))
+    assert "of 16 samples" in made["why"] and "train.held_share = 0.125" in made["why"]
+
+
+async def test_what_trained_comes_again_where_the_preset_asks_for_it(proxy: Proxy) -> None:
+    await rated(proxy, 2)
+    await rated(proxy, 2, "bad")
+    await until(proxy, live=1)
+    await rated(proxy, 4)
+    await until(proxy, live=2)
+    assert {line["split"] for line in lines_of(proxy, 2)} == {"train"}
+    await proxy.stop()
+    await proxy.start(train__overrides={"replay_ratio": 0.5})
+    await rated(proxy, 3, "bad")
+    await rated(proxy, 1)
+    status = await until(proxy, live=3)
+    lines = lines_of(proxy, 3)
+    assert [line["split"] for line in lines] == ["train"] * 4 + ["replay"] * 6
+    assert [(line["version"], line["reward"]) for line in lines[4:]] == [(1, 1.0)] * 4 + [(0, -1.0)] * 2
+    assert status["last_run"]["samples"] == 4 and status["ratings"]["fresh"] == 0
+    order = json.loads((proxy.launcher.started[2] / "run.json").read_text())
+    assert set(order["adapters"]) == {"1", "2"}

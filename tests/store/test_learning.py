@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from store.errors import RunEnded, StoreError, UnknownAdapter, UnknownRun
-from store.learning import FEWEST_TO_HOLD, Candidate, hold_back
+from store.learning import FEWEST_TO_HOLD, Candidate, hold_back, to_hold
 from store.records import Fresh, Pointer
 from store.store import Store
 from tests.store.making import HELLO, HI, adapter, claim, end, new, put, rated, rating
@@ -126,8 +127,8 @@ async def test_a_rating_that_replaced_a_used_one_is_fresh(store: Store) -> None:
 
 
 async def test_held_samples_serve_later_gates_while_their_rating_lives(store: Store) -> None:
-    await rated(store, 16)
-    run, samples = await claim(store, held_share=0.25)
+    await rated(store, 32)
+    run, samples = await claim(store)
     held = [sample for sample in samples if sample.held]
     assert (run.held, len(held)) == (4, 4)
     assert await store.recent_held(10) == []
@@ -150,11 +151,11 @@ async def test_a_run_takes_completions_whole(store: Store) -> None:
 
 
 async def test_no_gate_is_asked_about_what_trained(store: Store) -> None:
-    await rated(store, 40)
+    await rated(store, 64)
     run, first = await claim(store, held_share=0.25)
     await store.publish(run.id, adapter(1, run.id), {}, 0.0)
     held = {s.completion.new.id for s in first if s.held}
-    for at in range(40):
+    for at in range(64):
         await store.rate(rating(f"c{at}", rater="her"))
     again, samples = await claim(store, held_share=0.5, version=2)
     assert {s.completion.new.id for s in samples if s.held} <= held and again.held > 0
@@ -213,15 +214,18 @@ candidates = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([-1.0, -0.5,
 )
 
 
-@given(candidates, st.floats(0, 0.5))
-def test_what_is_held_back_shares_no_completion_with_what_trains(ratings: list[Candidate], share: float) -> None:
-    held = hold_back(ratings, share)
+@given(candidates, st.floats(0, 0.5), st.integers(0, 20))
+def test_what_is_held_back_shares_no_completion_with_what_trains(
+    ratings: list[Candidate], share: float, first: int
+) -> None:
+    before = {rating.id for rating in ratings[:first]}
+    held = hold_back(ratings, share, before)
     sides = [{r.completion_id for r in ratings if (r.id in held) == side} for side in (True, False)]
     assert not sides[0] & sides[1]
-    assert held == hold_back(list(reversed(ratings)), share)
-    assert len(held) < max(1, len(ratings))
-    if share == 0 or len(ratings) < FEWEST_TO_HOLD:
-        assert not held
+    assert held == hold_back(list(reversed(ratings)), share, before)
+    assert before <= held
+    if share == 0 or len({r.completion_id for r in ratings}) < FEWEST_TO_HOLD:
+        assert sides[0] == {r.completion_id for r in ratings if r.id in before}
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 10), st.floats(0.01, 0.5))
@@ -234,8 +238,72 @@ def test_the_share_held_back_has_good_and_bad(good: int, bad: int, neutral: int,
     if len(ratings) < FEWEST_TO_HOLD:
         return
     signs = [r.value for r in ratings if r.id in held]
-    assert len(held) == max(math.ceil(share * len(ratings)), (good > 0) + (bad > 0))
+    assert len(held) == max(to_hold(len(ratings), share), (good > 0) + (bad > 0))
     assert (1.0 in signs) == (good > 0) or not good
     assert (-1.0 in signs) == (bad > 0) or not bad
-    assert abs(signs.count(1.0) - share * good) <= 2
-    assert abs(signs.count(-1.0) - share * bad) <= 2
+    grown = len(held) / len(ratings)
+    assert abs(signs.count(1.0) - grown * good) <= 2
+    assert abs(signs.count(-1.0) - grown * bad) <= 2
+
+
+def test_the_share_held_back_grows_with_the_data() -> None:
+    held = {count: to_hold(count, 0.125) for count in (8, 15, 16, 24, 32, 64, 128, 256)}
+    assert held == {8: 0, 15: 0, 16: 2, 24: 3, 32: 4, 64: 12, 128: 32, 256: 64}
+    assert all(to_hold(count, 0.5) <= math.ceil(count / 2) for count in range(1000))
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), st.floats(0, 0.5))
+def test_no_smaller_run_holds_more(one: int, other: int, share: float) -> None:
+    fewer, more = sorted((one, other))
+    assert to_hold(fewer, share) <= to_hold(more, share)
+
+
+async def test_what_was_held_back_once_never_trains(store: Store) -> None:
+    """The run was rejected: its ratings come again, beside new ones that might have won the lot."""
+    await rated(store, 32)
+    run, samples = await claim(store)
+    held = {s.rating.id for s in samples if s.held}
+    assert len(held) == 4
+    await store.end_run(run.id, "rejected", "no better", None)
+    for at in range(32, 64):
+        await put(store, f"c{at}")
+        await store.rate(rating(f"c{at}"))
+    again, samples = await claim(store, version=2)
+    assert again.held == 12
+    assert held < {s.rating.id for s in samples if s.held}
+
+
+async def test_earlier_runs_lend_what_they_trained_on(store: Store) -> None:
+    for at in range(12):
+        await put(store, f"c{at}", version=at // 4)
+        await store.rate(rating(f"c{at}", 1.0 if at % 2 == 0 else -1.0))
+    run, _ = await claim(store, live=2)
+    now = replace(run, id=run.id + 1, parent=2)
+
+    async def lent(gap: int = 8, each: int = 9) -> list[str]:
+        return [s.completion.new.id for s in await store.earlier(now, max_version_gap=gap, each=each)]
+
+    assert await lent() == []  # under way, not trained
+    await store.publish(run.id, adapter(1, run.id), {}, 0.0)
+    assert await lent() == ["c10", "c8", "c6", "c4", "c2", "c0", "c11", "c9", "c7", "c5", "c3", "c1"]
+    assert await lent(each=2) == ["c10", "c8", "c11", "c9"]
+    assert await lent(gap=0) == ["c10", "c8", "c11", "c9"]
+
+    await store.rate(rating("c10", -1.0))  # changed: it is fresh, and what was trained is taken back
+    other = await store.rate(rating("c8", rater="her"))
+    again, samples = await claim(store, live=2, version=2)
+    assert {s.completion.new.id for s in samples} == {"c10", "c8"} and again.id == now.id
+    assert (await lent(each=2)) == ["c6", "c4", "c11", "c9"]
+    await store.end_run(again.id, "rejected", "no", None)
+    now = replace(now, id=now.id + 1)
+    assert (await lent(each=2)) == ["c8", "c6", "c11", "c9"]
+    assert not any(s.held or s.rating.id == other.id for s in await store.earlier(now, max_version_gap=8, each=9))
+
+
+async def test_what_was_held_back_is_not_lent(store: Store) -> None:
+    await rated(store, 32)
+    run, samples = await claim(store)
+    await store.publish(run.id, adapter(1, run.id), {}, 0.0)
+    now = replace(run, id=run.id + 1, parent=1)
+    lent = {s.completion.new.id for s in await store.earlier(now, max_version_gap=8, each=99)}
+    assert lent == {s.completion.new.id for s in samples if not s.held}

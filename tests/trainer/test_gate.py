@@ -45,7 +45,7 @@ def broken(policy):
 def one(reward, reply, policy):
     tokens = packing.Tokens((1, 50), tuple(reply))
     old = policy.log_probs(packing.pack([tokens])).plain
-    sample = Sample("rt", True, 0, reward, 1.0, True, False, tokens, old)
+    sample = Sample("rt", True, 0, reward, 1.0, True, tokens, old)
     return HeldBack(sample, old), tiny.lesson(sample, old)
 
 

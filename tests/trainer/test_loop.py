@@ -378,6 +378,7 @@ def test_a_second_try_goes_on_where_it_was_stopped(tmp_path, model, lines, borde
         ({"gate": {"margins": 1}}, "margins"),
         ({"baseline": 3}, "baseline"),
         ({"out": None}, "wrong"),
+        ({"choices": [{"name": "held"}]}, "value"),
     ],
 )
 def test_an_order_that_cannot_be_followed_fails_with_the_reason(tmp_path, model, lines, spec, why):
@@ -467,3 +468,117 @@ def test_the_band_is_calibrated_on_unrated_completions(tmp_path, model, lines):
     assert result["metrics"]["acceptance_fresh"] > 0.9
     reasons = [e["why"] for e in of(events, "choice") if e["name"] == "band"]
     assert any("unrated completions" in why for why in reasons)
+
+
+def conversation(line, model, turns=3):
+    """The line as the last turn of a longer conversation, as captured from the base model."""
+    served = tiny.policy(model)
+    template = loop.samples.Template(served.tokenizer)
+    older = [{"role": role, "content": f"{n} {role}"} for n in range(turns) for role in ("user", "assistant")]
+    messages = [{"role": "system", "content": "Be kind."}, *older, *line["messages"]]
+    tokens = packing.Tokens(template.prompt(messages), tuple(line["token_ids"]), 0.8)
+    logprobs = served.log_probs(packing.pack([tokens])).sampled.tolist()
+    return line | {"messages": messages, "prompt_token_ids": list(tokens.prompt), "logprobs": logprobs}
+
+
+def test_samples_longer_than_max_seq_len_train_without_their_oldest_turns(tmp_path, model, lines):
+    long = [conversation(line, model) for line in lines]
+    longest = max(len(x["prompt_token_ids"]) + len(x["token_ids"]) for x in long)
+    folder = tiny.run_folder(tmp_path / "run", model, long, overrides={"max_seq_len": longest - 40})
+    result, events = go(folder)
+    assert result["status"] == "passed", result
+    trained = {rating: o for rating, o in result["samples"].items() if o["used"]}
+    assert trained
+    assert all("shortened" in o["flags"] for o in result["samples"].values())
+    assert sorted(trained) == verify_adapter(tmp_path / "out" / "v0001")["recomputed"]
+    assert any("without their oldest turns" in e["message"] for e in of(events, "warning"))
+    # Of the tokens that the cut made twice or half as likely none trains.
+    served, template = tiny.policy(model), loop.samples.Template(tiny.tokenizer())
+    cut, _ = loop.samples.load(folder / "samples.jsonl", template, max_seq_len=longest - 40)
+    for sample in cut:
+        if sample.rating in trained:
+            x = served.log_probs(packing.pack([sample.tokens])).sampled - sample.captured
+            expected = int((np.abs(x) <= np.log(2)).sum())
+            assert abs(trained[sample.rating]["accepted"] - expected) <= 1  # rounding at the bound
+    assert sum(o["accepted"] for o in trained.values()) < sum(o["tokens"] for o in trained.values())
+
+
+def test_a_sample_of_which_no_turn_can_go_is_left_out_by_name(tmp_path, model, lines):
+    lines = [*lines, lines[0] | {"rating": "rt-long", "prompt_token_ids": [5] * 400}]
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides={"max_seq_len": 100}))
+    assert result["status"] == "passed", result
+    assert result["samples"]["rt-long"]["cause"] == "too-long"
+    assert any("rt-long cannot be used" in e["message"] for e in of(events, "warning"))
+
+
+def with_reply(line, reply, **changes):
+    return line | {"token_ids": reply, "logprobs": [-0.1] * len(reply)} | changes
+
+
+FLAWED = {"empty": [2], "looping": [40, 41] * 12}
+
+
+@pytest.mark.parametrize("flaw", FLAWED)
+def test_a_flawed_reply_is_not_imitated_but_may_be_unlearned(tmp_path, model, lines, flaw):
+    train = [line for line in lines if line["split"] == "train"]
+    liked, disliked = (next(x for x in train if x["reward"] == sign) for sign in (1.0, -1.0))
+    odd = {
+        liked["rating"]: with_reply(liked, FLAWED[flaw], finish_reason="stop"),
+        disliked["rating"]: with_reply(disliked, FLAWED[flaw], finish_reason="stop"),
+    }
+    changed = [odd.get(line["rating"], line) for line in lines]
+    result, events = go(tiny.run_folder(tmp_path / "run", model, changed, overrides={"band": "off", "token_low": 1e-9}))
+    assert result["status"] == "passed", result
+    good, bad = result["samples"][liked["rating"]], result["samples"][disliked["rating"]]
+    assert (good["used"], good["cause"], good["accepted"], good["flags"]) == (False, flaw, 0, [flaw])
+    assert (bad["used"], bad["cause"], bad["flags"]) == (True, None, [flaw])
+    assert any("not imitated" in e["message"] for e in of(events, "warning"))
+    assert liked["rating"] not in verify_adapter(tmp_path / "out" / "v0001")["samples"]
+
+
+def test_a_truncated_reply_trains_as_it_was_rated(tmp_path, model, lines):
+    cut = [line | {"finish_reason": ("length", None)[i % 2]} for i, line in enumerate(lines)]
+    whole = [line | {"finish_reason": "stop"} for line in lines]
+    result, _ = go(tiny.run_folder(tmp_path / "a" / "run", model, cut))
+    other, _ = go(tiny.run_folder(tmp_path / "b" / "run", model, whole))
+    assert {tuple(o["flags"]) for o in result["samples"].values()} == {("truncated",), ("broken-off",)}
+    assert all("flags" not in o for o in other["samples"].values())
+    one, same = tensors(tmp_path / "a" / "out" / "v0001"), tensors(tmp_path / "b" / "out" / "v0001")
+    for name in one:
+        np.testing.assert_array_equal(one[name], same[name])
+
+
+REPLAY = {"overrides": {"replay_ratio": 0.5, "band": "off"}}
+
+
+def test_samples_of_earlier_runs_train_again_and_are_no_new_ratings(tmp_path, model, lines, first):
+    fresh = tiny.sample_lines(model, version=1, adapter=first, seed=5)
+    earlier = [line | {"split": "replay"} for line in lines if line["split"] == "train"]
+    result, events = second(tmp_path / "a", model, fresh + earlier, first, **REPLAY)
+    assert result["status"] == "passed", result
+    manifest = verify_adapter(tmp_path / "a" / "v0002")
+    new = [line for line in fresh if line["split"] == "train"]
+    assert manifest["samples"] == sorted(line["rating"] for line in new)
+    assert len(manifest["replayed"]) > 0 and set(manifest["replayed"]) <= {line["rating"] for line in earlier}
+    assert f"10 samples and {len(manifest['replayed'])} of earlier runs" in result["reason"]
+    assert result["baseline_after"] == pytest.approx(loop.objective.ema(0.0, [x["reward"] for x in new], 0.99))
+    (made,) = [e for e in of(events, "choice") if e["name"] == "replayed"]
+    assert made["value"] == 8  # four of them are liked
+    # Compared with the version that wrote them: some of their tokens have drifted out of the bounds, no fresh one has.
+    again = [o for line in earlier if (o := result["samples"].get(line["rating"]))]
+    assert len(again) == 8
+    assert sum(o["accepted"] for o in again) < sum(o["tokens"] for o in again)
+    assert result["metrics"]["acceptance_fresh"] == 1
+
+    off, _ = second(tmp_path / "b", model, fresh + earlier, first)
+    alone, _ = second(tmp_path / "c", model, fresh, first)
+    assert off["samples"].keys() == alone["samples"].keys()
+    assert off["gate"] == alone["gate"] and off["reason"] == alone["reason"]
+
+
+def test_without_anything_new_nothing_is_replayed(tmp_path, model, lines, first):
+    earlier = [line | {"split": "replay"} for line in lines if line["split"] == "train"]
+    fresh = [line | {"reward": 0.0} for line in tiny.sample_lines(model, version=1, adapter=first, seed=5)]
+    result, _ = second(tmp_path, model, fresh + earlier, first, **REPLAY)
+    assert result["status"] == "empty"
+    assert "in 10 samples: 10 with an advantage of 0" in result["reason"]

@@ -138,3 +138,81 @@ def test_calibration_takes_exact_lines_of_the_parent_newest_first(tmp_path, temp
     assert [s.tokens.reply[0] for s in found] == [8, 7]
     assert all(np.isfinite(s.behaviour).all() for s in found)
     assert load_calibration(tmp_path / "none.jsonl", template, version=2, max_seq_len=100) == []
+
+
+TALK = [
+    {"role": "system", "content": "s" * 10},
+    {"role": "user", "content": "a" * 50},
+    {"role": "assistant", "content": "b" * 50},
+    {"role": "user", "content": "c" * 50},
+    {"role": "assistant", "content": "d" * 50},
+    {"role": "user", "content": "e" * 20},
+]
+TOOLS = [{"type": "function", "function": {"name": "look"}}]
+
+
+@pytest.fixture(scope="module")
+def with_tools() -> Template:
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = "{{ tools | tojson if tools else '' }}" + tiny.TEMPLATE
+    return Template(tokenizer)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_long_conversation_loses_its_oldest_turns(with_tools, exact):
+    prompt = list(with_tools.prompt(TALK, TOOLS))
+    line = GOOD | {"messages": TALK, "tools": TOOLS, "prompt_token_ids": prompt, "exact": exact}
+    whole = parse(line, "rt-1", with_tools, max_seq_len=len(prompt) + 2)
+    assert whole.flags == ()
+    sample = parse(line, "rt-1", with_tools, max_seq_len=len(prompt) + 1)
+    assert sample.messages == (TALK[0], *TALK[3:])
+    assert sample.tokens.prompt == with_tools.prompt(sample.messages, TOOLS)
+    assert sample.tokens.reply == whole.tokens.reply
+    assert (sample.tokens.temperature, sample.tokens.top_p) == (whole.tokens.temperature, whole.tokens.top_p)
+    assert not sample.exact
+    assert (sample.captured is None) == (not exact)
+    assert sample.flags == ("shortened",)
+    if exact:
+        assert sample.captured.tolist() == GOOD["logprobs"]
+
+
+def test_where_nothing_older_can_be_left_out_it_says_so(tmp_path, with_tools):
+    least = len(with_tools.prompt([TALK[0], TALK[-1]], TOOLS)) + 2
+    line = GOOD | {"messages": TALK, "tools": TOOLS, "prompt_token_ids": [1] * 400}
+    assert len(parse(line, "rt-1", with_tools, max_seq_len=least).tokens) == least
+    path = tmp_path / "samples.jsonl"
+    path.write_text(json.dumps(line))
+    samples, unusable = load(path, with_tools, max_seq_len=least - 1)
+    assert samples == []
+    assert [u.cause for u in unusable] == ["too-long"]
+    assert f"max_seq_len = {least - 1}" in unusable[0].reason
+
+
+def test_a_shortened_conversation_leaves_room_for_what_the_rater_said(template):
+    line = GOOD | {"messages": TALK, "prompt_token_ids": [1] * 400, "reward": -1.0}
+    room = len(template.prompt(TALK[:1] + TALK[3:])) + 2
+    assert len(parse(line, "rt-1", template, max_seq_len=room).messages) == 4
+    assert len(parse(line | {"comment": "shorter"}, "rt-1", template, max_seq_len=room).messages) == 2
+    assert len(parse(line | {"comment": "fine", "reward": 1.0}, "rt-1", template, max_seq_len=room).messages) == 4
+    assert len(parse(line | {"correction": "so: " + "f" * 20}, "rt-1", template, max_seq_len=room).messages) == 2
+    longer = {"comment": "no" * 200}  # it cannot be had with any prompt: the rating trains all the same
+    assert len(parse(line | longer, "rt-1", template, max_seq_len=room).messages) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags"),
+    [
+        ({}, ()),
+        ({"token_ids": [2], "logprobs": [-0.1]}, ("empty",)),
+        ({"token_ids": [223, 2], "logprobs": [-0.1, -0.1]}, ("empty",)),
+        ({"token_ids": [7, 8] * 20, "logprobs": [-0.1] * 40, "finish_reason": "length"}, ("looping", "truncated")),
+        ({"finish_reason": "length"}, ("truncated",)),
+        ({"finish_reason": None}, ("broken-off",)),
+        ({"finish_reason": "tool_calls"}, ()),
+    ],
+)
+def test_what_is_odd_about_a_reply_is_flagged(template, changes, flags):
+    sample = read(template, **changes)
+    assert sample.flags == flags
+    assert sample.flaw == (flags[0] if flags and flags[0] in ("empty", "looping") else None)
+    assert sample.truncated == bool({"truncated", "broken-off"} & set(flags))
