@@ -24,7 +24,7 @@ from store.rows import to_rating, to_run
 
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND c.version IS NOT NULL
-AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
+AND c.untrainable IS NULL AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
 AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
                 WHERE s.rating_id = r.id AND u.status IN ('claimed', 'running', 'done'))"""
 NEAR = "abs(:live - c.version) <= :gap"  # after a rollback a version may be above the live one
