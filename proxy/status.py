@@ -68,6 +68,7 @@ class StatusReport:
                 "good": fresh.good,
                 "bad": fresh.bad,
                 "stale": fresh.stale,
+                "untrainable": await self._store.untrainable(),
                 "needed": needed,
             },
             "baseline": await self._store.get_meta("baseline", 0.0),

@@ -135,7 +135,8 @@ async def exact_unrated(reader: Reader, version: int, limit: int) -> list[Comple
     # The plus signs keep SQLite from choosing an index on status, where nearly every row is alike.
     return await select(
         reader,
-        f"""WHERE c.version = ? AND +c.status = 'done' AND +c.turn = 'main' AND c.exact = 1 AND NOT {RATED}
+        f"""WHERE c.version = ? AND +c.status = 'done' AND +c.turn = 'main' AND c.exact = 1
+        AND c.untrainable IS NULL AND NOT {RATED}
         ORDER BY c.seq DESC LIMIT ?""",
         [version, limit],
     )

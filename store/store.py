@@ -198,6 +198,10 @@ class Store:
         """Ratings that a run could take; with `before` those that were given earlier."""
         return await learning.fresh(self._reader, live, max_version_gap, before)
 
+    async def untrainable(self) -> dict[str, int]:
+        """Live ratings of completions that never train, by why."""
+        return await learning.untrainable(self._reader)
+
     async def claim(
         self,
         *,

@@ -24,6 +24,8 @@ from trainer.run_folder import read_lines
 PLACEHOLDER = -1000.0
 ROUNDING = 1e-3  # a log-prob of 0 may come back as 0.0004 from a half-precision server
 PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
+# Parts of messages that are no text, by their names in chat form.
+MORE = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
 
 
 class BadLine(Exception):
@@ -146,6 +148,8 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         raise BadLine(f"version {version!r} is not a version number")
     if line.get("split", "train") not in ("train", "held"):
         raise BadLine(f"split {line.get('split')!r} is neither train nor held")
+    if (what := _more_than_text(line.get("messages"))) is not None:
+        raise BadLine(f"{what}: the model saw more than text, and text is all that training sees")
     finish = line.get("finish_reason")
     tokens, behaviour = _exact(line, template) if line.get("exact") is True else (_rendered(line, template), None)
     if len(tokens) > max_seq_len:
@@ -216,6 +220,16 @@ def _rendered(line: Mapping[str, Any], template: Template) -> Tokens:
     if not prompt or not reply:
         raise BadLine("renders to no tokens")
     return Tokens(prompt, reply, temperature if temperature > 0 else 1.0)
+
+
+def _more_than_text(messages: Any) -> str | None:
+    """Exact ids do not help: those of a picture are placeholders."""
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and (what := MORE.get(str(part.get("type")))) is not None:
+                return what
+    return None
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
