@@ -166,8 +166,7 @@ class Retries:
         if earlier.completion is None:
             return
         ids = [earlier.completion, *(f"{earlier.completion}.{i}" for i in range(1, choices))]
-        found = [await self._store.completion(id) for id in ids]
-        await self._store.forget([one.new.id for one in found if one is not None and not one.ratings])
+        await self._store.forget_unrated(ids)
 
 
 def key_of(request: web.Request, raw: bytes) -> bytes | None:

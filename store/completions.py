@@ -97,6 +97,11 @@ def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:
     return count
 
 
+def forget_unrated(db: sqlite3.Connection, ids: Iterable[str]) -> int:
+    rated = "SELECT 1 FROM ratings r WHERE r.completion_id = ?"
+    return forget(db, [id for id in ids if db.execute(rated, (id,)).fetchone() is None])
+
+
 async def one(reader: Reader, id: str) -> Completion | None:
     return (await load(reader, [id])).get(id)
 

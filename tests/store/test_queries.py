@@ -51,6 +51,8 @@ async def call_everything(store: Store) -> None:
     await store.counts()
     [row async for row in store.export()]
     [row async for row in store.export(rated_only=True)]
+    await store.forget_unrated(["a", "b"])
+    await store.untrainable()
     await store.expire(2000.0)
     await store.forget(["a"])
 
