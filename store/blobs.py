@@ -20,6 +20,7 @@ _MARKS: Final = (b";base64,", b'"data":"', b'"file_data":"')
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_"
 _BREAKS: Final = b"\\rn"  # a line end as JSON has it
 LEAST: Final = 64  # bytes that are worth a row
+AT_ONCE: Final = 3 << 18  # bytes coded in one go: each holds up all other threads
 
 PIECES: Final = """SELECT m.at, b.data, m.coded FROM message_blobs m JOIN blobs b ON b.hash = m.blob
 WHERE m.message = ? ORDER BY m.at"""
@@ -54,8 +55,8 @@ def whole(body: bytes, pieces: Sequence[Piece]) -> bytes:
     out: list[bytes] = []
     done = 0
     for piece in pieces:
-        data = binascii.b2a_base64(piece.data, newline=False) if piece.coded else piece.data
-        out += [body[done : piece.at], data]
+        out.append(body[done : piece.at])
+        out += _encoded(piece.data) if piece.coded else [piece.data]
         done = piece.at
     return b"".join([*out, body[done:]])
 
@@ -101,11 +102,27 @@ def _found(body: bytes) -> Iterator[tuple[int, int]]:
 
 def _bytes(text: bytes) -> tuple[bytes, bool] | None:
     """What to store for this, and whether it is that in base64; None where it is text like any other."""
-    try:
-        data = binascii.a2b_base64(text, strict_mode=True)
-    except binascii.Error:
-        data = b""
-    if data and binascii.b2a_base64(data, newline=False) == text:
+    if (data := _decoded(text)) is not None:
         return data, True
     # Broken into lines, without its padding, or in the letters of URLs: kept as it is written.
     return (text, False) if not text.translate(None, _LETTERS + _BREAKS) else None
+
+
+def _encoded(data: bytes) -> Iterator[bytes]:
+    return (binascii.b2a_base64(data[at : at + AT_ONCE], newline=False) for at in range(0, len(data), AT_ONCE))
+
+
+def _decoded(text: bytes) -> bytes | None:
+    """None where encoding it again would not give the same text."""
+    step, out = AT_ONCE // 3 * 4, []
+    for at in range(0, len(text), step):
+        piece = text[at : at + step]
+        try:
+            data = binascii.a2b_base64(piece, strict_mode=True)
+        except binascii.Error:
+            return None
+        padded_within = piece.endswith(b"=") and at + step < len(text)
+        if padded_within or binascii.b2a_base64(data, newline=False) != piece:
+            return None
+        out.append(data)
+    return b"".join(out)

@@ -84,6 +84,17 @@ def test_any_bytes_come_back_too(body: bytes) -> None:
     assert whole(*cut(body)) == body
 
 
+@pytest.mark.parametrize("size", [2999, 3000, 3001, 6000, 9000, 9001])
+def test_large_ones_are_coded_piece_by_piece(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blobs, "AT_ONCE", 3000)
+    data = random.Random(size).randbytes(size)
+    body = said(image(data)).body
+    less, pieces = cut(body)
+    assert pieces[0].data == data and pieces[0].coded and whole(less, pieces) == body
+    padded = base64.b64encode(data[:2999]) + base64.b64encode(data[:2999])  # padding in the middle is nobody's base64
+    assert cut(b'{"data":"' + padded + b'"}')[1][0].coded is False
+
+
 @pytest.mark.parametrize("part", FORMS)
 def test_every_form_of_base64_is_cut(part: dict[str, Any]) -> None:
     body = said(TEXT, part, TEXT).body
