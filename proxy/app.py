@@ -99,7 +99,12 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             sock_connect=settings.backend.connect_timeout_s,
             sock_read=settings.backend.read_timeout_s,
         )
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as http:
+        async with aiohttp.ClientSession(
+            connector=connector,
+            timeout=timeout,
+            auto_decompress=False,
+            skip_auto_headers=("accept-encoding",),  # what passes through is packed only as the client wants it
+        ) as http:
             relay.parts.http = http
             await backend.start(http, swap.restore)
             await _restored(swap)
