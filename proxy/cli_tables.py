@@ -54,6 +54,8 @@ def show_status(s: dict[str, Any], url: str) -> None:
     if s["backend"]["lacks"]:
         row("", s["backend"]["lacks"], "yellow")
     stale = f", {ratings['stale']} too old to train" if ratings["stale"] else ""
+    if never := ratings["untrainable"]:
+        stale += f", {sum(never.values())} never train ({', '.join(never)})"
     row(
         "ratings",
         f"{ratings['fresh']} fresh of {ratings['needed']}: {ratings['good']} good, {ratings['bad']} bad{stale}",
