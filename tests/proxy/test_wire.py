@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.large import LARGE
@@ -83,7 +83,6 @@ def test_what_is_hidden_is_not_told_from_what_never_was() -> None:
     assert rewrite(b'{"logprobs": []}', rules) == b'{"logprobs": []}'
 
 
-@settings(deadline=None)
 @given(JSON | st.text(alphabet='\\\\"x', max_size=30))
 def test_large_bodies_are_cut_into_the_same_tokens(value: Any) -> None:
     for raw in (json.dumps(value).encode(), json.dumps(value, ensure_ascii=False, indent=1).encode()):

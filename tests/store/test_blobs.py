@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from store import blobs, schema
@@ -72,7 +72,6 @@ parts = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(parts)
 def test_any_body_comes_back_to_the_byte(value: Any) -> None:
     body = orjson.dumps({"content": value})
@@ -80,7 +79,6 @@ def test_any_body_comes_back_to_the_byte(value: Any) -> None:
     assert whole(less, pieces) == body and len(less) <= len(body)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=400) | st.lists(st.sampled_from([b";base64,", b'"data":"', b'"', b"A" * 64])).map(b"".join))
 def test_any_bytes_come_back_too(body: bytes) -> None:
     assert whole(*cut(body)) == body
