@@ -89,7 +89,8 @@ class Relay:
             spelled, asked = await off_loop(_size(add), _with, dialect, body, asked, add)
         path_session = request.match_info.get("session")
         who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
-        if (at := await off_loop(len(raw), command_at, asked.messages)) is not None:
+        size = len(raw) + _size(add)
+        if (at := await off_loop(size, command_at, asked.messages)) is not None:
             asked = replace(asked, previous=as_came.previous)
             return await self._command(request, dialect, asked, at, who, self._earlier.local_id(dialect, as_came))
         key = await off_loop(len(raw), key_of, request, raw)
