@@ -69,6 +69,8 @@ class Backend(Section):
     """Model name to ask it for; empty takes the only model it has."""
     api_key: Key = None
     """Key that the backend wants from rlproxy."""
+    translate: tuple[Literal["completions", "responses", "messages", "ollama", "ollama-generate"], ...] = ()
+    """Formats to say as chat completions though the backend has them; "messages" makes vLLM's captures exact."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of the built-in backend; 0 chooses by the machine."""
     connect_timeout_s: float = Field(default=5.0, gt=0)

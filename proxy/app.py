@@ -53,7 +53,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
     events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
     swap = Swap(store, backend, tasks, events)
-    formats = Formats(backend.capabilities)
+    formats = Formats(backend.capabilities, settings.backend.translate)
     feedback = Feedback(store, events, metrics)
     train = settings.train
     machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
@@ -99,7 +99,12 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             sock_connect=settings.backend.connect_timeout_s,
             sock_read=settings.backend.read_timeout_s,
         )
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as http:
+        async with aiohttp.ClientSession(
+            connector=connector,
+            timeout=timeout,
+            auto_decompress=False,
+            skip_auto_headers=("accept-encoding",),  # what passes through is packed only as the client wants it
+        ) as http:
             relay.parts.http = http
             await backend.start(http, swap.restore)
             await _restored(swap)

@@ -7,6 +7,7 @@ dialect's.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -90,7 +91,7 @@ class ChatCommands:
         history = [before[i] for i in without_commands(before)]
         if not history or history[-1].get("role") != "assistant":
             return None
-        name = thread(history)
+        name = await asyncio.to_thread(thread, history)  # it may have pictures in it
         return None if name is None else await self._store.find_reply(name, session=who.session, user=who.user)
 
     async def _rate(self, completion_id: str, rater: str, command: Command) -> str:

@@ -205,6 +205,22 @@ def status(
 
 
 @app.command()
+def doctor(home: Home = None, as_json: AsJson = False) -> None:
+    """What works, what does not, and what to do about it."""
+    from proxy import doctor
+    from proxy.cli_tables import show_checks
+
+    facts = doctor.gather(_settings({"home": home}))
+    checks = doctor.examine(facts)
+    if as_json:
+        _print([check._asdict() for check in checks])
+    else:
+        show_checks(checks)
+    if any(check.state == "problem" for check in checks):
+        raise typer.Exit(1 if facts.answers else 3)
+
+
+@app.command()
 def train(home: Home = None, as_json: AsJson = False) -> None:
     """Start a run now, however few ratings there are."""
     _act(home, as_json, "/rl/train", lambda found: f"a run starts: {found['why']}")

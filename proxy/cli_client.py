@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -12,6 +13,14 @@ from config.settings import Settings
 
 TIMEOUT_S: Final = 180.0  # a rollback may have to load an adapter
 NO_PROXY: Final = 3
+
+
+class Refused(Exception):
+    """The proxy's own sentence."""
+
+
+class NoProxyAnswers(Exception):
+    pass
 
 
 class Client:
@@ -26,29 +35,44 @@ class Client:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON answer; ends the command with one sentence where the proxy refuses or is not there."""
-        response = self._send(method, path, body)
-        text = response.read()
-        if response.status >= 400:
-            self._fail(_message(text, response.status))
-        return json.loads(text)
+        with self._or_fail():
+            return self.ask(method, path, body)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON answer. Raises Refused, NoProxyAnswers."""
+        return json.loads(self._send(method, path, body).read())
 
     def lines(self, path: str) -> Iterator[str]:
-        response = self._send("GET", path, None)
-        if response.status >= 400:
-            self._fail(_message(response.read(), response.status))
+        with self._or_fail():
+            response = self._send("GET", path, None)
         for line in response:
             yield line.decode().rstrip("\n")
+
+    @contextmanager
+    def _or_fail(self) -> Iterator[None]:
+        try:
+            yield
+        except Refused as refused:
+            self._fail(str(refused))
+        except NoProxyAnswers as error:
+            self._fail(str(error), NO_PROXY)
 
     def _send(self, method: str, path: str, body: Any) -> http.client.HTTPResponse:
         where = urlsplit(self.url)
         connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=TIMEOUT_S)
         data = None if body is None else json.dumps({k: v for k, v in body.items() if v is not None}).encode()
-        headers = {**self._headers, **({"content-type": "application/json"} if data else {})}
+        kind = {"content-type": "application/json"} if data else {}
+        headers = {**self._headers, **kind, "connection": "close"}  # one request each: the answer, read, ends it
         try:
             connection.request(method, path, body=data, headers=headers)
-            return connection.getresponse()
+            response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
-            self._fail(f"no rlproxy answers at {self.url} ({error}); start it with `rlproxy serve`.", NO_PROXY)
+            raise NoProxyAnswers(
+                f"no rlproxy answers at {self.url} ({error}); start it with `rlproxy serve`."
+            ) from error
+        if response.status >= 400:
+            raise Refused(_message(response.read(), response.status))
+        return response
 
 
 def _message(text: bytes, status: int) -> str:

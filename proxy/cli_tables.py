@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -12,11 +12,28 @@ from rich.text import Text
 
 from config.settings import Row
 
+if TYPE_CHECKING:
+    from proxy.doctor import Check
+
 REJECTED = {
     "rejected_fresh_mismatch": "as served otherwise than trained",
     "rejected_stale": "as stale",
     "rejected_token": "token by token",
 }
+
+
+MARKS: Final = {"ok": ("✓", "green"), "note": ("!", "yellow"), "problem": ("✗", "red"), "unknown": ("?", "dim")}
+
+
+def show_checks(checks: Iterable[Check]) -> None:
+    """A line each, and the fix below it."""
+    grid = Table.grid(padding=(0, 2))
+    for check in checks:
+        mark, style = MARKS[check.state]
+        grid.add_row(Text(mark, style=style), Text(check.name), Text(check.line))
+        if check.fix:
+            grid.add_row("", "", Text(f"→ {check.fix}", style="bold"))
+    Console().print(grid)
 
 
 def show_status(s: dict[str, Any], url: str) -> None:
@@ -37,6 +54,8 @@ def show_status(s: dict[str, Any], url: str) -> None:
     if s["backend"]["lacks"]:
         row("", s["backend"]["lacks"], "yellow")
     stale = f", {ratings['stale']} too old to train" if ratings["stale"] else ""
+    if never := ratings["untrainable"]:
+        stale += f", {sum(never.values())} never train ({', '.join(never)})"
     row(
         "ratings",
         f"{ratings['fresh']} fresh of {ratings['needed']}: {ratings['good']} good, {ratings['bad']} bad{stale}",

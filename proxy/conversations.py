@@ -164,15 +164,20 @@ def named(body: Mapping[str, Any]) -> Named:
     Claude Code puts its session into `metadata.user_id` (`user_…_session_<uuid>`, later a JSON object); the rest of
     that is a machine, not a person, so no user comes of it.
     """
-    metadata = body.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata, client = _within(body, "metadata"), _within(body, "client_metadata")  # the latter is Codex's
     session, user = _packed(metadata.get("user_id"))
-    sessions = (body.get("session_id"), metadata.get("session_id"), session, metadata.get("chat_id"))
+    own = (body.get("session_id"), metadata.get("session_id"), client.get("session_id"))
+    sessions = (*own, session, metadata.get("chat_id"))
     users = (body.get("user"), user, body.get("safety_identifier"))
     return Named(
         next((s for s in (*sessions, body.get("prompt_cache_key")) if _is_name(s)), None),
         next((u for u in users if _is_name(u)), None),
     )
+
+
+def _within(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = body.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _packed(user_id: Any) -> tuple[str | None, str | None]:

@@ -25,10 +25,12 @@ from proxy.capture import Capture, Health, new_id
 from proxy.dialects import CHAT, Dialect
 from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError
 from proxy.formats import MISSING, Formats
+from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
+from proxy.retries import Attempt
 from proxy.security import outgoing_headers
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
@@ -44,7 +46,6 @@ log = structlog.get_logger()
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 KEEPALIVE: Final = b": keepalive\n\n"
-LARGE: Final = 1 << 20
 
 
 @dataclass
@@ -78,6 +79,7 @@ class Exchange:
         question: Question,
         lease: Lease,
         started: float,
+        attempt: Attempt | None = None,
     ) -> None:
         self._parts = parts
         self._request = request
@@ -86,6 +88,7 @@ class Exchange:
         self._asked = question.asked
         self._lease = lease
         self._started = started
+        self._attempt = attempt  # keeps the answer, should its SDK ask again
         self._capture: Capture | None = None
         self._way: Way
         self._finished = False
@@ -134,20 +137,23 @@ class Exchange:
 
     # Asking
 
-    def _go(self, *, translated: bool) -> None:
+    async def _go(self, *, translated: bool) -> None:
         """Choose the way. Raises BadRequest for what chat completions cannot say."""
+        question = self._question
         capabilities = self._parts.backend.capabilities
         if translated:
-            self._way = Translated(
+            self._way = await off_loop(
+                question.size,
+                Translated,
                 self._dialect,
-                self._question,
+                question,
                 capabilities,
                 id=self._capture.id if self._capture else new_id(),
                 model=self._asked.model or self._parts.swap.model,
                 created=int(time.time()),
             )
         else:
-            self._way = Native(self._dialect, self._question, capabilities, self._rules())
+            self._way = Native(self._dialect, question, capabilities, self._rules())
         if self._capture is not None:
             self._capture.reads(self._way.reads, translated=translated)
 
@@ -155,9 +161,9 @@ class Exchange:
         """In the client's dialect if the backend has it, else as chat completions."""
         formats, name = self._parts.formats, self._dialect.name
         if not formats.native(name):
-            self._go(translated=True)
+            await self._go(translated=True)
             return await self._ask_once()
-        self._go(translated=False)
+        await self._go(translated=False)
         upstream = await self._ask_once()
         if upstream.status not in MISSING or self._dialect is CHAT:
             if upstream.status == 200:
@@ -165,7 +171,7 @@ class Exchange:
             return upstream
         # No such route, or no such model: if it answers in chat completions, it was the route.
         await upstream.read()
-        self._go(translated=True)
+        await self._go(translated=True)
         upstream = await self._ask_once()
         if upstream.status not in MISSING:
             formats.lacks(name)
@@ -192,7 +198,7 @@ class Exchange:
         headers.popall("content-encoding", None)  # it was undone when we read the body
         headers["accept-encoding"] = "identity"  # the answer has to be read here
         headers["content-type"] = "application/json"
-        body = self._way.body(self._lease.model, asking=asking)
+        body = await off_loop(self._question.size, self._way.body, self._lease.model, asking=asking)
         url = parts.backend.url + (self._way.path or upstream_path(self._request))
         overhead = time.perf_counter() - self._started
         parts.metrics.overhead.observe(overhead)
@@ -255,7 +261,8 @@ class Exchange:
         headers = self._headers(upstream)
         if isinstance(self._way, Translated):
             headers["content-type"] = self._way.content_type
-        response = web.StreamResponse(status=upstream.status, headers=headers)
+        stream = web.StreamResponse if self._attempt is None else self._attempt.stream
+        response = stream(status=upstream.status, headers=headers)
         await response.prepare(self._request)
         alive = self._dialect.framing == "sse"
         try:
@@ -288,6 +295,7 @@ class Exchange:
                     await response.write(bytes(out + before))
                     out.clear()
                 await self._finish("done")
+                self._said_all()
                 out += last
         finally:
             if out:  # also where a later event of the same piece broke the stream
@@ -319,8 +327,14 @@ class Exchange:
         if before:
             await response.write(before)
         await self._finish("done")
+        self._said_all()
         if last:
             await response.write(last)
+
+    def _said_all(self) -> None:
+        """What is written next is the last of it. A client that goes before it has that may ask for it again."""
+        if self._attempt is not None and (self._capture is None or self._capture.failed is None):
+            self._attempt.streamed()
 
     async def _broken_off(self, response: web.StreamResponse, error: ProxyError) -> None:
         already = self._finished

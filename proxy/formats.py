@@ -5,7 +5,7 @@ Owns the choice between passing a request through and translating it, and the me
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
 from proxy.backends.base import Capabilities
@@ -14,12 +14,16 @@ MISSING: Final = (404, 405, 501)  # what a server answers where it has no such r
 
 
 class Formats:
-    def __init__(self, capabilities: Capabilities) -> None:
+    def __init__(self, capabilities: Capabilities, translate: Collection[str] = ()) -> None:
+        """`translate`: what is to be translated though the backend has it."""
         self._capabilities = capabilities
+        self._translate = frozenset(translate)
         self._shown: dict[str, bool] = {}
 
     def native(self, dialect: str) -> bool:
         """Whether to ask in this dialect; if not, chat completions, which every backend has, say it."""
+        if dialect in self._translate:
+            return False
         return self._shown.get(dialect, self._capabilities.tries or dialect in self._capabilities.dialects)
 
     def has(self, dialect: str) -> None:
@@ -37,3 +41,10 @@ class Formats:
             else "untried"
             for name in dialects
         }  # fmt: skip
+
+    def inexact(self, dialects: Iterable[str]) -> list[str]:
+        """Those that are passed through and whose answers have no token ids, though the backend has them in others."""
+        wishes = self._capabilities
+        if not (wishes.token_ids and wishes.logprobs):
+            return []
+        return [name for name in dialects if self.native(name) and name not in wishes.asks]

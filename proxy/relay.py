@@ -6,16 +6,18 @@ What happens from there on is an `Exchange`. Routes that no dialect knows pass t
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import aiohttp
 from aiohttp import web
 
+from config.sections import TurnRule
 from proxy.backends.base import Backend
 from proxy.backends.openai import down
 from proxy.capture import new_id
@@ -25,10 +27,12 @@ from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
 from proxy.errors import BadRequest, ProxyError, StorageFailed, TooLarge
 from proxy.exchange import GONE, Exchange, Parts
-from proxy.retries import Attempt, Retries
+from proxy.large import off_loop
+from proxy.retries import Attempt, Retries, key_of
 from proxy.security import ROLE
 from proxy.swap import Lease
-from proxy.turns import Decision, turn_of
+from proxy.trainable import more_than_text
+from proxy.turns import turn_of
 from proxy.upstream import end_to_end, upstream_path
 from proxy.ways import Question
 from proxy.wire import dumps, loads
@@ -77,26 +81,22 @@ class Relay:
 
     async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
         raw = await _body(request, self.parts.settings.server.max_body_bytes)
-        try:
-            body = loads(raw)
-        except ValueError as error:
-            raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        as_came = dialect.parse(body)
+        body, as_came = await off_loop(len(raw), _parsed, raw, dialect)
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
         if dialect.goes_on:
             add = await self._earlier.spelled_out(dialect, body, request.headers.get("x-rl-user") or asked.user)
-            spelled, asked = _with(dialect, body, asked, add)
+            spelled, asked = await off_loop(_size(add), _with, dialect, body, asked, add)
         path_session = request.match_info.get("session")
         who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
-        if (at := command_at(asked.messages)) is not None:
+        size = len(raw) + _size(add)
+        if (at := await off_loop(size, command_at, asked.messages)) is not None:
             asked = replace(asked, previous=as_came.previous)
             return await self._command(request, dialect, asked, at, who, self._earlier.local_id(dialect, as_came))
-        with self._retries.attempt(request, raw) as (attempt, earlier):
-            if attempt is not None and earlier is not None:
-                again = await self._retries.settle(attempt, earlier, asked.n)
-                if again is not None:
-                    return again
+        key = await off_loop(len(raw), key_of, request, raw)
+        with self._retries.attempt(request, key) as (attempt, earlier):
+            if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
+                return await attempt.again(request)
             call = Call(request, dialect, who, raw, body, as_came.previous, started, attempt)
             response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
@@ -105,22 +105,22 @@ class Relay:
 
     async def _ask(self, call: Call, body: Any, asked: Asked, add: dict[str, bytes]) -> web.StreamResponse:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
-        kept = without_commands(asked.messages)
+        size = len(call.raw) + _size(add)
+        kept = await off_loop(size, without_commands, asked.messages)
         if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         await self.parts.backend.ready()
         lease = await self.parts.swap.acquire(asked.model)
         try:
             if len(kept) < len(asked.messages):
-                less = call.dialect.keep(body, asked, kept)
+                less = await off_loop(size, call.dialect.keep, body, asked, kept)
                 add |= less
-                body, asked = _with(call.dialect, body, asked, less)
+                body, asked = await off_loop(size, _with, call.dialect, body, asked, less)
             question = Question(call.raw, add, body, replace(asked, previous=call.previous))
-            exchange = Exchange(self.parts, call.request, call.dialect, question, lease, call.started)
+            exchange = Exchange(self.parts, call.request, call.dialect, question, lease, call.started, call.attempt)
             if call.request.headers.get("x-rl-capture") != "off":
                 rules = self.parts.settings.turns.rules
-                turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
-                row = _row(call, asked, turn, lease, self.parts.backend)
+                row = await off_loop(size, _row, call, asked, rules, lease, self.parts.backend)
                 await exchange.capture_as(row)
                 if call.attempt is not None:
                     call.attempt.completion = row.id
@@ -171,10 +171,23 @@ class Relay:
             raise down(self.parts.backend.url, error) from error
 
 
-def _row(call: Call, asked: Asked, turn: Decision, lease: Lease, backend: Backend) -> NewCompletion:
+def _parsed(raw: bytes, dialect: Dialect) -> tuple[Any, Asked]:
+    try:
+        body = loads(raw)
+    except ValueError as error:
+        raise BadRequest(f"The body is not valid JSON ({error}).") from None
+    return body, dialect.parse(body)
+
+
+def _size(members: Mapping[str, bytes]) -> int:
+    return sum(len(value) for value in members.values())
+
+
+def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, backend: Backend) -> NewCompletion:
     request_id = call.request.headers.get("x-rl-completion-id") or new_id()
     if not _ID.fullmatch(request_id):
         raise BadRequest("`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id")
+    turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
     return NewCompletion(
         id=request_id,
         request_id=request_id,
@@ -194,6 +207,7 @@ def _row(call: Call, asked: Asked, turn: Decision, lease: Lease, backend: Backen
         request=dumps({k: v for k, v in call.given.items() if k not in call.dialect.carriers}),
         sampling={**backend.served.sampling, **asked.sampling},
         thread=thread(asked.messages),
+        untrainable=asked.untrainable or more_than_text(asked.messages),
     )
 
 
@@ -218,6 +232,10 @@ async def _body(request: web.Request, limit: int) -> bytes:
         return raw
     if encoding not in _WINDOWS:
         raise BadRequest(f"A body in content-encoding {encoding} is not read here; send it plain, or as gzip.")
+    return await asyncio.to_thread(_unpacked, raw, encoding, limit)
+
+
+def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:
     unpack = zlib.decompressobj(_WINDOWS[encoding])
     try:
         body = unpack.decompress(raw, limit)

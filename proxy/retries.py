@@ -4,9 +4,9 @@ OpenAI's and Anthropic's SDKs count their tries in `x-stainless-retry-count`. Ow
 and what becomes of it:
 
 - the first try is under way: the retry waits until it has ended (its client has mostly gone, so that is soon);
-- it was answered whole, in one body: those bytes are sent again, with the same completion id;
-- anything else (an error, a part, a stream, which cannot be given twice exactly): the backend is asked afresh, and the
-  earlier rows go when the new request begins, unless somebody has rated them.
+- it was answered whole, in one body or as a stream to its end: those bytes are sent again, with the same completion id;
+- anything else (an error, a part): the backend is asked afresh, and the earlier rows go when the new request begins,
+  unless somebody has rated them.
 
 Only in memory, and only for a while: an SDK gives up after a minute or two. A request that is no counted retry is never
 joined to another: asking the same thing twice on purpose gives two completions.
@@ -33,6 +33,18 @@ KEPT_ENTRIES: Final = 1024
 KEPT_BYTES: Final = 32 * 1024 * 1024  # of all answers; the oldest go first, and are asked for again
 
 
+class Recording(web.StreamResponse):
+    """A stream that is kept while it is sent: also what a client did not live to see."""
+
+    def __init__(self, status: int, headers: CIMultiDict[str]) -> None:
+        super().__init__(status=status, headers=headers)
+        self.sent = bytearray()
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
+        await super().write(data)
+
+
 class Attempt:
     """One try of a request that its SDK may send again."""
 
@@ -42,10 +54,12 @@ class Attempt:
         self.ended = asyncio.Event()
         self.completion: str | None = None  # the id of the first choice, once there is a row
         self._answer: tuple[int, CIMultiDict[str], bytes] | None = None
+        self._recording: tuple[CIMultiDict[str], Recording] | None = None
+        self._to_its_end = False
 
     @property
     def answered(self) -> bool:
-        return self._answer is not None
+        return self._answer is not None or (self._recording is not None and self._to_its_end)
 
     def keep(self, response: web.StreamResponse) -> None:
         """Remember a whole answer of one body. Called before it leaves: the client may be gone by then."""
@@ -54,20 +68,39 @@ class Attempt:
         if isinstance(response.body, bytes):
             self._answer = response.status, CIMultiDict(response.headers), response.body
 
+    def stream(self, status: int, headers: CIMultiDict[str]) -> web.StreamResponse:
+        """A stream to answer with; `streamed` says that what it is sent next is its end."""
+        found = Recording(status, headers)
+        self._recording = (headers.copy(), found)
+        return found
+
+    def streamed(self) -> None:
+        self._to_its_end = True
+
     @property
     def size(self) -> int:
-        return 0 if self._answer is None else len(self._answer[2])
+        if self._answer is not None:
+            return len(self._answer[2])
+        return 0 if self._recording is None else len(self._recording[1].sent)
 
     def drop(self) -> None:
-        self._answer = None
+        self._answer = self._recording = None
 
     def inherit(self, earlier: Attempt) -> None:
         self.completion, self._answer = earlier.completion, earlier._answer
+        self._recording, self._to_its_end = earlier._recording, earlier._to_its_end
 
-    def again(self) -> web.Response:
-        assert self._answer is not None
-        status, headers, body = self._answer
-        return web.Response(status=status, headers=headers, body=body)
+    async def again(self, request: web.Request) -> web.StreamResponse:
+        if self._answer is not None:
+            status, headers, body = self._answer
+            return web.Response(status=status, headers=headers, body=body)
+        assert self._recording is not None
+        headers, recording = self._recording
+        response = web.StreamResponse(status=recording.status, headers=headers)
+        await response.prepare(request)
+        await response.write(bytes(recording.sent))
+        await response.write_eof()
+        return response
 
 
 class Retries:
@@ -76,15 +109,13 @@ class Retries:
         self._attempts: deque[Attempt] = deque(maxlen=KEPT_ENTRIES)
 
     @contextmanager
-    def attempt(self, request: web.Request, raw: bytes) -> Iterator[tuple[Attempt | None, Attempt | None]]:
+    def attempt(self, request: web.Request, key: bytes | None) -> Iterator[tuple[Attempt | None, Attempt | None]]:
         """This try, and the earlier one that it repeats; None where the client does not count its tries."""
-        count = request.headers.get(COUNT, "")
-        if not count.isdecimal():
+        if key is None:
             yield None, None
             return
         self._forget_old()
-        key = _key(request, raw)
-        earlier = self._take(key) if int(count) > 0 else None
+        earlier = self._take(key) if int(request.headers[COUNT]) > 0 else None
         current = Attempt(key)
         self._attempts.append(current)
         try:
@@ -115,8 +146,8 @@ class Retries:
             size -= attempt.size
             attempt.drop()
 
-    async def settle(self, attempt: Attempt, earlier: Attempt, choices: int) -> web.Response | None:
-        """The earlier try's answer, or None: then the backend is to be asked, and its rows are gone."""
+    async def settle(self, attempt: Attempt, earlier: Attempt, choices: int) -> bool:
+        """Whether `attempt` has the earlier try's answer now; if not, the backend is to be asked: its rows are gone."""
         try:
             await earlier.ended.wait()
         except BaseException:  # this client went too: the next retry belongs to the try that still runs
@@ -126,21 +157,23 @@ class Retries:
             raise
         if earlier.answered:
             attempt.inherit(earlier)
-            return attempt.again()
+            return True
         await self._forget(earlier, choices)
-        return None
+        return False
 
     async def _forget(self, earlier: Attempt, choices: int) -> None:
         """What a person has rated stays."""
         if earlier.completion is None:
             return
         ids = [earlier.completion, *(f"{earlier.completion}.{i}" for i in range(1, choices))]
-        found = [await self._store.completion(id) for id in ids]
-        await self._store.forget([one.new.id for one in found if one is not None and not one.ratings])
+        await self._store.forget_unrated(ids)
 
 
-def _key(request: web.Request, raw: bytes) -> bytes:
-    """Same body to the same route, by the same key and for the same session and person."""
+def key_of(request: web.Request, raw: bytes) -> bytes | None:
+    """Same body to the same route, by the same key and for the same session and person. None where the client does
+    not count its tries."""
+    if not request.headers.get(COUNT, "").isdecimal():
+        return None
     digest = hashlib.blake2b(digest_size=32)
     names = ("authorization", "x-api-key", "x-rl-session", "x-rl-user", "x-rl-turn", "x-rl-capture")
     for part in (request.raw_path, *(request.headers.get(name, "") for name in names)):

@@ -21,7 +21,7 @@ from proxy.errors import Forbidden, Unauthorized
 Role = Literal["use", "admin"]
 ROLE: Final = web.RequestKey("role", str)
 _OPEN: Final = ("/healthz", "/readyz")
-_OURS: Final = ("host", "content-length", "accept-encoding", "expect")
+_OURS: Final = ("host", "content-length", "expect")
 _LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
 
 

@@ -19,3 +19,11 @@ def address(settings: Settings) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         host = settings.server.host
         return f"http://{f'[{host}]' if ':' in host else host}:{settings.server.port}"
+
+
+def owner(settings: Settings) -> int | None:
+    """The process that wrote the address file; None where there is none."""
+    try:
+        return int(json.loads((settings.home / ADDRESS_FILE).read_text())["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

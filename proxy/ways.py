@@ -27,6 +27,10 @@ class Question:
     body: dict[str, Any]  # parsed, with those in place
     asked: Asked
 
+    @property
+    def size(self) -> int:
+        return len(self.raw) + sum(len(value) for value in self.add.values())
+
 
 class Way(ABC):
     """One way to ask, and to read and pass on the answer."""
@@ -68,6 +72,7 @@ class Native(Way):
         self.reads = dialect.of(question.body)
         self.asks = _missing(capabilities.asks.get(dialect.name, {}), question.body)
         self._dialect, self._question, self._rules = dialect, question, rules
+        self._last: bytes | None = None  # the data of the newest event
 
     def body(self, model: str, *, asking: bool) -> bytes:
         asks = self.asks if asking else {}
@@ -77,6 +82,7 @@ class Native(Way):
         data = event.data
         if data is None or not data.startswith(b"{"):
             return event.raw
+        self._last = data
         changed = _rewritten(data, self._rules)
         return event.raw if changed == data else event.with_data(changed).raw
 
@@ -87,7 +93,7 @@ class Native(Way):
         return _rewritten(body, self._rules)
 
     def broken(self, error: ProxyError) -> bytes:
-        return self._dialect.error_event(error)
+        return self._dialect.error_event(error, self._last)
 
 
 class Translated(Way):

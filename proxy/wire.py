@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import orjson
 
+from proxy.large import LARGE
+
 # Strings whole, so that brackets inside them are not seen; then what gives JSON its structure.
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]', re.DOTALL)
+_MARK: Final = re.compile(rb'["{}\[\],:]')
 _WHITE: Final = b" \t\r\n"
 
 EACH: Final = "*"  # in a rule: every element of a list
@@ -51,7 +54,7 @@ def rewrite(raw: bytes, rules: Rules, add: Mapping[str, bytes] | None = None) ->
     A key of `add` that is present already is replaced instead. Keys with escapes in them are not matched.
     Raises ValueError where `raw` is no JSON object.
     """
-    tokens = [(m.start(), m.end()) for m in _TOKEN.finditer(raw)]
+    tokens = [(m.start(), m.end()) for m in _TOKEN.finditer(raw)] if len(raw) < LARGE else list(_tokens(raw))
     if not tokens or raw[tokens[0][0] : tokens[0][0] + 1] != b"{":
         raise ValueError("not a JSON object")
     edits: list[tuple[int, int, bytes]] = []
@@ -71,6 +74,26 @@ def rewrite(raw: bytes, rules: Rules, add: Mapping[str, bytes] | None = None) ->
         out += raw[at:start] + new
         at = end
     return bytes(out + raw[at:])
+
+
+def _tokens(raw: bytes) -> Iterator[tuple[int, int]]:
+    """The same as `_TOKEN` finds. That holds the interpreter for a fifth of a second on a string of 30 MB."""
+    at = 0
+    while (mark := _MARK.search(raw, at)) is not None:
+        start = mark.start()
+        at = _end_of_string(raw, start) if raw[start] == 0x22 else start + 1  # "
+        yield start, at
+
+
+def _end_of_string(raw: bytes, start: int) -> int:
+    end = start
+    while (end := raw.find(b'"', end + 1)) >= 0:
+        before = end - 1
+        while raw[before] == 0x5C:  # \\
+            before -= 1
+        if (end - before) % 2:  # no backslash, or each escapes another one
+            return end + 1
+    raise ValueError("the JSON ends too early")
 
 
 def _object(

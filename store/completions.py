@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from store import tree
+from store import blobs, tree
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.reader import Reader
 from store.records import Completion, FinishedCompletion, Message, NewCompletion, Rating, Turn
 from store.rows import IDS, LOGPROBS, pack, to_completion, to_json, to_rating
 
-SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body
+SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body, m.cut AS reply_cut
 FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND r.live = 1)"
 CHUNK = 500  # completions deleted in one operation: others may write in between
@@ -33,11 +33,12 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request,
-            prompt_hash, status) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
+            untrainable, prompt_hash, status)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
-                to_json(new.sampling), new.request, tree.add(db, tree.said(new.prompt)),
+                to_json(new.sampling), new.request, new.untrainable, tree.add(db, tree.said(new.prompt)),
             ),
         )  # fmt: skip
         tree.add_aside(db, new.id, new.prompt)
@@ -96,6 +97,11 @@ def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:
     return count
 
 
+def forget_unrated(db: sqlite3.Connection, ids: Iterable[str]) -> int:
+    rated = "SELECT 1 FROM ratings r WHERE r.completion_id = ?"
+    return forget(db, [id for id in ids if db.execute(rated, (id,)).fetchone() is None])
+
+
 async def one(reader: Reader, id: str) -> Completion | None:
     return (await load(reader, [id])).get(id)
 
@@ -134,7 +140,8 @@ async def exact_unrated(reader: Reader, version: int, limit: int) -> list[Comple
     # The plus signs keep SQLite from choosing an index on status, where nearly every row is alike.
     return await select(
         reader,
-        f"""WHERE c.version = ? AND +c.status = 'done' AND +c.turn = 'main' AND c.exact = 1 AND NOT {RATED}
+        f"""WHERE c.version = ? AND +c.status = 'done' AND +c.turn = 'main' AND c.exact = 1
+        AND c.untrainable IS NULL AND NOT {RATED}
         ORDER BY c.seq DESC LIMIT ?""",
         [version, limit],
     )
@@ -172,10 +179,14 @@ async def select(reader: Reader, where: str, values: Sequence[object]) -> list[C
     async with reader.snapshot() as db:
         rows = list(await db.execute_fetchall(SELECT + where, values))
         ids = orjson.dumps([row["id"] for row in rows]).decode()
-        nodes = tree.nodes(await db.execute_fetchall(tree.PATHS_OF_COMPLETIONS, (ids,)))
+        said = list(await db.execute_fetchall(tree.PATHS_OF_COMPLETIONS, (ids,)))
+        system = list(await db.execute_fetchall(tree.SYSTEM_OF_COMPLETIONS, (ids,)))
+        cut = {row["reply_hash"]: row["reply_body"] for row in rows if row["reply_cut"]}
+        uncut = await blobs.bodies(db, cut | tree.cut(said) | tree.cut(system))
+        nodes = tree.nodes(said, uncut)
         aside: dict[str, list[tuple[int, Message]]] = {}
-        for row in await db.execute_fetchall(tree.SYSTEM_OF_COMPLETIONS, (ids,)):
-            aside.setdefault(row["completion_id"], []).append((row["at"], Message(row["role"], row["body"])))
+        for row in system:
+            aside.setdefault(row["completion_id"], []).append((row["at"], tree.message(row, uncut)))
         ratings: dict[str, list[Rating]] = {}
         for row in await db.execute_fetchall(
             """SELECT r.* FROM ratings r WHERE r.live = 1
@@ -186,6 +197,7 @@ async def select(reader: Reader, where: str, values: Sequence[object]) -> list[C
     return [
         to_completion(
             row,
+            uncut.get(row["reply_hash"], row["reply_body"]),
             tree.whole(tree.path(nodes, row["prompt_hash"]), aside.get(row["id"], ())),
             tuple(ratings.get(row["id"], ())),
         )

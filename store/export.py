@@ -55,6 +55,7 @@ def to_dict(completion: Completion) -> dict[str, Any]:
         "inexact_reason": end and end.inexact_reason,
         "error": end and end.error,
         "translated": bool(end and end.translated),
+        "untrainable": new.untrainable,
         "ratings": [rating(one) for one in completion.ratings],
     }
 

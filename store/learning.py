@@ -3,7 +3,8 @@
 A rating is fresh while it is live, its completion has a reply of a version that is ours, and no run has it.
 Runs that were rejected, empty or failed have given theirs back. A run takes completions whole, with all their fresh
 ratings, and no gate is asked about a completion that trained. A completion of raw text has no chat template to be
-rendered with: it trains on its exact ids or not at all. Not here: what becomes of a run (`runs`).
+rendered with: it trains on its exact ids or not at all. One that saw more than its text (`untrainable`) never
+trains. Not here: what becomes of a run (`runs`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from store.rows import to_rating, to_run
 
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND c.version IS NOT NULL
-AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
+AND c.untrainable IS NULL AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
 AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
                 WHERE s.rating_id = r.id AND u.status IN ('claimed', 'running', 'done'))"""
 NEAR = "abs(:live - c.version) <= :gap"  # after a rollback a version may be above the live one
@@ -52,6 +53,15 @@ async def fresh(reader: Reader, live: int, max_version_gap: int, before: float |
     )
     assert row is not None  # an aggregate always has one
     return Fresh(*(int(count) for count in row))
+
+
+async def untrainable(reader: Reader) -> dict[str, int]:
+    """Live ratings of completions that never train, by why."""
+    rows = await reader.rows(
+        """SELECT c.untrainable AS why, count(*) AS count FROM ratings r CROSS JOIN completions c
+        ON c.id = r.completion_id WHERE r.live = 1 AND c.untrainable IS NOT NULL GROUP BY c.untrainable"""
+    )
+    return {row["why"]: row["count"] for row in rows}
 
 
 def claim(

@@ -46,6 +46,7 @@ class NewCompletion:
     request: bytes  # the request body without its messages, JSON
     sampling: dict[str, float] = field(default_factory=dict)  # temperature, top_p, top_k, … as in force
     thread: bytes | None = None  # the loose name of the prompt; not stored, the reply's grows from it
+    untrainable: str | None = None  # why it never trains, in one word: the tree has not all that the model saw
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,10 @@ def from_json(text: str | None) -> Any:
     return None if text is None else orjson.loads(text)
 
 
-def to_completion(row: sqlite3.Row, prompt: tuple[Message, ...], ratings: tuple[Rating, ...]) -> Completion:
-    """`row` is of completions joined with the reply's message (`completions.SELECT`)."""
+def to_completion(
+    row: sqlite3.Row, reply: bytes | None, prompt: tuple[Message, ...], ratings: tuple[Rating, ...]
+) -> Completion:
+    """`row` is of completions joined with the reply's message (`completions.SELECT`), whose whole body is `reply`."""
     new = NewCompletion(
         id=row["id"],
         request_id=row["request_id"],
@@ -60,11 +62,12 @@ def to_completion(row: sqlite3.Row, prompt: tuple[Message, ...], ratings: tuple[
         prompt=prompt,
         request=row["request"],
         sampling=from_json(row["sampling"]),
+        untrainable=row["untrainable"],
     )
     return Completion(
         seq=row["seq"],
         new=new,
-        end=None if row["status"] == "pending" else _end(row),
+        end=None if row["status"] == "pending" else _end(row, reply),
         status=row["status"],
         prompt_hash=row["prompt_hash"],
         reply_hash=row["reply_hash"],
@@ -72,12 +75,12 @@ def to_completion(row: sqlite3.Row, prompt: tuple[Message, ...], ratings: tuple[
     )
 
 
-def _end(row: sqlite3.Row) -> FinishedCompletion:
+def _end(row: sqlite3.Row, reply: bytes | None) -> FinishedCompletion:
     return FinishedCompletion(
         id=row["id"],
         status=row["status"],
         finished_at=row["finished_at"],
-        reply=None if row["reply_hash"] is None else Message(row["reply_role"], row["reply_body"]),
+        reply=None if reply is None else Message(row["reply_role"], reply),
         text=row["text"],
         finish_reason=row["finish_reason"],
         usage=from_json(row["usage"]),

@@ -9,8 +9,9 @@ import os
 import sqlite3
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
-from store import completions, ledger
+from store import blobs, completions, ledger
 from store.errors import StoreDamaged, StoreError
 
 NAME = "rlproxy.db"
@@ -25,6 +26,10 @@ PRAGMAS = (
     "PRAGMA wal_autocheckpoint = 16384",  # pages: a backstop, the writer checkpoints between commits
     "PRAGMA journal_size_limit = 67108864",
 )
+
+
+# What SQL cannot say of a migration, in its transaction; by number.
+_ALSO: Final = {5: blobs.gather}
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -59,7 +64,10 @@ def migrate(db: sqlite3.Connection) -> None:
         raise StoreError(f"The database is of a newer rlproxy (schema {seen}, this one knows {len(scripts)}).")
     for number, script in enumerate(scripts[seen:], start=seen + 1):
         try:
-            db.executescript(f"BEGIN; {script.read_text(encoding='utf-8')}; PRAGMA user_version = {number}; COMMIT")
+            db.executescript(f"BEGIN; {script.read_text(encoding='utf-8')}; PRAGMA user_version = {number}")
+            if (also := _ALSO.get(number)) is not None:
+                also(db)
+            db.execute("COMMIT")
         except sqlite3.Error:
             if db.in_transaction:
                 db.execute("ROLLBACK")

@@ -153,6 +153,10 @@ class Store:
         """Delete these completions, rated or not, with all that hangs on them."""
         return await self._writer.submit(lambda db: completions.forget(db, ids))
 
+    async def forget_unrated(self, ids: Sequence[str]) -> int:
+        """Delete those of these that nobody has ever rated; also such as are only queued to be stored yet."""
+        return await self._writer.submit(lambda db: completions.forget_unrated(db, ids))
+
     def export(self, *, rated_only: bool = False) -> AsyncIterator[dict[str, Any]]:
         return export.export(self._reader, rated_only=rated_only)
 
@@ -197,6 +201,10 @@ class Store:
     async def fresh(self, *, live: int, max_version_gap: int, before: float | None = None) -> Fresh:
         """Ratings that a run could take; with `before` those that were given earlier."""
         return await learning.fresh(self._reader, live, max_version_gap, before)
+
+    async def untrainable(self) -> dict[str, int]:
+        """Live ratings of completions that never train, by why."""
+        return await learning.untrainable(self._reader)
 
     async def claim(
         self,

@@ -11,6 +11,7 @@ import hashlib
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
+from store import blobs
 from store.reader import Reader
 from store.records import Message
 
@@ -27,7 +28,7 @@ PATHS_OF_COMPLETIONS = """WITH RECURSIVE path (hash) AS (
     SELECT c.prompt_hash FROM completions c WHERE c.id IN (SELECT value FROM json_each(?))
     UNION SELECT m.parent FROM path JOIN messages m ON m.hash = path.hash WHERE m.parent IS NOT NULL)
 SELECT m.* FROM path JOIN messages m ON m.hash = path.hash"""
-SYSTEM_OF_COMPLETIONS = """SELECT s.completion_id, s.at, m.role, m.body
+SYSTEM_OF_COMPLETIONS = """SELECT s.completion_id, s.at, m.*
 FROM completion_system s JOIN messages m ON m.hash = s.hash
 WHERE s.completion_id IN (SELECT value FROM json_each(?)) ORDER BY s.completion_id, s.at"""
 
@@ -89,7 +90,10 @@ def add_child(db: sqlite3.Connection, parent: bytes | None, message: Message) ->
 
 
 async def conversation(reader: Reader, leaf: bytes) -> tuple[Message, ...]:
-    known = nodes(await reader.rows(PATH, (leaf,)))
+    async with reader.snapshot() as db:
+        rows = list(await db.execute_fetchall(PATH, (leaf,)))
+        uncut = await blobs.bodies(db, cut(rows))
+    known = nodes(rows, uncut)
     return path(known, leaf) if leaf in known else ()
 
 
@@ -110,8 +114,18 @@ def prune(db: sqlite3.Connection, leaves: Iterable[bytes]) -> None:
             open_ends.append(row["parent"])
 
 
-def nodes(rows: Iterable[sqlite3.Row]) -> Nodes:
-    return {row["hash"]: (row["parent"], Message(row["role"], row["body"])) for row in rows}
+def cut(rows: Iterable[sqlite3.Row]) -> dict[bytes, bytes]:
+    """The bodies among these that lack their blobs, by hash."""
+    return {row["hash"]: row["body"] for row in rows if row["cut"]}
+
+
+def nodes(rows: Iterable[sqlite3.Row], uncut: Mapping[bytes, bytes]) -> Nodes:
+    """`uncut` has the bodies that were cut, whole."""
+    return {row["hash"]: (row["parent"], message(row, uncut)) for row in rows}
+
+
+def message(row: sqlite3.Row, uncut: Mapping[bytes, bytes]) -> Message:
+    return Message(row["role"], uncut.get(row["hash"], row["body"]))
 
 
 def path(known: Nodes, leaf: bytes | None) -> tuple[Message, ...]:
@@ -128,4 +142,6 @@ def _exists(db: sqlite3.Connection, key: bytes) -> bool:
 
 
 def _insert(db: sqlite3.Connection, key: bytes, parent: bytes | None, message: Message) -> None:
-    db.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", (key, parent, message.role, message.body))
+    body, pieces = blobs.cut(message.body)
+    db.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?)", (key, parent, message.role, body, bool(pieces)))
+    blobs.put(db, key, pieces)

@@ -1,12 +1,16 @@
-"""What all rooms' tests share: the small real model, found once."""
+"""What all rooms' tests share: the small real model, found once, and no test that fails for a busy machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.fakes.tiny_model import make_tiny_model
+
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,8 @@ ROUNDING = 1e-3  # a log-prob of 0 may come back as 0.0004 from a half-precision
 SPLITS = ("train", "held", "replay")
 HINT_TOKENS = 32  # what the teacher puts around a comment
 PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
+# Parts of messages that are no text, by their names in chat form.
+MORE = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
 
 
 class BadLine(Exception):
@@ -168,6 +170,8 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         raise BadLine(f"version {version!r} is not a version number")
     if line.get("split", "train") not in SPLITS:
         raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
+    if (what := _more_than_text(line.get("messages"))) is not None:
+        raise BadLine(f"{what}: the model saw more than text, and text is all that training sees")
     tokens, behaviour = _exact(line, template) if line.get("exact") is True else (_rendered(line, template), None)
     flags = sanity.flags(tokens.reply, template.text(tokens.reply), line.get("finish_reason"))
     sample = Sample(
@@ -274,6 +278,16 @@ def _messages(line: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
         raise BadLine("messages are not a list of objects")
     return tuple(messages)
+
+
+def _more_than_text(messages: Any) -> str | None:
+    """Exact ids do not help: those of a picture are placeholders."""
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and (what := MORE.get(str(part.get("type")))) is not None:
+                return what
+    return None
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Asked:
     tools: list[dict[str, Any]] | None = None  # in chat form
     previous: str | None = None  # the completion this request goes on from, where it does not send the history
     body: Mapping[str, Any] = field(default_factory=dict)  # the request, for dialects whose answers repeat it
+    untrainable: str | None = None  # the member by which the model sees something else than the messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,5 +194,5 @@ class Dialect(ABC):
         return error.body()
 
     @abstractmethod
-    def error_event(self, error: ProxyError) -> bytes:
-        """An error inside a stream that has begun."""
+    def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
+        """An error inside a stream that has begun; `last` is the data of the event before it."""

@@ -80,16 +80,7 @@ class ChatCompletions(Dialect):
         return event.data == b"[DONE]"
 
     def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
-        choice: dict[str, bytes] = {}
-        top: dict[str, Any] = {"id": orjson.dumps(id), "choices": {EACH: choice}}
-        if model is not None:
-            top["model"] = orjson.dumps(model)
-        # null, not removed: that is what vLLM sends to those who did not ask.
-        if not asked.wants_logprobs:
-            choice["logprobs"] = b"null"
-        if not asked.wants_token_ids:
-            choice["token_ids"] = top["prompt_token_ids"] = b"null"
-        return top
+        return choice_rules(id=id, model=model, asked=asked)
 
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
         return dict(body)
@@ -97,8 +88,22 @@ class ChatCompletions(Dialect):
     def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
         return ChatRenderer()
 
-    def error_event(self, error: ProxyError) -> bytes:
+    def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
         return sse.event(orjson.dumps(self.error(error)))
+
+
+def choice_rules(*, id: str, model: str | None, asked: Asked) -> Rules:
+    """For a body with choices. vLLM has the prompt's ids beside them in chat, and on each in legacy completions."""
+    choice: dict[str, bytes] = {}
+    top: dict[str, Any] = {"id": orjson.dumps(id), "choices": {EACH: choice}}
+    if model is not None:
+        top["model"] = orjson.dumps(model)
+    # null, not removed: that is what vLLM sends to those who did not ask.
+    if not asked.wants_logprobs:
+        choice["logprobs"] = b"null"
+    if not asked.wants_token_ids:
+        choice["token_ids"] = choice["prompt_token_ids"] = top["prompt_token_ids"] = b"null"
+    return top
 
 
 class ChatRenderer(Renderer):

@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 import orjson
 
 from proxy import sse
+from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
-from proxy.dialects.chat import SAMPLING
+from proxy.dialects.chat import SAMPLING, choice_rules
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, member, numbers
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
-from proxy.wire import EACH, Rules
+from proxy.wire import Rules
 
 MAX_TOKENS = 16  # what a request gets that names no limit; chat completions have none
 # What goes to chat completions under the same name. Anything unknown does too.
@@ -41,7 +42,7 @@ class Completions(Dialect):
     def parse(self, body: Any) -> Asked:
         body = an_object(body)
         prompts = _prompts(body)
-        options = body.get("stream_options")
+        options, who = body.get("stream_options"), named(body)
         n = count(body) * len(prompts)
         if n > MAX_CHOICES:
             raise BadRequest(f"`n` times the number of prompts must be at most {MAX_CHOICES}.", param="n")
@@ -54,8 +55,8 @@ class Completions(Dialect):
             wants_logprobs=bool(numbers(body, ("logprobs",))),
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
-            session=None,
-            user=member(body, "user", str, "") or None,
+            session=who.session,
+            user=who.user,
             body=body,
         )
 
@@ -93,17 +94,9 @@ class Completions(Dialect):
         return event.data == b"[DONE]"
 
     def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
-        choice: dict[str, bytes] = {}
-        top: dict[str, Any] = {"id": orjson.dumps(id), "choices": {EACH: choice}}
-        if model is not None:
-            top["model"] = orjson.dumps(model)
-        if not asked.wants_logprobs:
-            choice["logprobs"] = b"null"
-        if not asked.wants_token_ids:
-            choice["token_ids"] = choice["prompt_token_ids"] = b"null"
-        return top
+        return choice_rules(id=id, model=model, asked=asked)
 
-    def error_event(self, error: ProxyError) -> bytes:
+    def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
         return sse.event(orjson.dumps(self.error(error)))
 
 

@@ -109,7 +109,7 @@ class Messages(Dialect):
         kind = _ERRORS.get(error.status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": None}
 
-    def error_event(self, error: ProxyError) -> bytes:
+    def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
         return event(self.error(error))
 
 

@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
+from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatFold
 from proxy.dialects.chat_form import arguments_of, reasoning_of, usage
 from proxy.dialects.fields import an_object, member, numbers, objects
-from proxy.dialects.ollama_chat import SAMPLING, chat_message, chat_messages, chat_request, prompt_messages
+from proxy.dialects.ollama_chat import NOT_CHAT, SAMPLING, chat_message, chat_messages, chat_request, prompt_messages
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
 from proxy.wire import Rules, dumps, loads
@@ -25,6 +26,7 @@ from proxy.wire import Rules, dumps, loads
 
 class _Ollama(Dialect):
     framing: ClassVar[Literal["sse", "ndjson"]] = "ndjson"
+    beside: ClassVar[tuple[str, ...]] = ()  # members by which the model sees something else than the messages
 
     @abstractmethod
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -37,7 +39,7 @@ class _Ollama(Dialect):
     def parse(self, body: Any) -> Asked:
         body = an_object(body)
         options = member(body, "options", dict, {})
-        sampling = numbers(options, SAMPLING, within="options.")
+        sampling, who = numbers(options, SAMPLING, within="options."), named(body)
         return Asked(
             model=member(body, "model", str, ""),
             messages=self._messages(body),
@@ -47,9 +49,10 @@ class _Ollama(Dialect):
             wants_logprobs=body.get("logprobs") is True,
             wants_token_ids=False,
             wants_usage=True,  # part of the format
-            session=None,
-            user=None,
+            session=who.session,
+            user=who.user,
             tools=objects(body, "tools") or None,
+            untrainable=next((key for key in self.beside if body.get(key)), None),
         )
 
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
@@ -81,7 +84,7 @@ class _Ollama(Dialect):
     def error(self, error: ProxyError) -> Mapping[str, Any]:
         return {"error": error.message}
 
-    def error_event(self, error: ProxyError) -> bytes:
+    def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
         return _line(self.error(error))
 
 
@@ -110,6 +113,7 @@ class OllamaGenerate(_Ollama):
     name: ClassVar[str] = "ollama-generate"
     paths: ClassVar[tuple[str, ...]] = ("/api/generate",)
     carriers: ClassVar[tuple[str, ...]] = ("prompt", "system", "images")
+    beside: ClassVar[tuple[str, ...]] = NOT_CHAT
 
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         return prompt_messages(body)

@@ -24,6 +24,7 @@ SAMPLING: Final = {
     "repeat_penalty": "repetition_penalty",
 }
 _NEUTRAL: Final = {"mirostat": 0, "typical_p": 1, "tfs_z": 1}  # samplers that chat completions do not have
+NOT_CHAT: Final = ("raw", "suffix", "template", "context")  # of `/api/generate`: no chat template, or not only it
 _IMAGES: Final = {"iVBOR": "png", "/9j/": "jpeg", "UklGR": "webp", "R0lGOD": "gif"}  # how their base64 begins
 
 
@@ -108,7 +109,7 @@ def _sampling(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse(body: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    for key in ("raw", "suffix", "template", "context"):
+    for key in NOT_CHAT:
         if body.get(key):
             raise _cannot(key)
     for key, neutral in _NEUTRAL.items():

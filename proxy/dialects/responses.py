@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
+from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply
 from proxy.dialects.chat import SAMPLING
 from proxy.dialects.fields import an_object, member, numbers, objects
@@ -37,7 +38,7 @@ class Responses(Dialect):
         if instructions := member(body, "instructions", str, ""):
             messages, origins = [{"role": "system", "content": instructions}, *messages], [None, *origins]
         _lists(body)
-        include = member(body, "include", list, [])
+        include, who = member(body, "include", list, []), named(body)
         return Asked(
             model=member(body, "model", str, ""),
             messages=messages,
@@ -47,8 +48,8 @@ class Responses(Dialect):
             wants_logprobs=LOGPROBS in include,
             wants_token_ids=body.get("enable_response_messages") is True,
             wants_usage=True,
-            session=_session(body),
-            user=member(body, "user", str, "") or None,
+            session=who.session,
+            user=who.user,
             origins=tuple(origins),
             tools=[tool.chat for tool in tools_of(body).values()] or None,
             previous=member(body, "previous_response_id", str, "") or None,
@@ -116,9 +117,9 @@ class Responses(Dialect):
             event |= {"item": parts, "part": {"logprobs": HIDDEN}, "logprobs": b"[]"}
         return {**response, **event}
 
-    def error_event(self, error: ProxyError) -> bytes:
+    def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
         said = {"code": error.code, "message": error.message, "param": error.param}
-        data = orjson.dumps({"type": "error", "sequence_number": 0, **said})
+        data = orjson.dumps({"type": "error", "sequence_number": _next_number(last), **said})
         return b"event: error\ndata: " + data + b"\n\n"
 
 
@@ -214,6 +215,14 @@ def _tokens(messages: Any) -> list[int] | None:
     return None
 
 
+def _next_number(last: bytes | None) -> int:
+    """Events are counted through the whole stream."""
+    try:
+        return int(loads(last or b"")["sequence_number"]) + 1
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
 def _items(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     given = body.get("input")
     if isinstance(given, str):
@@ -225,13 +234,6 @@ def _items(body: Mapping[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(item, dict) or (message and not isinstance(item.get("role"), str) and not item.get("id")):
             raise BadRequest(f"`input[{i}]` must be an item with a `type`, or a message with a `role`.", param="input")
     return given
-
-
-def _session(body: Mapping[str, Any]) -> str | None:
-    """Codex names its session in every request."""
-    client = body.get("client_metadata")
-    session = client.get("session_id") if isinstance(client, dict) else None
-    return session if isinstance(session, str) else None
 
 
 def _lists(body: Mapping[str, Any]) -> None:

@@ -45,7 +45,9 @@ def _words(text: str) -> list[str]:
     return ["You ", "said: ", *[w + " " for w in text.split()]]
 
 
-async def _sse(request: web.Request, events: list[dict[str, Any]], *, named: bool) -> web.StreamResponse:
+async def _sse(
+    request: web.Request, events: list[dict[str, Any]], *, named: bool, whole: bool = True
+) -> web.StreamResponse:
     response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
     for event in events:
@@ -53,7 +55,8 @@ async def _sse(request: web.Request, events: list[dict[str, Any]], *, named: boo
         await response.write(head + b"data: " + json.dumps(event).encode() + b"\n\n")
     if not named:
         await response.write(b"data: [DONE]\n\n")
-    await response.write_eof()
+    if whole:
+        await response.write_eof()
     return response
 
 
@@ -157,4 +160,8 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
         {"type": "response.completed", "response": done},
     ]  # fmt: skip
     numbered = [{**event, "sequence_number": n} for n, event in enumerate(events)]
+    if fake.mood == "cut":
+        await _sse(request, numbered[:6], named=True, whole=False)
+        assert request.transport is not None
+        request.transport.abort()
     return await _sse(request, numbered, named=True)

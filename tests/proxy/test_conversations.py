@@ -14,6 +14,7 @@ from proxy.conversations import canonical, command_at, is_command, named, speake
 from proxy.dialects.messages import Messages
 from proxy.errors import BadRequest
 from proxy.spoken import command_of
+from tests.proxy.conftest import Proxy
 
 REMINDER = "<system-reminder>\nIt is Saturday.\n</system-reminder>"
 
@@ -277,3 +278,42 @@ def test_the_messages_dialect_tells_claude_codes_session() -> None:
     assert (asked.session, asked.user) == ("01234567-89ab-cdef-0123-456789abcdef", None)
     at = command_at(asked.messages)
     assert at is not None and command_of(asked.messages[at]) == "/rl good very clear"
+
+
+# What each dialect needs besides, to ask anything.
+REQUESTS = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+    "/v1/completions": {"prompt": "x"},
+    "/v1/responses": {"input": "x"},
+    "/v1/messages": {"max_tokens": 9, "messages": [{"role": "user", "content": "x"}]},
+    "/api/chat": {"messages": [{"role": "user", "content": "x"}], "stream": False},
+    "/api/generate": {"prompt": "x", "stream": False},
+}
+
+
+@pytest.mark.parametrize("path", list(REQUESTS))
+@pytest.mark.parametrize(
+    ("body", "session", "user"),
+    [
+        ({"user": "ann"}, None, "ann"),
+        ({"metadata": {"session_id": "s", "user_id": "ann"}}, "s", "ann"),
+        ({"session_id": "s"}, "s", None),
+        ({"prompt_cache_key": "k"}, "k", None),
+        ({"client_metadata": {"session_id": "c"}, "prompt_cache_key": "k"}, "c", None),
+        ({}, None, None),
+    ],
+)
+async def test_every_dialect_is_asked_the_same_way_who_speaks(
+    proxy: Proxy, path: str, body: dict[str, Any], session: str | None, user: str | None
+) -> None:
+    async def who(path: str, **headers: str) -> tuple[str | None, str | None]:
+        request = {"model": "fake", **REQUESTS[path.removeprefix("/s/p")], **body}
+        async with proxy.http.post(path, json=request, headers=headers) as response:
+            assert response.status == 200, await response.text()
+            found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+        assert found is not None
+        return found.new.session, found.new.user
+
+    assert await who(path) == (session, user)
+    assert await who("/s/p" + path) == ("p", user)
+    assert await who("/s/p" + path, **{"x-rl-session": "h", "x-rl-user": "bob"}) == ("h", "bob")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import aiohttp
@@ -86,18 +88,99 @@ async def test_a_retry_that_gives_up_too_leaves_the_first_try_to_the_next(proxy:
     assert len(proxy.backend.requests) == 1 and await statuses(proxy) == ["done"]
 
 
-async def test_a_stream_is_asked_for_again_and_replaces_its_row(proxy: Proxy) -> None:
-    await send(proxy, "one", 0, stream=True)
-    status, raw, id = await send(proxy, "one", 1, stream=True)
-    assert status == 200 and raw.endswith(b"[DONE]\n\n")
-    assert [c.new.id for c in await proxy.store.completions()] == [id]
+async def test_a_stream_that_got_lost_is_given_again(proxy: Proxy) -> None:
+    first = await send(proxy, "one", 0, stream=True)
+    assert first[1].endswith(b"[DONE]\n\n")
+    for count in (1, 2):
+        assert await send(proxy, "one", count, stream=True) == first
+    assert len(proxy.backend.requests) == 1 and await statuses(proxy) == ["done"]
+    again = await proxy.chat("one", headers={COUNT: "3"}, stream=True)
+    assert again.headers["content-type"].startswith("text/event-stream") and "content-length" not in again.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "one"}),
+        ("/v1/responses", {"input": "one"}),
+        ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "one"}]}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "one"}]}),
+    ],
+)
+async def test_a_stream_of_any_dialect_is_given_again(proxy: Proxy, path: str, body: dict[str, Any]) -> None:
+    answers = []
+    for count in ("0", "1"):
+        async with proxy.http.post(
+            path, json={"model": "fake", "stream": True, **body}, headers={COUNT: count}
+        ) as response:
+            answers.append((await response.read(), response.headers["x-rl-completion-id"]))
+    assert answers[0] == answers[1] and b"said" in answers[0][0] and await statuses(proxy) == ["done"]
+
+
+async def test_a_retry_of_a_stream_that_still_runs_gets_all_of_it(proxy: Proxy) -> None:
+    proxy.backend.hold.clear()
+    first = asyncio.create_task(send(proxy, "one", 0, stream=True))
+    while not proxy.backend.requests:
+        await asyncio.sleep(0.01)
+    second = asyncio.create_task(send(proxy, "one", 1, stream=True))
+    await asyncio.sleep(0.05)
+    proxy.backend.hold.set()
+    assert await first == await second
+    assert len(proxy.backend.requests) == 1 and await statuses(proxy) == ["done"]
+
+
+async def test_a_client_that_left_before_the_end_of_its_stream_asks_afresh(proxy: Proxy) -> None:
+    proxy.backend.pause_s = 0.05
+    first = await proxy.chat("a b c d e f g h", headers={COUNT: "0"}, stream=True)
+    while b"said" not in await first.content.readany():
+        pass
+    first.close()
+    proxy.backend.pause_s = 0.0
+    status, raw, id = await send(proxy, "a b c d e f g h", 1, stream=True)
+    assert status == 200 and raw.endswith(b"[DONE]\n\n") and id != first.headers["x-rl-completion-id"]
+    assert len(proxy.backend.requests) == 2
+    assert [(c.new.id, c.status) for c in await proxy.store.completions()] == [(id, "done")]
+
+
+async def test_a_client_that_left_while_its_answer_was_stored(proxy: Proxy) -> None:
+    """The disk is slow, the client gives up before the last event: one answer and one row all the same."""
+    with closing(sqlite3.connect(proxy.home / "rlproxy.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # nothing is committed until this lets go
+        first = await proxy.chat("one", headers={COUNT: "0"}, stream=True)
+        got = b""
+        while b"stop" not in got:
+            got += await first.content.readany()
+        assert b"[DONE]" not in got
+        first.close()
+        await asyncio.sleep(0.1)
+    _, raw, id = await send(proxy, "one", 1, stream=True)
+    assert raw.endswith(b"[DONE]\n\n")
+    assert [(c.new.id, c.status) for c in await proxy.store.completions()] == [(id, "done")]
+
+
+@pytest.mark.parametrize("mood", ["cut", "stop-without-done"])
+async def test_a_stream_that_broke_is_asked_for_again_and_its_row_goes(proxy: Proxy, mood: str) -> None:
+    proxy.backend.mood = mood
+    _, raw, _ = await send(proxy, "one", 0, stream=True)
+    assert b"backend_broke" in raw
+    proxy.backend.mood = "well"
+    _, raw, id = await send(proxy, "one", 1, stream=True)
+    assert raw.endswith(b"[DONE]\n\n") and [c.new.id for c in await proxy.store.completions()] == [id]
 
 
 async def test_what_somebody_rated_stays(proxy: Proxy) -> None:
+    proxy.backend.mood = "cut"
     _, _, id = await send(proxy, "one", 0, stream=True)
     await proxy.rate(completion_id=id, rating="bad")
+    proxy.backend.mood = "well"
     await send(proxy, "one", 1, stream=True)
     assert len(await statuses(proxy)) == 2 and await proxy.store.live_rating(id, "owner") is not None
+
+
+async def test_a_stream_that_nobody_keeps_is_asked_for_again(proxy: Proxy) -> None:
+    await send(proxy, "one", 0, stream=True, headers={"x-rl-capture": "off"})
+    status, _, _ = await send(proxy, "one", 1, stream=True, headers={"x-rl-capture": "off"})
+    assert status == 200 and await statuses(proxy) == []
 
 
 async def test_the_rows_of_all_choices_are_replaced(proxy: Proxy) -> None:

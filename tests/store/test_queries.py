@@ -13,7 +13,7 @@ from store.tree import chain
 from tests.store.making import HELLO, HI, adapter, claim, end, new, put, rated, rating
 
 # Tables and their aliases in the queries; "m" is messages, "u" runs, "s" run_samples.
-GROWING = re.compile(r"SCAN (completions|messages|ratings|links|run_samples|c|m|r|s|child)\b")
+GROWING = re.compile(r"SCAN (completions|messages|ratings|links|run_samples|blobs|message_blobs|b|c|m|r|s|child)\b")
 
 
 async def call_everything(store: Store) -> None:
@@ -51,6 +51,8 @@ async def call_everything(store: Store) -> None:
     await store.counts()
     [row async for row in store.export()]
     [row async for row in store.export(rated_only=True)]
+    await store.forget_unrated(["a", "b"])
+    await store.untrainable()
     await store.expire(2000.0)
     await store.forget(["a"])
 
@@ -95,7 +97,7 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
             indexes = [row["name"] for row in db.execute(f"PRAGMA index_list({table})") if not row["partial"]]
             leading = {db.execute(f"PRAGMA index_info({index})").fetchone()["name"] for index in indexes}
             for key in db.execute(f"PRAGMA foreign_key_list({table})"):
-                if key["table"] in ("messages", "completions", "ratings"):
+                if key["table"] in ("messages", "completions", "ratings", "blobs"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 8
+        assert checked == 10

@@ -62,7 +62,7 @@ def test_each_conversation_is_read_as_it_was_added_and_each_message_is_stored_on
     db.execute("BEGIN")
     try:
         leaves = [tree.add(db, conversation) for conversation in conversations]
-        nodes = tree.nodes(db.execute("SELECT * FROM messages"))
+        nodes = tree.nodes(db.execute("SELECT * FROM messages"), {})
         assert set(nodes) == {hash for conversation in conversations for hash in chain(conversation)}
         for leaf, conversation in zip(leaves, conversations, strict=True):
             assert tree.path(nodes, leaf) == conversation
@@ -83,7 +83,7 @@ def test_prune_stops_where_something_still_hangs(
         kept = tree.add(db, (*shared, Message("kept", b"")))
         assert leaf is not None
         tree.prune(db, [leaf])
-        left = tree.nodes(db.execute("SELECT * FROM messages"))
+        left = tree.nodes(db.execute("SELECT * FROM messages"), {})
         assert set(left) == set(chain((*shared, Message("kept", b""))))
         assert kept in left
     finally:

@@ -72,7 +72,9 @@ def test_greedy_counts_as_temperature_one_without_truncation(template):
         ({"prompt_token_ids": [1] * 100}, "max_seq_len"),
         ({"exact": False, "text": ""}, "without text"),
         ({"exact": False, "messages": []}, "without messages"),
-        ({"exact": False, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "more than text"),
+        ({"exact": False, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "has_image"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "has_image"),
+        ({"exact": False, "messages": [{"role": "user", "content": [{"type": "odd"}]}]}, "more than text"),
         ({"exact": False, "messages": [{"content": "no role"}]}, "template refuses"),
     ],
 )

@@ -1,0 +1,237 @@
+"""`rlproxy doctor`: one line a check, and what to do about it.
+
+Owns the checks: each is one small function of the facts, and a line in CHECKS. What there is to know is asked once, of
+the running proxy over HTTP and of its home folder; nothing is changed, and no lock is taken. Not here: words of the
+command (cli), what a status says (status).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import psutil
+
+from config.settings import Settings
+from proxy.cli_client import Client, NoProxyAnswers, Refused
+from proxy.server_address import owner
+from store.lock import NAME as LOCK
+
+State = Literal["ok", "note", "problem", "unknown"]
+GB: Final = 2**30
+LOW_GB, NONE_GB = 5.0, 1.0  # a run takes some hundred MB, and what is captured grows with every turn
+CLOCK_S: Final = 60.0  # by which the clocks of processes and files may differ
+
+
+class Check(NamedTuple):
+    """`note` is worth knowing and may be meant so; a `problem` keeps something from working."""
+
+    name: str
+    state: State
+    line: str
+    fix: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    settings: Settings
+    url: str
+    status: Mapping[str, Any] | None  # of /rl/status; None: the proxy does not answer, or not us
+    why: str | None  # then why not
+    answers: bool  # whether a proxy is there at all
+    not_ready: str | None  # why the backend does not answer; None: it does
+    models: tuple[str, ...] | None  # that the proxy offers
+    holder: int | None  # the process that holds the home folder
+    owner: int | None  # the process that says it serves there
+    free_gb: float
+
+
+def gather(settings: Settings) -> Facts:
+    client = Client(settings)
+    status, why, answers, not_ready, models = None, None, True, None, None
+    try:
+        status = client.ask("GET", "/rl/status")
+        try:
+            client.ask("GET", "/readyz")
+            models = tuple(m["id"] for m in client.ask("GET", "/v1/models")["data"])
+        except Refused as refused:
+            not_ready = str(refused)
+    except Refused as refused:
+        why = str(refused)
+    except NoProxyAnswers as error:
+        why, answers = str(error), False
+    free = shutil.disk_usage(_there(settings.home)).free / GB
+    return Facts(
+        settings, client.url, status, why, answers, not_ready, models, holder(settings.home), owner(settings), free
+    )
+
+
+def holder(home: Path) -> int | None:
+    """The process that took this home's lock and still runs. The kernel lets go of the lock of one that ended."""
+    try:
+        pid = int((home / LOCK).read_text().strip() or 0)
+        taken = (home / LOCK).stat().st_mtime
+        running = psutil.Process(pid).create_time() <= taken + CLOCK_S  # not a later one that got its number
+    except (OSError, ValueError, psutil.Error):
+        return None
+    return pid if running else None
+
+
+def examine(facts: Facts) -> list[Check]:
+    return [check(facts) for check in CHECKS]
+
+
+# The checks
+
+
+def proxy(facts: Facts) -> Check:
+    if facts.status is not None:
+        return Check("proxy", "ok", f"answers at {facts.url}")
+    if facts.answers:
+        fix = "set RLPROXY_SERVER__ADMIN_KEY, or server.admin_key in the settings, to the key it was started with"
+        return Check("proxy", "problem", f"answers at {facts.url}, but not us: {facts.why}", fix)
+    return Check("proxy", "problem", str(facts.why), "start it with `rlproxy serve`")
+
+
+def data_folder(facts: Facts) -> Check:
+    home, name = facts.settings.home, "data folder"
+    if facts.holder is not None and not facts.answers:
+        line = f"{home} is held by process {facts.holder}, which does not answer"
+        return Check(name, "problem", line, f"wait until it has started, or stop it: kill {facts.holder}")
+    if facts.holder is not None and facts.holder == facts.owner:
+        return Check(name, "ok", f"{home}, held by process {facts.holder}, which is this proxy")
+    if facts.holder is not None:
+        line = f"{home} is held by process {facts.holder}"
+        return Check(name, "note", line, "if it is not the proxy you mean, say which with --home")
+    if facts.answers:
+        line = f"the proxy at {facts.url} does not keep its data in {home}"
+        return Check(name, "note", line, "say its folder with --home")
+    return Check(name, "ok", f"{home}, held by nobody" if home.exists() else f"{home}, which `rlproxy serve` will make")
+
+
+def disk(facts: Facts) -> Check:
+    line = f"{facts.free_gb:.1f} GB free where {facts.settings.home} is"
+    if facts.free_gb >= LOW_GB:
+        return Check("disk", "ok", line)
+    fix = "free some space, remove old folders in adapters_out, or lower store.retention_days"
+    return Check("disk", "problem" if facts.free_gb < NONE_GB else "note", line, fix)
+
+
+def capture(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("capture")
+    if problem := facts.status["problem"]:
+        return Check("capture", "problem", problem, "what it names has to be put right; it recovers by itself then")
+    counts = facts.status["counts"]
+    line = f"{counts['done']} whole answers are kept, {counts['captured_today']} of today"
+    if counts["done"]:
+        return Check("capture", "ok", line)
+    return Check("capture", "note", line, f"point an agent at {facts.url}/v1, or `rlproxy connect AGENT`")
+
+
+def backend(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("backend")
+    if facts.not_ready is not None:
+        return Check("backend", "problem", facts.not_ready, "start it, or correct backend.url and backend.api_key")
+    return Check("backend", "ok", facts.status["backend"]["state"])
+
+
+def model(facts: Facts) -> Check:
+    if facts.status is None or facts.models is None:
+        return _unknown("model")
+    served, live = facts.status["model"], facts.status["live"]
+    if served in facts.models:
+        return Check("model", "ok", f"{served}, {f'v{live}' if live else 'the base model'} answers")
+    line = f"the backend does not serve {served or 'any model'}; it has {', '.join(facts.models) or 'none'}"
+    return Check("model", "problem", line, "load it there, or set backend.model to one that it has")
+
+
+def formats(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("formats")
+    by: dict[str, list[str]] = {}
+    for name, how in facts.status["backend"]["dialects"].items():
+        by.setdefault({"untried": "asked for when first used"}.get(how, how), []).append(name)
+    return Check("formats", "ok", "; ".join(f"{how}: {', '.join(names)}" for how, names in by.items()))
+
+
+def exactness(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("exactness")
+    found, name = facts.status["backend"], "exactness"
+    if not (found["token_ids"] and found["logprobs"]):
+        lacks = [what for what in ("token_ids", "logprobs") if not found[what]]
+        line = f"the backend sends no {' and no '.join(lacks).replace('_', ' ')}: captures are marked inexact"
+        return Check(name, "note", line, "the built-in backend and vLLM send both")
+    if inexact := found["inexact"]:
+        line = f"token ids and log-probs come with every answer but those in {', '.join(inexact)}"
+        fix = f"backend.translate = {list(inexact)} makes these exact, said through chat completions".replace("'", '"')
+        return Check(name, "note", line, fix)
+    return Check(name, "ok", "token ids and log-probs come with every answer")
+
+
+def adapters(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("adapters")
+    found = facts.status["backend"]
+    if found["adapters"]:
+        return Check("adapters", "ok", "the backend takes a new adapter while it runs")
+    fix = "nothing, if capturing and rating is all you want; else use --backend builtin or vllm"
+    return Check("adapters", "note", found["lacks"] or "the backend takes no adapter while it runs", fix)
+
+
+def training(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("training")
+    found = facts.status["training"]
+    if found["waits_for"] is None:
+        return Check("training", "ok", found["line"])
+    fix = "rate more, or `rlproxy train` starts a run now" if facts.status["ratings"]["fresh"] else None
+    fix = "`rlproxy resume`" if found["paused"] else fix
+    return Check("training", "note", f"nothing trains now: {found['waits_for']}", fix)
+
+
+def last_run(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("last run")
+    run = facts.status["last_run"]
+    if run is None:
+        return Check("last run", "ok", "there was none yet")
+    line = f"run {run['id']} ended {run['status']}: {run['reason']}" if run["ended_at"] else f"run {run['id']} is open"
+    if run["status"] != "failed":
+        return Check("last run", "ok", line)
+    return Check("last run", "problem", line, f"see {run['folder']}/trainer.log; its ratings are fresh again")
+
+
+def ratings(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("ratings")
+    found = facts.status["ratings"]
+    line = f"{found['fresh']} fresh: {found['good']} good, {found['bad']} bad"
+    if never := found["untrainable"]:
+        line += f"; {sum(never.values())} will not train ({', '.join(f'{why}: {n}' for why, n in never.items())})"
+    if found["fresh"] >= 8 and min(found["good"], found["bad"]) == 0:
+        return Check("ratings", "note", line, "rate the other kind too: a model learns from the difference")
+    return Check("ratings", "ok", line)
+
+
+# In the order in which one thing needs the other.
+CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
+    proxy, data_folder, disk, backend, model, formats, exactness, adapters, capture, ratings, training, last_run,
+)  # fmt: skip
+
+
+def _unknown(name: str) -> Check:
+    return Check(name, "unknown", "not known while the proxy or its backend does not answer")
+
+
+def _there(path: Path) -> Path:
+    """The folder itself, or the nearest above it that exists."""
+    while not os.path.exists(path) and path != path.parent:
+        path = path.parent
+    return path

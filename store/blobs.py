@@ -1,0 +1,128 @@
+"""Base64 in messages, kept once and apart: pictures, sounds and files that come again with every turn.
+
+Owns what is cut out of a body when it is stored and put back when it is read: to the byte, so nobody else sees that a
+body was ever cut. A message's hash is that of its whole body. A blob goes when its last message goes (a trigger).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import hashlib
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import aiosqlite
+
+# Before the base64 of a data URL; of `input_audio` and blocks with a source; of files that are not said as URLs.
+_MARKS: Final = (b";base64,", b'"data":"', b'"file_data":"')
+_LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_"
+_BREAKS: Final = b"\\rn"  # a line end as JSON has it
+LEAST: Final = 64  # bytes that are worth a row
+AT_ONCE: Final = 3 << 18  # bytes coded in one go: each holds up all other threads
+
+PIECES: Final = """SELECT m.at, b.data, m.coded FROM message_blobs m JOIN blobs b ON b.hash = m.blob
+WHERE m.message = ? ORDER BY m.at"""
+INLINE: Final = """SELECT hash, body FROM messages WHERE cut = 0 AND length(body) > ?
+AND (instr(body, ';base64,') OR instr(body, '"data":"') OR instr(body, '"file_data":"'))"""
+
+
+class Piece(NamedTuple):
+    at: int  # where it goes in the body that is stored
+    data: bytes
+    coded: bool  # it is base64 in the body
+
+
+def cut(body: bytes) -> tuple[bytes, list[Piece]]:
+    """The body without its base64, and what that was."""
+    pieces: list[Piece] = []
+    kept: list[bytes] = []
+    length = done = 0
+    for start, end in _found(body):
+        data = _bytes(body[start:end])
+        if data is None:
+            continue
+        kept.append(body[done:start])
+        length += start - done
+        pieces.append(Piece(length, *data))
+        done = end
+    return (b"".join([*kept, body[done:]]), pieces) if pieces else (body, [])
+
+
+def whole(body: bytes, pieces: Sequence[Piece]) -> bytes:
+    """The body as it was before `cut`."""
+    out: list[bytes] = []
+    done = 0
+    for piece in pieces:
+        out.append(body[done : piece.at])
+        out += _encoded(piece.data) if piece.coded else [piece.data]
+        done = piece.at
+    return b"".join([*out, body[done:]])
+
+
+def put(db: sqlite3.Connection, message: bytes, pieces: Sequence[Piece]) -> None:
+    """The message is stored already."""
+    for piece in pieces:
+        key = hashlib.blake2b(piece.data, digest_size=32).digest()
+        db.execute("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", (key, piece.data))
+        db.execute("INSERT INTO message_blobs VALUES (?, ?, ?, ?)", (message, piece.at, key, piece.coded))
+
+
+def gather(db: sqlite3.Connection) -> None:
+    """Once, for messages of before there were blobs."""
+    for (hash,) in db.execute(INLINE.replace("hash, body", "hash"), (LEAST,)).fetchall():
+        (body,) = db.execute("SELECT body FROM messages WHERE hash = ?", (hash,)).fetchone()
+        less, pieces = cut(body)
+        if pieces:
+            db.execute("UPDATE messages SET body = ?, cut = 1 WHERE hash = ?", (less, hash))
+            put(db, hash, pieces)
+
+
+async def bodies(db: aiosqlite.Connection, stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """These bodies of messages that were cut, by hash, whole again."""
+    found = {}
+    for hash, body in stored.items():
+        pieces = [Piece(*row) for row in await db.execute_fetchall(PIECES, (hash,))]
+        found[hash] = await asyncio.to_thread(whole, body, pieces)
+    return found
+
+
+def _found(body: bytes) -> Iterator[tuple[int, int]]:
+    """Where strings lie that may be base64, first to last: each ends with its quotation mark."""
+    nexts = {mark: body.find(mark) for mark in _MARKS}
+    while nexts := {mark: at for mark, at in nexts.items() if at >= 0}:
+        mark = min(nexts, key=lambda mark: nexts[mark])
+        start = nexts[mark] + len(mark)
+        nexts[mark] = body.find(mark, start)
+        end = body.find(b'"', start)
+        if end - start >= LEAST:
+            yield start, end
+
+
+def _bytes(text: bytes) -> tuple[bytes, bool] | None:
+    """What to store for this, and whether it is that in base64; None where it is text like any other."""
+    if (data := _decoded(text)) is not None:
+        return data, True
+    # Broken into lines, without its padding, or in the letters of URLs: kept as it is written.
+    return (text, False) if not text.translate(None, _LETTERS + _BREAKS) else None
+
+
+def _encoded(data: bytes) -> Iterator[bytes]:
+    return (binascii.b2a_base64(data[at : at + AT_ONCE], newline=False) for at in range(0, len(data), AT_ONCE))
+
+
+def _decoded(text: bytes) -> bytes | None:
+    """None where encoding it again would not give the same text."""
+    step, out = AT_ONCE // 3 * 4, []
+    for at in range(0, len(text), step):
+        piece = text[at : at + step]
+        try:
+            data = binascii.a2b_base64(piece, strict_mode=True)
+        except binascii.Error:
+            return None
+        padded_within = piece.endswith(b"=") and at + step < len(text)
+        if padded_within or binascii.b2a_base64(data, newline=False) != piece:
+            return None
+        out.append(data)
+    return b"".join(out)

@@ -1,0 +1,175 @@
+"""`rlproxy doctor` on good and bad days: what it finds, what it says to do, how it exits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.settings import load
+from proxy import doctor
+from proxy.doctor import Check, Facts, examine, gather, holder
+from proxy.server_address import ADDRESS_FILE
+from tests.proxy.conftest import Proxy
+from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
+
+WITH_PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}]
+
+
+async def facts_of(proxy: Proxy) -> Facts:
+    return await asyncio.to_thread(gather, load({"home": proxy.home}, environ={}).settings)
+
+
+async def found(proxy: Proxy) -> dict[str, Check]:
+    return {check.name: check for check in examine(await facts_of(proxy))}
+
+
+async def test_all_is_well(cli: Proxy) -> None:  # noqa: F811
+    await cli.chat("x")
+    code, out, _ = await rlproxy(cli.home, "doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(out)}
+    assert code == 0 and len(checks) == len(doctor.CHECKS)
+    assert {c["state"] for name, c in checks.items() if name not in ("training", "exactness", "disk")} == {"ok"}
+    assert checks["proxy"]["line"] == f"answers at {cli.url}"
+    assert checks["backend"]["line"] == f"vllm at {cli.backend.url}"
+    assert checks["model"]["line"] == "fake, the base model answers"
+    assert checks["formats"]["line"].startswith("native: chat, completions, responses, messages; translated: ollama")
+    assert f"held by process {os.getpid()}, which is this proxy" in checks["data folder"]["line"]
+    assert checks["training"]["line"] == "nothing trains now: there are no fresh ratings"
+    code, out, _ = await rlproxy(cli.home, "doctor")
+    lines = out.splitlines()
+    assert code == 0 and sum(line.startswith(("✓", "!")) for line in lines) == len(doctor.CHECKS)
+    assert all(line.startswith(("✓", "!")) or line.strip().startswith("→") for line in lines)
+
+
+async def test_no_proxy(tmp_path: Path) -> None:
+    code, out, _ = await rlproxy(tmp_path / "home", "doctor", "--json", RLPROXY_SERVER__PORT="1")
+    checks = {check["name"]: check for check in json.loads(out)}
+    assert code == 3 and checks["proxy"]["state"] == "problem" and "rlproxy serve" in checks["proxy"]["fix"]
+    assert checks["data folder"]["state"] == "ok" and checks["disk"]["state"] != "unknown"
+    assert checks["backend"]["state"] == checks["training"]["state"] == "unknown"
+    assert not (tmp_path / "home").exists(), "a doctor changes nothing"
+
+
+async def test_a_process_that_holds_the_folder_and_does_not_answer(cli: Proxy) -> None:  # noqa: F811
+    (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": os.getpid()}))
+    check = (await found(cli))["data folder"]
+    assert check.state == "problem" and f"process {os.getpid()}" in check.line and "kill" in (check.fix or "")
+
+
+async def test_a_folder_of_somebody_else(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+    (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "pid": 1}))
+    assert (await found(cli))["data folder"].state == "note"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "pid": os.getpid()}))
+    facts = await asyncio.to_thread(gather, load({"home": other}, environ={}).settings)
+    check = doctor.data_folder(facts)
+    assert check.state == "note" and "--home" in (check.fix or "")
+
+
+async def test_who_holds_a_folder(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+    assert holder(cli.home) == os.getpid() and holder(tmp_path) is None
+    ended = await asyncio.create_subprocess_exec("true")
+    await ended.wait()
+    (tmp_path / "rlproxy.lock").write_text(f"{ended.pid}\n")
+    assert holder(tmp_path) is None
+    (tmp_path / "rlproxy.lock").write_text(f"{os.getpid()}\n")
+    assert holder(tmp_path) == os.getpid()
+    os.utime(tmp_path / "rlproxy.lock", (1, 1))  # taken long before this process began: it was another one's number
+    assert holder(tmp_path) is None
+
+
+async def test_a_backend_that_is_gone(cli: Proxy) -> None:  # noqa: F811
+    await cli.backend.stop()
+    code, out, _ = await rlproxy(cli.home, "doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(out)}
+    assert code == 1 and checks["backend"]["state"] == "problem" and "does not answer" in checks["backend"]["line"]
+    assert "backend.url" in checks["backend"]["fix"] and checks["model"]["state"] == "unknown"
+    assert checks["proxy"]["state"] == checks["capture"]["state"].replace("note", "ok") == "ok"
+
+
+async def test_a_model_that_is_not_served(cli: Proxy) -> None:  # noqa: F811
+    facts = await facts_of(cli)
+    check = doctor.model(replace(facts, models=("other",)))
+    assert (
+        check.state == "problem"
+        and "does not serve fake; it has other" in check.line
+        and "backend.model" in str(check.fix)
+    )
+
+
+async def test_a_wrong_key(cli: Proxy) -> None:  # noqa: F811
+    await cli.stop()
+    await cli.start(server__api_key="secret", server__admin_key="boss")
+    (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "pid": os.getpid()}))
+    code, out, _ = await rlproxy(cli.home, "doctor", "--json", RLPROXY_SERVER__ADMIN_KEY="other")
+    checks = {check["name"]: check for check in json.loads(out)}
+    assert code == 1 and "needs a key" in checks["proxy"]["line"] and "ADMIN_KEY" in checks["proxy"]["fix"]
+    code, out, _ = await rlproxy(cli.home, "doctor", RLPROXY_SERVER__ADMIN_KEY="boss")
+    assert code == 0 and "boss" not in out
+
+
+async def test_what_is_native_and_inexact_and_how_it_becomes_exact(cli: Proxy) -> None:  # noqa: F811
+    check = (await found(cli))["exactness"]
+    assert check.state == "note" and "but those in messages" in check.line
+    assert check.fix is not None and check.fix.startswith('backend.translate = ["messages"]')
+    await cli.stop()
+    await cli.start(backend__translate=["messages"])
+    (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "pid": os.getpid()}))
+    checks = await found(cli)
+    assert checks["exactness"] == Check("exactness", "ok", "token ids and log-probs come with every answer")
+    assert "translated: messages, ollama" in checks["formats"].line
+
+
+async def test_why_nothing_trains(cli: Proxy) -> None:  # noqa: F811
+    await cli.chat("x")
+    await cli.rate(completion_id="last", rating="good")
+    check = (await found(cli))["training"]
+    assert "1 of 4 fresh ratings (train.start_at)" in check.line and "rlproxy train" in (check.fix or "")
+    await cli.post("/rl/pause")
+    check = (await found(cli))["training"]
+    assert "paused" in check.line and check.fix == "`rlproxy resume`"
+    response = await cli.http.post("/v1/chat/completions", json={"model": "fake", "messages": WITH_PICTURE})
+    await cli.rate(completion_id=response.headers["x-rl-completion-id"], rating="good")
+    check = (await found(cli))["ratings"]
+    assert check.line == "1 fresh: 1 good, 0 bad; 1 will not train (has_image: 1)"
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"backend": {}, "ratings": {}, "last_run": None, "problem": None, "counts": {}}
+    return found | changes
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "state", "says", "fix"),
+    [
+        ("disk", {"free_gb": 0.4}, "problem", "0.4 GB free", "retention_days"),
+        ("disk", {"free_gb": 3.0}, "note", "3.0 GB free", "adapters_out"),
+        ("disk", {"free_gb": 30.0}, "ok", "30.0 GB free", None),
+        ("capture", {"status": status(problem="Answers are relayed but not captured: full")}, "problem", "full", "it"),
+        ("exactness", {"status": status(backend={"token_ids": False, "logprobs": False})}, "note",
+         "sends no token ids and no logprobs", "built-in"),
+        ("exactness", {"status": status(backend={"token_ids": True, "logprobs": True, "inexact": []})}, "ok", "", None),
+        ("adapters", {"status": status(backend={"adapters": False, "lacks": "cannot load"})}, "note", "cannot", "vllm"),
+        ("ratings", {"status": status(ratings={"fresh": 9, "good": 9, "bad": 0, "untrainable": {}})}, "note", "9 good",
+         "other kind"),
+        ("last_run", {"status": status(last_run={"id": 3, "status": "failed", "reason": "no memory", "ended_at": 1.0,
+                                                 "folder": "/r3"})}, "problem", "no memory", "/r3/trainer.log"),
+        ("last_run", {"status": status(last_run={"id": 3, "status": "done", "reason": "passed", "ended_at": 1.0,
+                                                 "folder": "/r3"})}, "ok", "passed", None),
+    ],
+)  # fmt: skip
+def test_each_check_says_what_to_do(
+    tmp_path: Path, check: str, changes: dict[str, Any], state: str, says: str, fix: str | None
+) -> None:
+    settings = load({"home": tmp_path}, environ={}).settings
+    facts = Facts(settings, "http://x", None, None, True, None, None, None, None, 100.0)
+    result = getattr(doctor, check)(replace(facts, **changes))
+    assert result.state == state and says in result.line
+    assert (result.fix is None) if fix is None else (fix in result.fix)

@@ -1,0 +1,43 @@
+"""Large bodies: others are served while they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import random
+import threading
+
+from proxy.large import LARGE, off_loop
+from tests.proxy.conftest import Proxy
+
+
+async def test_only_large_work_gets_a_thread() -> None:
+    here = threading.get_ident()
+    assert await off_loop(LARGE - 1, threading.get_ident) == here
+    assert await off_loop(LARGE, threading.get_ident) != here
+
+
+async def test_thirty_megabytes_of_picture_are_stored_apart_and_go_on_whole(proxy: Proxy) -> None:
+    data = random.Random(1).randbytes(22 * 2**20)
+    url = "data:image/png;base64," + base64.b64encode(data).decode()
+    content = [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": url}}]
+    body = json.dumps({"model": "fake", "messages": [{"role": "user", "content": content}]}).encode()
+    assert len(body) > 30_000_000
+    small: list[str] = []
+    for _ in range(2):
+        sending = asyncio.create_task(proxy.http.post("/v1/chat/completions", data=io.BytesIO(body)))
+        while not sending.done():
+            small.append(await proxy.say("hello"))
+        async with await sending as response:
+            assert response.status == 200
+            id = response.headers["x-rl-completion-id"]
+    assert small and set(small) == {"You said: hello "}
+    large = [r for r in proxy.backend.requests if isinstance(r["messages"][0]["content"], list)]
+    assert [r["messages"][0]["content"] for r in large] == [content, content]
+    row = await proxy.store._reader.row("SELECT count(*) AS count, total(length(data)) AS size FROM blobs")
+    assert row is not None and (row["count"], row["size"]) == (1, len(data))
+    found = await proxy.store.completion(id)
+    assert found is not None and json.loads(found.new.prompt[0].body)["content"] == content
+    assert found.end is not None and found.end.exact and found.new.untrainable == "has_image"
