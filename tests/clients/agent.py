@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,8 @@ from tests.fakes.dead_end import DeadEnd
 from tests.proxy.test_cli import rlproxy
 from tests.serving import Serving
 
-INSTALLED = Path("~/.cache/rlproxy/agents/node_modules").expanduser()
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+INSTALLED = CACHE / "rlproxy/agents/node_modules"
 PINNED = Path(__file__).parent / "package.json"
 LIMIT_S = 240.0
 
