@@ -110,6 +110,7 @@ class OllamaGenerate(_Ollama):
     name: ClassVar[str] = "ollama-generate"
     paths: ClassVar[tuple[str, ...]] = ("/api/generate",)
     carriers: ClassVar[tuple[str, ...]] = ("prompt", "system", "images")
+    alone: ClassVar[bool] = True
 
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         return prompt_messages(body)
