@@ -1,8 +1,8 @@
 """`/rl …` typed in the chat: good, bad, 1 to 5, fix, undo, status, help, and an admin's acts.
 
-Owns the language of commands and their answers. It rates the reply right before the command in that very
-conversation, found by its thread (after a bare prompt: the last one of that session or person); which message is a command is `spoken`'s, how an answer looks on the wire the
-dialect's.
+Owns the language of commands and their answers. It rates the reply right before the command in that very conversation,
+found by its thread; after a bare prompt the last one of that session or person. Which message is a command is
+`spoken`'s, how an answer looks on the wire the dialect's.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ class Messages(Dialect):
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         """A `/rl` line typed beside a tool's result is taken out of its item; the result stays."""
         stay = {asked.origins[i] for i in kept}
-        less = {origin for i, origin in enumerate(asked.origins) if i not in kept}
+        gone = set(range(len(asked.messages))) - set(kept)
+        less = {asked.origins[i] for i in gone if asked.messages[i]["role"] == "user"}
         items = [results_of(item) if i in less else item for i, item in enumerate(body["messages"]) if i in stay]
         return {"messages": dumps(items)}
 

@@ -59,7 +59,7 @@ class Agent:
         return out
 
     async def tried(self, *args: str) -> tuple[int, str, str]:
-        proxies = {name: self.dead_end.url for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
+        proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), self.dead_end.url)
         env = {"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin", "NO_PROXY": "127.0.0.1", **proxies}
         process = await asyncio.create_subprocess_exec(
             str(self._program), *args, cwd=self.work, env={**env, **self._env},

@@ -1,4 +1,4 @@
-"""Claude Code itself, run through the proxy: a tool used, answers captured and rated, what it asks on the side aside."""
+"""Claude Code itself, run through the proxy: a tool used, answers captured and rated, side turns aside."""
 
 from __future__ import annotations
 

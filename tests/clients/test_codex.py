@@ -14,7 +14,7 @@ from tests.serving import Serving
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(280)]
 
-# Without these it asks its makers for statistics, updates and plugins. The sandbox wants a kernel that lets it make one.
+# Without the first four it asks its makers for statistics, updates and plugins. Its sandbox cannot be had everywhere.
 QUIET = (
     "-c", "analytics.enabled=false", "-c", "check_for_update_on_startup=false", "--disable", "plugins",
     "--disable", "apps", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",

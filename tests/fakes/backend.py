@@ -2,7 +2,7 @@
 
 Every word of its reply is one token. It answers `You said: <last user message>`, and does on demand what servers
 do on bad days. Faithful to the recorded shapes of vLLM 0.32 (shared facts, "vLLM: runs on CPU"). It has chat
-completions only, unless `speaks` names more (tests.fakes.native).
+completions only, unless `speaks` names more (tests.fakes.native, native_others).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.fakes import native
+from tests.fakes import native, native_others
 
 MODEL = "fake"
 
@@ -31,6 +31,7 @@ class FakeBackend:
         self.hold.set()
         self.fail_next = 0  # so many answers to come are errors
         self.refuse_load = False
+        self.thinks = False
         self.prompt_tokens = 3  # what it says that it has read
         self.speaks = {"chat"}
         self.wants: tuple[str, dict[str, Any]] | None = None  # the tool it calls, if offered; else the first one
@@ -43,6 +44,7 @@ class FakeBackend:
         app.add_routes([
             web.post("/v1/chat/completions", self._chat),
             *native.routes(self),
+            *native_others.routes(self),
             web.get("/v1/models", self._models),
             web.post("/v1/load_lora_adapter", self._load),
             web.post("/v1/unload_lora_adapter", self._unload),
@@ -139,7 +141,8 @@ class FakeBackend:
 
     def _thoughts(self, body: dict[str, Any]) -> list[str]:
         """What a reasoning model says first; vLLM sends it apart from the content."""
-        return ["Let ", "me ", "think. "] if body.get("chat_template_kwargs", {}).get("enable_thinking") else []
+        asked = body.get("chat_template_kwargs", {}).get("enable_thinking")
+        return ["Let ", "me ", "think. "] if asked or self.thinks else []
 
     def _finish(self, body: dict[str, Any], words: list[str]) -> str:
         if self.wants is not None and self._calls(body):

@@ -26,7 +26,8 @@ class Form(NamedTuple):
             return [said] if dialect == "completions" and self.name == "parts" else said
         kind = "input_text" if dialect == "responses" else "text"
         words = line.removeprefix("/rl").strip()
-        slash = f"<command-message>rl</command-message>\n<command-name>/rl</command-name>\n<command-args>{words}</command-args>"
+        command = f"<command-name>/rl</command-name>\n<command-args>{words}</command-args>"
+        slash = f"<command-message>rl</command-message>\n{command}"
         texts = [line] if self.name == "parts" else [REMINDER, slash, line]  # Claude Code, with rl.md spelled out
         return [{"type": kind, "text": text} for text in texts]
 
