@@ -51,7 +51,7 @@ async def test_messages(proxy: Proxy, client: Any, sync: bool, stream: bool, way
     proxy.backend.thinks = True
     called = await ask(hi, tools=[TOOL], thinking=THINKING)
     blocks = {block.type: block for block in called.content}
-    assert list(blocks)[0] == "thinking" and set(blocks) == {"thinking", "text", "tool_use"}
+    assert next(iter(blocks)) == "thinking" and set(blocks) == {"thinking", "text", "tool_use"}
     assert called.content[0].thinking == "Let me think. " and called.stop_reason == "tool_use"
     use = blocks["tool_use"]
     assert (use.name, use.input) == ("look", {"a": 2, "b": 1})
