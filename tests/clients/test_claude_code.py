@@ -14,7 +14,7 @@ from tests.fakes.backend import FakeBackend
 from tests.proxy.conftest import backend  # noqa: F401
 from tests.serving import Serving
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(560)]
 
 QUIET = {"DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 SUM = {"command": "echo 40 + 2 | tr 4 5 > sum; cat sum", "description": "adds"}

@@ -12,7 +12,7 @@ from tests.fakes.backend import FakeBackend
 from tests.proxy.conftest import backend  # noqa: F401
 from tests.serving import Serving
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(560)]
 
 # Without the first four it asks its makers for statistics, updates and plugins. Its sandbox cannot be had everywhere.
 QUIET = (
