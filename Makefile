@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test test-mlx setup lint bench bench-learn bench-train clean
+.PHONY: demo test test-mlx test-agents setup lint bench bench-learn bench-train clean
 
 PY := .venv/bin/python
 
@@ -15,6 +15,10 @@ test: setup
 # Not part of `make test`: it makes an environment of its own, with mlx in it.
 test-mlx:
 	@scripts/test_mlx
+
+# Not part of `make test` either: it takes two agents of 800 MB from npm.
+test-agents: setup
+	@scripts/test_agents
 
 lint: setup
 	@scripts/lint

@@ -1,8 +1,8 @@
 """`/rl …` typed in the chat: good, bad, 1 to 5, fix, undo, status, help, and an admin's acts.
 
-Owns the language of commands and their answers. It rates the reply right before the command in that very
-conversation, found by its thread; which message is a command is `spoken`'s, how an answer looks on the wire the
-dialect's.
+Owns the language of commands and their answers. It rates the reply right before the command in that very conversation,
+found by its thread; after a bare prompt the last one of that session or person. Which message is a command is
+`spoken`'s, how an answer looks on the wire the dialect's.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 from proxy.conversations import Speaker, thread, without_commands
 from proxy.errors import BadRequest, ProxyError
 from proxy.feedback import MAX_TEXT, OWNER, Feedback, judged
-from proxy.spoken import command_of
+from proxy.spoken import command_of, silent
 from store.records import NewRating
 from store.store import Store
+from store.tree import ASIDE
 
 HELP: Final = """\
 rate the answer above with
@@ -59,15 +60,18 @@ class ChatCommands:
         self._status = status
         self._acts = acts
 
-    async def answer(self, messages: list[dict[str, Any]], who: Speaker, *, role: str) -> str:
-        """What to say to the command that ends `messages`. Errors are answers too: a person reads them."""
+    async def answer(self, messages: list[dict[str, Any]], who: Speaker, *, role: str, alone: bool = False) -> str:
+        """What to say to the command that ends `messages`. Errors are answers too: a person reads them.
+
+        `alone`: a bare prompt, which never has an answer above it.
+        """
         command = parse(command_of(messages[-1]) or "")
         try:
-            return f"rlproxy: {await self._do(command, messages[:-1], who, role)}"
+            return f"rlproxy: {await self._do(command, None if alone else messages[:-1], who, role)}"
         except ProxyError as error:
             return f"rlproxy: {error.message}"
 
-    async def _do(self, command: Command, before: list[dict[str, Any]], who: Speaker, role: str) -> str:
+    async def _do(self, command: Command, before: list[dict[str, Any]] | None, who: Speaker, role: str) -> str:
         if command.verb == "status":
             return await self._status()
         if command.verb in ("", "help"):
@@ -78,7 +82,7 @@ class ChatCommands:
             return await act()
         if command.verb not in (*_RATINGS, "fix", "undo"):
             return f"I do not know `/rl {command.verb}`. You can\n{HELP}"
-        completion_id = await self._above(before, who)
+        completion_id = await self._last(who) if before is None else await self._above(before, who)
         if completion_id is None:
             return "I have not captured the answer above this command, so nothing was rated."
         rater = who.user or OWNER
@@ -87,12 +91,21 @@ class ChatCommands:
         return await self._rate(completion_id, rater, command)
 
     async def _above(self, before: list[dict[str, Any]], who: Speaker) -> str | None:
-        """The completion that wrote the last message before the command."""
+        """The completion that wrote the last answer before the command: results of its tools may lie between, and
+        what an agent adds."""
         history = [before[i] for i in without_commands(before)]
+        while history and (history[-1].get("role") in (*ASIDE, "tool") or silent(history[-1])):
+            history.pop()
         if not history or history[-1].get("role") != "assistant":
             return None
         name = await asyncio.to_thread(thread, history)  # it may have pictures in it
         return None if name is None else await self._store.find_reply(name, session=who.session, user=who.user)
+
+    async def _last(self, who: Speaker) -> str | None:
+        """The last main turn of this session or person; another person's is not what they saw."""
+        found = await self._store.last(session=who.session, user=who.user)
+        completion = None if found is None else await self._store.completion(found)
+        return completion.new.id if completion is not None and completion.new.user == who.user else None
 
     async def _rate(self, completion_id: str, rater: str, command: Command) -> str:
         if len(command.rest) > MAX_TEXT:

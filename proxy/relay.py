@@ -133,7 +133,7 @@ class Relay:
     ) -> web.StreamResponse:
         """A `/rl` line: answered here, never sent to the model, never stored as a completion."""
         messages = await self._earlier.as_answered(replace(asked, messages=asked.messages[: at + 1]), who.user)
-        text = await self._commands.answer(messages, who, role=request[ROLE])
+        text = await self._commands.answer(messages, who, role=request[ROLE], alone=dialect.alone)
         kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)

@@ -42,7 +42,7 @@ RULES: Final = (
     TurnRule(name="topic", system=r"Analyze if this message indicates a new conversation topic"),  # Claude Code
     TurnRule(name="suggestion", last=r"^\[SUGGESTION MODE:"),  # Claude Code
     TurnRule(name="summary", last=r"Your task is to create a detailed summary of (the|this) conversation"),
-    TurnRule(name="summary", last=r"CONTEXT CHECKPOINT COMPACTION"),  # Codex
+    TurnRule(name="summary", last=r"^You are performing a CONTEXT CHECKPOINT COMPACTION"),  # Codex
     TurnRule(name="summary", system=r"You are a helpful AI assistant tasked with summarizing conversations"),
     TurnRule(name="summary", system=r"context summarization agent"),  # opencode
     TurnRule(name="summary", system=r"\*Briefly\* summarize this partial conversation about programming"),  # aider

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -56,3 +57,27 @@ def test_links_lead_somewhere() -> None:
 def test_files_named_in_the_readme_exist() -> None:
     for path in re.findall(r"`((?:scripts|docs|benchmarks|config|tests)/[\w./-]+)`", read("README.md")):
         assert (ROOT / path).exists(), path
+
+
+def test_the_table_of_clients_is_true() -> None:
+    """Each cell names tests that there are, or says why not; and each test of a client is in it."""
+    page = read("docs/agents.md")
+    lines = page[page.index("| client | dialect |") :].split("\n\n")[0].splitlines()
+    named: set[str] = set()
+    for line in lines[2:]:
+        _, client, dialect, *cells, _ = (cell.strip() for cell in line.split("|"))
+        assert len(cells) == 4 and client and dialect, line
+        for cell in cells:
+            tests = re.findall(r"`([\w/.]+::\w+)`", cell)
+            assert tests or re.match(r"– \w+", cell), f"{client}, {dialect}: {cell!r} names no test and no reason"
+            named.update(tests)
+    there = {
+        f"{file.relative_to(ROOT / 'tests')}::{name}"
+        for file in ROOT.glob("tests/**/test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert named <= there, f"docs/agents.md names tests that are not there: {named - there}"
+    missing = {test for test in there if test.startswith("clients/")} - named
+    assert not missing, f"docs/agents.md does not name {missing}"
+    for package, version in json.loads(read("tests/clients/package.json"))["dependencies"].items():
+        assert version in page, f"docs/agents.md does not name {package} {version}"

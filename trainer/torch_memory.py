@@ -17,7 +17,7 @@ import torch
 from trainer.packing import UNRELATED
 
 SHARE_OF_FREE_MEMORY = 0.6  # what training may plan with; the server beside it grows too
-COMFORTABLE = 1 << 30  # bytes of activations kept on a CPU, where other programs have the same memory
+COMFORTABLE = 2 << 30  # bytes of activations kept on a CPU, where other programs have the same memory
 LONGEST = 4  # sequences of max_seq_len: more in one micro-batch share no more than these do already
 HOLES = 1.4  # the resident set grows by this much more than the tensors, measured (docs/benchmarks.md)
 HOARDED = 4  # and by so much more once again where activations are recomputed, unless freed memory is given back

@@ -118,6 +118,7 @@ class Dialect(ABC):
     paths: ClassVar[tuple[str, ...]]
     framing: ClassVar[Literal["sse", "ndjson"]] = "sse"  # how a stream is cut into events
     carriers: ClassVar[tuple[str, ...]] = ("messages",)  # members with the messages: kept in the tree, not beside it
+    alone: ClassVar[bool] = False  # a request is one prompt: it can have no history
     goes_on: ClassVar[bool] = False  # whether a request may name an earlier answer instead of repeating it
 
     def of(self, body: Any) -> Dialect:

@@ -32,6 +32,7 @@ class Completions(Dialect):
     name: ClassVar[str] = "completions"
     paths: ClassVar[tuple[str, ...]] = ("/v1/completions",)
     carriers: ClassVar[tuple[str, ...]] = ("prompt",)
+    alone: ClassVar[bool] = True
 
     def __init__(self, echoed: Sequence[Prompt] = (), n: int = 1) -> None:
         self._echoed, self._n = echoed, n  # what each choice repeats, for one request that wants that

@@ -16,7 +16,7 @@ from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat_form import tidy_arguments, usage
 from proxy.dialects.fields import an_object, member, numbers, objects
-from proxy.dialects.messages_chat import SAMPLING, assistant_message, chat_request, chat_tools, conversation
+from proxy.dialects.messages_chat import SAMPLING, assistant_message, chat_request, chat_tools, conversation, results_of
 from proxy.dialects.messages_render import MessagesRenderer, event
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
@@ -79,9 +79,12 @@ class Messages(Dialect):
         )
 
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
-        """A `/rl` line typed beside a tool's result cannot be taken out of its item: that item stays whole."""
+        """A `/rl` line typed beside a tool's result is taken out of its item; the result stays."""
         stay = {asked.origins[i] for i in kept}
-        return {"messages": dumps([item for i, item in enumerate(body["messages"]) if i in stay])}
+        gone = set(range(len(asked.messages))) - set(kept)
+        less = {asked.origins[i] for i in gone if asked.messages[i]["role"] == "user"}
+        items = [results_of(item) if i in less else item for i, item in enumerate(body["messages"]) if i in stay]
+        return {"messages": dumps(items)}
 
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
         return chat_request(body)

@@ -48,6 +48,11 @@ def conversation(body: Mapping[str, Any]) -> Conversation:
     return Conversation(messages, tuple(origins))
 
 
+def results_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's message without what they said in it."""
+    return {**item, "content": [block for block in _blocks(item, "") if block.get("type") == "tool_result"]}
+
+
 def assistant_message(blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """An answer, whether it came from the model or is sent back by a client."""
     message: dict[str, Any] = {

@@ -114,6 +114,7 @@ class OllamaGenerate(_Ollama):
     paths: ClassVar[tuple[str, ...]] = ("/api/generate",)
     carriers: ClassVar[tuple[str, ...]] = ("prompt", "system", "images")
     beside: ClassVar[tuple[str, ...]] = NOT_CHAT
+    alone: ClassVar[bool] = True
 
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         return prompt_messages(body)

@@ -2,7 +2,7 @@
 
 Every word of its reply is one token. It answers `You said: <last user message>`, and does on demand what servers
 do on bad days. Faithful to the recorded shapes of vLLM 0.32 (shared facts, "vLLM: runs on CPU"). It has chat
-completions only, unless `speaks` names more (tests.fakes.native).
+completions only, unless `speaks` names more (tests.fakes.native, native_others).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.fakes import native
+from tests.fakes import native, native_others
 
 MODEL = "fake"
 
@@ -31,7 +31,10 @@ class FakeBackend:
         self.hold.set()
         self.fail_next = 0  # so many answers to come are errors
         self.refuse_load = False
+        self.thinks = False
+        self.prompt_tokens = 3  # what it says that it has read
         self.speaks = {"chat"}
+        self.wants: tuple[str, dict[str, Any]] | None = None  # the tool it calls, if offered; else the first one
         self.asked: list[tuple[str, dict[str, Any]]] = []  # every request: path and body
         self.url = ""
         self._runner: web.AppRunner | None = None
@@ -41,6 +44,7 @@ class FakeBackend:
         app.add_routes([
             web.post("/v1/chat/completions", self._chat),
             *native.routes(self),
+            *native_others.routes(self),
             web.get("/v1/models", self._models),
             web.post("/v1/load_lora_adapter", self._load),
             web.post("/v1/unload_lora_adapter", self._unload),
@@ -137,10 +141,17 @@ class FakeBackend:
 
     def _thoughts(self, body: dict[str, Any]) -> list[str]:
         """What a reasoning model says first; vLLM sends it apart from the content."""
-        return ["Let ", "me ", "think. "] if body.get("chat_template_kwargs", {}).get("enable_thinking") else []
+        asked = body.get("chat_template_kwargs", {}).get("enable_thinking")
+        return ["Let ", "me ", "think. "] if asked or self.thinks else []
 
     def _finish(self, body: dict[str, Any], words: list[str]) -> str:
+        if self.wants is not None and self._calls(body):
+            return "tool_calls"
         return "length" if len(words) == body.get("max_tokens") else "stop"
+
+    def _usage(self, words: list[str]) -> dict[str, int]:
+        read, wrote = self.prompt_tokens, len(words)
+        return {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
 
     def _whole(self, body: dict[str, Any], choices: list[list[str]]) -> dict[str, Any]:
         asked_ids = bool(body.get("return_token_ids"))
@@ -164,21 +175,26 @@ class FakeBackend:
                 }
                 for i, words in enumerate(choices)
             ],
-            "usage": _usage(choices[0]),
+            "usage": self._usage(choices[0]),
             "prompt_token_ids": [1, 2, 3] if asked_ids else None,
         }
 
     def _tools(self, body: dict[str, Any]) -> dict[str, Any]:
-        if not self._calls(body):
+        if (calls := self._calls(body)) is None:
             return {}
-        function = {"name": self._calls(body), "arguments": '{"b": 1, "a": 2}'}
-        return {"tool_calls": [{"id": "call-1", "type": "function", "function": function}]}
+        name, arguments = calls
+        function = {"name": name, "arguments": arguments}
+        return {"tool_calls": [{"id": _call_id(body), "type": "function", "function": function}]}
 
-    def _calls(self, body: dict[str, Any]) -> str | None:
-        """The tool it wants: the first one, until it has a result."""
+    def _calls(self, body: dict[str, Any]) -> tuple[str, str] | None:
+        """The tool it wants, and its arguments as it would write them; nothing once it has a result."""
         if not body.get("tools") or body["messages"][-1]["role"] == "tool":
             return None
-        return str(body["tools"][0].get("function", {}).get("name", "look"))
+        offered = [tool.get("function", {}).get("name", "look") for tool in body["tools"]]
+        if self.wants is None:
+            return str(offered[0]), '{"b": 1, "a": 2}'
+        name, arguments = self.wants
+        return (name, json.dumps(arguments)) if name in offered else None
 
     async def _stream(self, request: web.Request, body: dict[str, Any], choices: list[list[str]]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
@@ -196,8 +212,8 @@ class FakeBackend:
             thoughts = self._thoughts(body)
             for word in thoughts:
                 await send(_chunk(i, {"reasoning_content": word}, word, body))
-            if name := self._calls(body):
-                await self._stream_tools(send, i, name)
+            if (calls := self._calls(body)) is not None:
+                await self._stream_tools(send, i, _call_id(body), *calls)
             for n, word in enumerate(words):
                 if self.mood == "cut" and n == 2:
                     assert request.transport is not None
@@ -212,21 +228,27 @@ class FakeBackend:
                 await send({**_chunk(i, {"content": word}, word, body), "finish_reason": finish})
                 await asyncio.sleep(self.pause_s)
         if (body.get("stream_options") or {}).get("include_usage"):
-            usage = {**head, "choices": [], "usage": _usage(choices[0])}
+            usage = {**head, "choices": [], "usage": self._usage(choices[0])}
             await response.write(b"data: " + json.dumps(usage).encode() + b"\n\n")
         if self.mood not in ("stop-without-done", "no-done"):
             await response.write(b": a comment\n\ndata: [DONE]\n\n")
         await response.write_eof()
         return response
 
-    async def _stream_tools(self, send: Any, index: int, name: str) -> None:
+    async def _stream_tools(self, send: Any, index: int, id: str, name: str, arguments: str) -> None:
+        half = len(arguments) // 2
         pieces = [
-            {"index": 0, "id": "call-1", "type": "function", "function": {"name": name, "arguments": ""}},
-            {"index": 0, "function": {"arguments": '{"b": 1, '}},
-            {"index": 0, "function": {"arguments": '"a": 2}'}},
+            {"index": 0, "id": id, "type": "function", "function": {"name": name, "arguments": ""}},
+            {"index": 0, "function": {"arguments": arguments[:half]}},
+            {"index": 0, "function": {"arguments": arguments[half:]}},
         ]
         for piece in pieces:
             await send({"index": index, "delta": {"tool_calls": [piece]}, "logprobs": None, "finish_reason": None})
+
+
+def _call_id(body: dict[str, Any]) -> str:
+    """Another one for each call of a conversation: Claude Code takes one that it knows for the same call again."""
+    return f"call-{1 + sum(m['role'] == 'tool' for m in body['messages'])}"
 
 
 def _chunk(index: int, delta: dict[str, Any], word: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -237,10 +259,6 @@ def _chunk(index: int, delta: dict[str, Any], word: str, body: dict[str, Any]) -
         "finish_reason": None,
         "token_ids": _ids([word]) if body.get("return_token_ids") else None,
     }
-
-
-def _usage(words: list[str]) -> dict[str, int]:
-    return {"prompt_tokens": 3, "completion_tokens": len(words), "total_tokens": 3 + len(words)}
 
 
 def _ids(words: list[str]) -> list[int]:

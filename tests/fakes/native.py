@@ -17,12 +17,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def routes(fake: Any) -> list[web.RouteDef]:
     return [
-        web.post("/v1/completions", _when(fake, "completions", completions)),
-        web.post("/v1/responses", _when(fake, "responses", responses)),
+        web.post("/v1/completions", when(fake, "completions", completions)),
+        web.post("/v1/responses", when(fake, "responses", responses)),
     ]
 
 
-def _when(fake: Any, name: str, handler: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
+def when(fake: Any, name: str, handler: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
         fake.asked.append((request.path, body))
@@ -124,11 +124,11 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
     logprobs = "message.output_text.logprobs" in include
     if logprobs and fake.mood == "refuse-logprobs":
         return web.json_response({"error": {"message": "logprobs are not supported with gpt-oss models"}}, status=400)
-    said = body["input"] if isinstance(body["input"], str) else body["input"][-1]["content"]
-    words = _words(said if isinstance(said, str) else said[0]["text"])
+    words, call = _reply(body)
     lps = [{"token": w, "logprob": _lp(w), "bytes": list(w.encode()), "top_logprobs": []} for w in words]
     part = {"type": "output_text", "text": "".join(words), "annotations": [], "logprobs": lps if logprobs else None}
     item = {"id": "msg_7", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    output = [item, call] if call else [item]
     base = {"id": "resp_7", "object": "response", "created_at": 1, "model": body["model"], "status": "in_progress",
             "output": [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": None,
             "previous_response_id": body.get("previous_response_id")}  # fmt: skip
@@ -136,7 +136,7 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
     usage = {"input_tokens": 3, "output_tokens": len(words), "total_tokens": 3 + len(words), **details}
     messages = bool(body.get("enable_response_messages"))
     done = {
-        **base, "status": "completed", "output": [item], "usage": usage,
+        **base, "status": "completed", "output": output, "usage": usage,
         "input_messages": [{"message": "…", "tokens": [1, 2, 3], "type": "raw_message_tokens"}] if messages else None,
         "output_messages": [
             {"message": "".join(words), "tokens": [_id(w) for w in words], "type": "raw_message_tokens"}
@@ -157,6 +157,7 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
         {"type": "response.output_text.done", **where, "content_index": 0, "text": "".join(words), "logprobs": []},
         {"type": "response.content_part.done", **where, "content_index": 0, "part": part},
         {"type": "response.output_item.done", "output_index": 0, "item": item},
+        *(_call_events(call) if call else ()),
         {"type": "response.completed", "response": done},
     ]  # fmt: skip
     numbered = [{**event, "sequence_number": n} for n, event in enumerate(events)]
@@ -165,3 +166,32 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
         assert request.transport is not None
         request.transport.abort()
     return await _sse(request, numbered, named=True)
+
+
+def _reply(body: dict[str, Any]) -> tuple[list[str], dict[str, Any] | None]:
+    """Its words, and the call of the first function, until that has a result."""
+    last = body["input"] if isinstance(body["input"], str) else body["input"][-1]
+    if isinstance(last, dict) and last.get("type") == "function_call_output":
+        return ["It ", "is ", last["output"]], None
+    said = last if isinstance(last, str) else last["content"]
+    text = said if isinstance(said, str) else said[0]["text"]
+    form = (body.get("text") or {}).get("format") or {}
+    words = ['{"said": ', json.dumps(text), "}"] if form.get("type") == "json_schema" else _words(text)
+    tools = [tool for tool in body.get("tools") or () if tool["type"] == "function"]
+    if not tools:
+        return words, None
+    head = {"id": "fc_7", "type": "function_call", "status": "completed", "call_id": "call_7"}
+    return words, {**head, "name": tools[0]["name"], "arguments": '{"b": 1, "a": 2}'}
+
+
+def _call_events(call: dict[str, Any]) -> list[dict[str, Any]]:
+    where, text = {"item_id": call["id"], "output_index": 1}, call["arguments"]
+    begun = {**call, "status": "in_progress", "arguments": ""}
+    delta = "response.function_call_arguments.delta"
+    return [
+        {"type": "response.output_item.added", "output_index": 1, "item": begun},
+        {"type": delta, **where, "delta": text[:5]},
+        {"type": delta, **where, "delta": text[5:]},
+        {"type": "response.function_call_arguments.done", **where, "name": call["name"], "arguments": text},
+        {"type": "response.output_item.done", "output_index": 1, "item": call},
+    ]

@@ -261,10 +261,15 @@ def test_results_of_tools_become_messages_of_their_own() -> None:
         },
     ]
     assert asked.origins == (0, 1, 2, 2, 2)
-    # An item leaves when none of its messages stays, and not before.
-    for kept, left in [([0, 1, 4], [0, 1, 2]), ([0, 1, 2], [0, 1, 2]), ([0, 1], [0, 1])]:
-        member = MESSAGES.keep(body, asked, kept)["messages"]
-        assert json.loads(member) == [body["messages"][i] for i in left]
+    # An item leaves when none of its messages stays, and not before; then what its person said goes alone.
+    first, second, both = body["messages"]
+    results_alone = {**both, "content": results}
+    for kept, left in [
+        ([0, 1, 2, 3, 4], [first, second, both]),
+        ([0, 1, 2, 3], [first, second, results_alone]),
+        ([0, 1], [first, second]),
+    ]:
+        assert json.loads(MESSAGES.keep(body, asked, kept)["messages"]) == left
 
 
 items = st.builds(

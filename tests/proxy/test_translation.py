@@ -20,6 +20,7 @@ from proxy.dialects import CHAT, DIALECTS, Dialect, Reply, dialect_at
 from proxy.formats import Formats
 from proxy.ways import Question, Translated
 from tests.fakes import backend as fake
+from tests.proxy.chat_strategies import unhurried
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_relay import events
 
@@ -313,6 +314,7 @@ def translate(dialect: Dialect, raw: bytes, cuts: list[int]) -> tuple[bytes, lis
     return out, fold.replies()
 
 
+@unhurried
 @given(PIECES, st.sampled_from(["stop", "length", "tool_calls"]), st.lists(st.integers(0, 2000), max_size=30))
 def test_any_cut_gives_the_same_bytes_and_loses_nothing(
     deltas: list[dict[str, Any]], reason: str, cuts: list[int]

@@ -67,6 +67,7 @@ def test_side_turns(rule: str, messages: list[dict[str, Any]]) -> None:
         asks("Please write a title for my essay about frogs"),
         asks("What does ### Task: mean in this prompt? Generate 1-3 broad tags is in it."),
         asks("summarise this conversation"),
+        asks("Here is the summary of another model: it was asked for a CONTEXT CHECKPOINT COMPACTION …"),
         asks(""),
         USED_TOOLS,
     ],

@@ -1,0 +1,91 @@
+"""Claude Code itself, run through the proxy: a tool used, answers captured and rated, side turns aside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.agent import Agent, beside, over, program
+from tests.fakes.backend import FakeBackend
+from tests.proxy.conftest import backend  # noqa: F401
+from tests.serving import Serving
+
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(560)]
+
+QUIET = {"DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+SUM = {"command": "echo 40 + 2 | tr 4 5 > sum; cat sum", "description": "adds"}
+ERRAND = {"description": "adds", "prompt": "Reckon.", "subagent_type": "general-purpose", "run_in_background": False}
+
+
+@pytest.fixture
+async def claude(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:  # noqa: F811
+    found = program("@anthropic-ai/claude-code", "claude")
+    async with beside(Agent(found, tmp_path, over(backend, tmp_path), **QUIET), "claude-code") as agent:
+        yield agent
+
+
+def seen(request: dict[str, Any]) -> list[tuple[str, str]]:
+    """Who spoke in a chat request, and how each ended, but for the system."""
+    said = [(m["role"], m["content"]) for m in request["messages"] if m["role"] != "system"]
+    return [(role, text if isinstance(text, str) else text[-1]["text"]) for role, text in said]
+
+
+async def test_a_tool_is_run_and_the_answer_rated(claude: Agent, backend: FakeBackend) -> None:  # noqa: F811
+    backend.wants = "Bash", SUM
+    result = json.loads(await claude.run("-p", "Add up.", "--allowedTools", "Bash", "--output-format", "json"))
+    assert result["result"] == "It is 50 + 2" and (claude.work / "sum").read_text() == "50 + 2\n"
+    asking, answering = await claude.rows()
+    for row in (asking, answering):
+        assert (row["dialect"], row["translated"], row["status"]) == ("messages", True, "done")
+        assert (row["turn"], row["session"], row["model"]) == ("main", result["session_id"], "fake")
+    assert (asking["finish_reason"], answering["finish_reason"]) == ("tool_calls", "stop")
+
+    said = await claude.run("-p", "/rl good very clear", "--continue")
+    assert "rated good, because “very clear”" in said
+    asking, answering = await claude.rows()  # a command is no completion
+    (rating,) = answering["ratings"]
+    assert asking["ratings"] == [] and (rating["value"], rating["comment"]) == (1.0, "very clear")
+
+    backend.wants = "none", {}
+    assert await claude.run("-p", "And now?", "--continue") == "You said: And now? \n"
+    talk = seen(backend.requests[-1])
+    assert [role for role, _ in talk] == ["user", "assistant", "tool", "assistant", "user"]
+    assert [text for _, text in talk[2:]] == ["50 + 2", "It is 50 + 2", "And now?"]  # without `/rl` and its answer
+    assert "rated bad" in await claude.run("-p", "/rl bad", "--continue")
+    (*before, last) = await claude.rows()
+    assert last["ratings"][0]["value"] == -1.0 and len(before) == 2
+
+
+async def test_what_it_asks_on_the_side(claude: Agent, backend: FakeBackend) -> None:  # noqa: F811
+    backend.wants = "Agent", ERRAND
+    await claude.run("-p", "Let somebody reckon.", "--allowedTools", "Agent")
+    rows = await claude.rows()
+    turns = {(row["turn"], row["turn_rule"]) for row in rows}
+    assert turns == {("main", "default"), ("side", "subagent")} and len({row["session"] for row in rows}) == 1
+    last = [row for row in rows if row["turn"] == "main"][-1]
+    assert "rated 4 of 5" in await claude.run("-p", "/rl 4", "--continue")
+    assert [row["id"] for row in await claude.rows() if row["ratings"]] == [last["id"]]
+
+    backend.wants = "none", {}
+    await claude.run("-p", "/compact", "--continue")
+    summary = (await claude.rows())[-1]
+    assert (summary["turn"], summary["turn_rule"]) == ("side", "summary")
+
+
+@pytest.mark.model
+async def test_over_the_built_in_backend(weights: Path, tmp_path: Path) -> None:
+    """A small model's nonsense, but its own: token ids and log-probs are those of the model that trains."""
+    found = program("@anthropic-ai/claude-code", "claude")
+    serving = Serving(tmp_path / "home", weights)
+    async with beside(Agent(found, tmp_path, serving, **QUIET), "claude-code") as claude:
+        flags = ("--tools", "", "--system-prompt", "Answer in one short sentence.")
+        answer = await claude.run("-p", "What is the capital of France?", *flags)
+        (row,) = await claude.rows()
+        assert row["text"].strip() == answer.strip() != "" and row["exact"], row["inexact_reason"]
+        assert (row["turn"], row["dialect"], row["model"]) == ("main", "messages", "small")
+        assert "rated bad, because “too long”" in await claude.run("-p", "/rl bad too long", "--continue", *flags)
+        assert (await claude.rows())[0]["ratings"][0]["comment"] == "too long"

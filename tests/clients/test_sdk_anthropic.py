@@ -1,0 +1,77 @@
+"""Anthropic's own SDK through the whole proxy, sync and async, native and translated."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import pytest
+from pydantic import BaseModel
+
+from tests.clients.calls import captured, clients, final, made, streams, ways
+from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+
+TOOL: dict[str, Any] = {"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}
+THINKING = {"type": "enabled", "budget_tokens": 1024}
+
+
+class Said(BaseModel):
+    said: str
+
+
+@pytest.fixture
+async def client(proxy: Proxy, sync: bool) -> AsyncIterator[Any]:  # noqa: F811
+    kind = anthropic.Anthropic if sync else anthropic.AsyncAnthropic
+    client = kind(base_url=proxy.url, api_key="any", max_retries=0)
+    yield client
+    await made(sync, client.close)
+
+
+@clients
+@streams
+@ways
+async def test_messages(proxy: Proxy, client: Any, sync: bool, stream: bool, way: str) -> None:  # noqa: F811
+    if way == "native":
+        proxy.backend.speaks.add("messages")
+
+    async def ask(messages: list[Any], **more: Any) -> Any:
+        request: dict[str, Any] = {"model": "fake", "max_tokens": 2048, "messages": messages, **more}
+        if stream:
+            return await final(sync, client.messages.stream, "get_final_message", **request)
+        create = client.messages.parse if "output_format" in more else client.messages.create
+        return await made(sync, create, **request)
+
+    hi = [{"role": "user", "content": "hi there"}]
+    answer = await ask(hi)
+    assert answer.content[0].text == "You said: hi there " and answer.stop_reason == "end_turn"
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (3, 4)
+    await captured(proxy, answer.id, way=way, dialect="messages")
+
+    proxy.backend.thinks = True
+    called = await ask(hi, tools=[TOOL], thinking=THINKING)
+    blocks = {block.type: block for block in called.content}
+    assert next(iter(blocks)) == "thinking" and set(blocks) == {"thinking", "text", "tool_use"}
+    assert called.content[0].thinking == "Let me think. " and called.stop_reason == "tool_use"
+    use = blocks["tool_use"]
+    assert (use.name, use.input) == ("look", {"a": 2, "b": 1})
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "here"}
+    turns = [*hi, {"role": "assistant", "content": called.to_dict()["content"]}, {"role": "user", "content": [result]}]
+    assert (await ask(turns, tools=[TOOL], thinking=THINKING)).content[-1].text == "It is here"
+    proxy.backend.thinks = False
+
+    assert (await ask(hi, output_format=Said)).parsed_output == Said(said="hi there")
+
+    reply = {"role": "assistant", "content": "You said: hi there "}
+    rated = await ask([*hi, reply, {"role": "user", "content": "/rl good"}])
+    assert "rated good" in rated.content[0].text
+
+
+@clients
+async def test_count_tokens(proxy: Proxy, client: Any, sync: bool) -> None:  # noqa: F811
+    """It passes through: who has it answers, and a backend without it says so."""
+    request: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+    with pytest.raises(anthropic.NotFoundError):
+        await made(sync, client.messages.count_tokens, **request)
+    proxy.backend.speaks.add("messages")
+    assert (await made(sync, client.messages.count_tokens, **request)).input_tokens == 4
