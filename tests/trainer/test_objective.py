@@ -240,3 +240,15 @@ def test_the_pull_is_k3_up_to_a_nat_and_never_harder_than_there(ref, theta):
     assert abs(float(other.grad)) <= math.e - 1 + 1e-9
     if abs(ref - theta) <= 1:
         assert float(pulled) == pytest.approx(float(objective.k3(torch, one, other.detach())), abs=1e-12)
+
+
+@given(st.lists(st.floats(-12, 0), min_size=1, max_size=9), st.floats(-2, 2), st.floats(0.01, 1))
+def test_likely_tokens_of_a_disliked_reply_are_spared_and_nothing_else_is(old, advantage, likely):
+    made = objective.spared(np.full(len(old), advantage), np.array(old), likely)
+    for value, log_p in zip(made, old, strict=True):
+        assert value == (0 if advantage < 0 and log_p > math.log(likely) else advantage)
+
+
+def test_everything_is_pushed_down_where_nothing_counts_as_likely():
+    old = np.log([0.999, 0.5, 1e-9])
+    assert objective.spared(np.full(3, -1.0), old, 1.0).tolist() == [-1, -1, -1]
