@@ -31,7 +31,7 @@ from scripts.golden_model import made  # noqa: E402
 
 GOLDEN: Final = ROOT / "tests/golden"
 VENVS: Final = Path.home() / ".cache/rlproxy/venvs"
-START_S: Final = 240.0
+START_S: Final = 560.0
 BLAS: Final = "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0"
 
 # What rlproxy asks beside the client; proxy.backends.vllm has the same, and the replay checks that it is so.

@@ -78,16 +78,17 @@ class Replaying:
         await self.upstream.stop()
 
     async def ask(
-        self, route: str, body: Any, answer: Sequence[bytes], *, headers: dict[str, str] | None = None
+        self, route: str, body: Any, answer: Sequence[bytes], *, more: dict[str, str] | None = None
     ) -> Got:
         """Ask once; the backend answers these bytes. `body` is sent as it is where it is bytes."""
         self.upstream.answer = answer
         said = {"data": body} if isinstance(body, bytes) else {"json": body}
-        async with self._http.post(route, headers=headers, **said) as response:
+        async with self._http.post(route, headers=more, **said) as response:
             raw = await response.read()
         id = response.headers.get("x-rl-completion-id", "")
         sent = self.upstream.requests[-1] if self.upstream.requests else ("", None)
-        return Got(response.status, dict(response.headers), raw, id, sent)
+        headers = {k.lower(): v for k, v in response.headers.items()}
+        return Got(response.status, headers, raw, id, sent)
 
     async def captured(self, id: str) -> Completion:
         """When it has ended: a plain body can be read whole a moment before the row of its twin is there."""

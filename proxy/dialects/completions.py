@@ -127,7 +127,7 @@ class TextFold(Fold):
             if choice.get("token_ids") is not None:
                 reply.token_ids = (reply.token_ids or []) + choice["token_ids"]
             if choice.get("logprobs") is not None:
-                reply.logprobs = (reply.logprobs or []) + choice["logprobs"]["token_logprobs"]
+                reply.logprobs = (reply.logprobs or []) + _token_logprobs(choice["logprobs"])
 
     def replies(self) -> list[Reply]:
         return [self._finished(self._replies[i]) for i in sorted(self._replies)]
@@ -210,6 +210,14 @@ class TextRenderer(Renderer):
             ],
             "text_offset": offsets,
         }
+
+
+def _token_logprobs(logprobs: Mapping[str, Any]) -> list[float]:
+    """llama.cpp sends them as chat completions have them."""
+    if "content" in logprobs:
+        return [entry["logprob"] for entry in logprobs["content"] or ()]
+    found: list[float] = logprobs["token_logprobs"]
+    return found
 
 
 def _prompts(body: Mapping[str, Any]) -> list[Prompt]:
