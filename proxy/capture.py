@@ -95,8 +95,12 @@ class Capture:
         return self._fold.failed
 
     def replies(self) -> list[Reply]:
-        """What the stream has brought so far."""
-        return self._fold.replies()
+        """What the stream has brought so far; none, and marked, where no reply can be made of it."""
+        try:
+            return self._fold.replies()
+        except Exception as error:  # whatever a backend may send
+            self._broken = self._broken or f"the events of the stream make no reply: {error!r}"
+            return []
 
     def whole(self, body: bytes) -> list[Reply]:
         """The replies of a plain body; none, and marked, where it cannot be understood."""
@@ -108,7 +112,7 @@ class Capture:
 
     async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
         """Commit what came; returns when it is on disk, or False where the disk did not take it."""
-        found = {r.index: r for r in (self._fold.replies() if replies is None else replies)}
+        found = {r.index: r for r in (self.replies() if replies is None else replies)}
         if status == "done" and self._fold.failed:
             status, error = "error", self._fold.failed
         if status == "done" and not found:

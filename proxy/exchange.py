@@ -302,8 +302,8 @@ class Exchange:
 
     def _fold(self, event: Event) -> None:
         data = event.data
-        if data is not None and data.startswith(b"{") and self._capture is not None and not self._finished:
-            self._capture.add(data)
+        if data is not None and data.strip() not in (b"", b"[DONE]") and self._capture is not None and not self._finished:
+            self._capture.add(data)  # also what is no JSON object: it may have been one, and a token is missing now
 
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""

@@ -153,8 +153,9 @@ def _missing(asks: Mapping[str, bytes], body: Mapping[str, Any]) -> dict[str, by
 
 
 def _rewritten(data: bytes, rules: Rules) -> bytes:
-    """Garbage is passed on as garbage; the capture has marked it."""
+    """Garbage is passed on as garbage, byte for byte; the capture has marked it."""
     try:
+        loads(data)
         return rewrite(data, rules)
     except ValueError:
         return data

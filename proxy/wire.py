@@ -31,11 +31,17 @@ Rules = Mapping[str, "bytes | Rules | None"]
 
 
 def loads(raw: bytes) -> Any:
-    """Parse JSON. Python's own parser takes what orjson refuses and backends send: NaN, very long integers."""
+    """Parse JSON. Python's own parser takes what orjson refuses and backends send: NaN, very long integers.
+
+    Raises ValueError.
+    """
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
-        return json.loads(raw)
+        try:
+            return json.loads(raw)
+        except RecursionError:
+            raise ValueError("the JSON is nested too deeply") from None
 
 
 def dumps(value: Any) -> bytes:

@@ -31,6 +31,15 @@ class Answer:
         assert at == len(self.body) or not self.cuts
         return found or [self.body]
 
+    def id(self, dialect: str) -> bytes:
+        """The id that the server gave this answer; Ollama's have none, and what cannot be there stands for it."""
+        if dialect.startswith("ollama"):
+            return b"\0"
+        first = next(line for line in self.body.split(b"\n") if b"{" in line)
+        found = json.loads(first[first.index(b"{") :])
+        found = found.get("response") or found.get("message") or found
+        return str(found["id"]).encode()
+
 
 @dataclass(frozen=True)
 class Case:

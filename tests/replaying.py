@@ -69,7 +69,8 @@ class Replaying:
         )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self._http = aiohttp.ClientSession(base_url=f"http://127.0.0.1:{self._runner.addresses[0][1]}")
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._http = aiohttp.ClientSession(base_url=self.url)
 
     async def _stop(self) -> None:
         await self._http.close()
