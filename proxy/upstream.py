@@ -21,6 +21,8 @@ from proxy.wire import loads
 HOP: Final = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()  # noqa: SIM905
 )
+# aiohttp says RuntimeError where it is asked for more of a connection that broke a moment ago.
+CUT: Final = (TimeoutError, aiohttp.ClientError, OSError, RuntimeError)
 _STREAMS: Final[Mapping[str, type[sse.Splitter] | type[ndjson.Splitter]]] = {
     "text/event-stream": sse.Splitter,
     "application/x-ndjson": ndjson.Splitter,
@@ -58,18 +60,24 @@ async def chunks(upstream: aiohttp.ClientResponse, beat_s: float) -> AsyncIterat
         try:
             async with asyncio.timeout(beat_s) as beat:
                 chunk = await upstream.content.readany()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            if not beat.expired():
+        except CUT as error:
+            if not beat.expired() or _gone(upstream):
                 raise cut(error) from error
         if chunk == b"":
             return
         yield chunk
 
 
+def _gone(upstream: aiohttp.ClientResponse) -> bool:
+    """Whether there is nothing more to wait for: after a bad chunk the connection is closed, and nobody told the reader."""
+    transport = upstream.connection.transport if upstream.connection is not None else None
+    return transport is None or transport.is_closing()
+
+
 async def whole(upstream: aiohttp.ClientResponse) -> bytes:
     try:
         return await upstream.read()
-    except (TimeoutError, aiohttp.ClientError, OSError) as error:
+    except CUT as error:
         raise cut(error) from error
 
 

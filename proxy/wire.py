@@ -17,6 +17,8 @@ import orjson
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]', re.DOTALL)
 _WHITE: Final = b" \t\r\n"
 
+_HALF: Final = re.compile("[\ud800-\udfff]")
+
 EACH: Final = "*"  # in a rule: every element of a list
 
 
@@ -39,7 +41,9 @@ def loads(raw: bytes) -> Any:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
         try:
-            return json.loads(raw)
+            found = json.loads(raw)
+            # Half of an emoji, as JavaScript writes it where a text was cut: no UTF-8 has it, nor has a database.
+            return json.loads(_HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False))) if b"\\u" in raw else found
         except RecursionError:
             raise ValueError("the JSON is nested too deeply") from None
 

@@ -137,7 +137,7 @@ def _member(dice: random.Random, raw: bytes) -> bytes:
         return raw
     try:
         value, end = json.JSONDecoder().raw_decode(events[at][start:].decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         return raw
     tail = events[at][start + len(events[at][start:].decode()[:end].encode()) :]
     holders: list[Any] = []
