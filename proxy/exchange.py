@@ -164,7 +164,7 @@ class Exchange:
                 formats.has(name)
             return upstream
         # No such route, or no such model: if it answers in chat completions, it was the route.
-        await upstream.read()
+        await whole(upstream)
         self._go(translated=True)
         upstream = await self._ask_once()
         if upstream.status not in MISSING:
@@ -178,11 +178,11 @@ class Exchange:
         upstream = await self._send(asking)
         version = self._lease.version
         if upstream.status == 404 and version:
-            await upstream.read()
+            await whole(upstream)
             await self._parts.swap.lost(version)
             upstream = await self._send(asking)
         if upstream.status == 400 and asking and self._way.asks:
-            await upstream.read()
+            await whole(upstream)
             upstream = await self._send(False)
         return upstream
 

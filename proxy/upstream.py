@@ -23,6 +23,7 @@ HOP: Final = frozenset(
 )
 # aiohttp says RuntimeError where it is asked for more of a connection that broke a moment ago.
 CUT: Final = (TimeoutError, aiohttp.ClientError, OSError, RuntimeError)
+LOOK_S: Final = 3.0  # how often to see whether the connection of a silent backend still is one
 _STREAMS: Final[Mapping[str, type[sse.Splitter] | type[ndjson.Splitter]]] = {
     "text/event-stream": sse.Splitter,
     "application/x-ndjson": ndjson.Splitter,
@@ -75,10 +76,8 @@ def _gone(upstream: aiohttp.ClientResponse) -> bool:
 
 
 async def whole(upstream: aiohttp.ClientResponse) -> bytes:
-    try:
-        return await upstream.read()
-    except CUT as error:
-        raise cut(error) from error
+    """Raises BackendBroke."""
+    return b"".join([chunk async for chunk in chunks(upstream, LOOK_S) if chunk is not None])
 
 
 def cut(error: BaseException | None) -> BackendBroke:
