@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import aiohttp
@@ -33,7 +33,7 @@ from proxy.security import outgoing_headers
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
 from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
-from proxy.ways import Native, Question, Translated, Way
+from proxy.ways import Native, Question, Translated, Way, wishes
 from proxy.wire import Rules, dumps
 from store.errors import DuplicateCompletion
 from store.records import NewCompletion
@@ -228,7 +228,11 @@ class Exchange:
         model = self._asked.model if self._lease.version is not None and self._asked.model else None
         if self._capture is None:
             return {"model": dumps(model)} if model else {}
-        return self._dialect.rules(id=self._capture.id, model=model, asked=self._asked)
+        asked = self._asked
+        if not wishes(self._dialect, self._question, self._parts.backend.capabilities):
+            # Nothing in the answer is there for us: whatever it has, the backend sent to the client.
+            asked = replace(asked, wants_logprobs=True, wants_token_ids=True)
+        return self._dialect.rules(id=self._capture.id, model=model, asked=asked)
 
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
         body = await whole(upstream)

@@ -66,7 +66,7 @@ class Native(Way):
 
     def __init__(self, dialect: Dialect, question: Question, capabilities: Capabilities, rules: Rules) -> None:
         self.reads = dialect.of(question.body)
-        self.asks = _missing(capabilities.asks.get(dialect.name, {}), question.body)
+        self.asks = _missing(wishes(dialect, question, capabilities), question.body)
         self._dialect, self._question, self._rules = dialect, question, rules
 
     def body(self, model: str, *, asking: bool) -> bytes:
@@ -138,6 +138,11 @@ class Translated(Way):
     @property
     def content_type(self) -> str:
         return "text/event-stream; charset=utf-8" if self._dialect.framing == "sse" else "application/x-ndjson"
+
+
+def wishes(dialect: Dialect, question: Question, capabilities: Capabilities) -> Mapping[str, bytes]:
+    """What we ask for beside a request that is passed through; nothing, where the client would notice."""
+    return {} if dialect.bends(question.body) else capabilities.asks.get(dialect.name, {})
 
 
 def _missing(asks: Mapping[str, bytes], body: Mapping[str, Any]) -> dict[str, bytes]:

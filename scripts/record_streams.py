@@ -148,7 +148,7 @@ async def record(server: Server, model: Path) -> None:
                 request = {"model": server.model.format(model=model), **case}
                 answers = {"plain": await _both(http, dialect, request)}
                 asks = server.asks.get(dialect)
-                if asks and not name.startswith("logprobs"):
+                if asks and not name.startswith("logprobs") and not case.get("echo"):
                     answers["asked"] = await _both(http, dialect, {**request, **asks})
                     del answers["plain"]["whole"]  # says no more than the one that was asked
                 found = answers["plain"]["stream"]["status"]

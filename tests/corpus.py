@@ -133,17 +133,18 @@ def _completions(body: dict[str, Any]) -> list[Said]:
             usage=(body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]),
             prompt_ids=c.get("prompt_token_ids"),
             ids=c.get("token_ids"),
-            logprobs=_old_logprobs(c.get("logprobs")),
+            # With `echo`, those of the prompt come first; where there are ids, they are the answer's only.
+            logprobs=_old_logprobs(c.get("logprobs"), len(c.get("token_ids") or ())),
         )
         for c in body["choices"]
     ]
 
 
-def _old_logprobs(found: dict[str, Any] | None) -> list[float] | None:
+def _old_logprobs(found: dict[str, Any] | None, last: int) -> list[float] | None:
     """llama.cpp sends the new form here, too."""
     if not found:
         return None
-    return [e["logprob"] for e in found["content"]] if "content" in found else found["token_logprobs"]
+    return [e["logprob"] for e in found["content"]] if "content" in found else found["token_logprobs"][-last:]
 
 
 def _responses(body: dict[str, Any]) -> list[Said]:
