@@ -306,7 +306,12 @@ class Exchange:
 
     def _fold(self, event: Event) -> None:
         data = event.data
-        if data is not None and data.strip() not in (b"", b"[DONE]") and self._capture is not None and not self._finished:
+        if (
+            data is not None
+            and data.strip() not in (b"", b"[DONE]")
+            and self._capture is not None
+            and not self._finished
+        ):
             self._capture.add(data)  # also what is no JSON object: it may have been one, and a token is missing now
 
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:

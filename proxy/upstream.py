@@ -70,7 +70,7 @@ async def chunks(upstream: aiohttp.ClientResponse, beat_s: float) -> AsyncIterat
 
 
 def _gone(upstream: aiohttp.ClientResponse) -> bool:
-    """Whether there is nothing more to wait for: after a bad chunk the connection is closed, and nobody told the reader."""
+    """Whether nothing more can come: after a bad chunk the connection is closed, and nobody told the reader."""
     transport = upstream.connection.transport if upstream.connection is not None else None
     return transport is None or transport.is_closing()
 

@@ -124,7 +124,7 @@ def _train(folder: Path) -> None:
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
-    lessons = [(_ids(tokenizer, p), _ids(tokenizer, a) + [2]) for p, a in _lessons(tokenizer)]
+    lessons = [(_ids(tokenizer, p), [*_ids(tokenizer, a), 2]) for p, a in _lessons(tokenizer)]
     recent: list[float] = [9.0]
     for step in range(STEPS):
         batch = []

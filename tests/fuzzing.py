@@ -23,17 +23,20 @@ ODD: tuple[bytes, ...] = (
     b"[" * 60 + b"]" * 60, b"[" * 3000 + b"]" * 3000, b'"' + b"x" * 70_000 + b'"',
 )  # fmt: skip
 JUNK: tuple[bytes, ...] = (
-    b"\x00", b"\xff", b"\xc3", b"\r", b"\n", b"\n\n", b"\r\n\r\n", b"data:", b"data: ", b": ", b'"', b"\\", b"{", b"}", b",",
+    b"\x00", b"\xff", b"\xc3", b"\r", b"\n", b"\n\n", b"\r\n\r\n", b"data:", b"data: ", b": ", b'"', b"\\",
+    b"{", b"}", b",",
     "é".encode(), "😀".encode(), b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xef\xbb\xbf",
 )  # fmt: skip
 EVENTS: tuple[bytes, ...] = (
-    b": keepalive\n\n", b"\n\n", b"data: [DONE]\n\n", b"data: {}\n\n", b"data: []\n\n", b"data: null\n\n", b"data: \n\n",
+    b": keepalive\n\n", b"\n\n", b"data: [DONE]\n\n", b"data: {}\n\n", b"data: []\n\n", b"data: null\n\n",
+    b"data: \n\n",
     b"event: ping\ndata: {\"type\": \"ping\"}\n\n", b"id: 7\nretry: 3\n\n", b"data: {\ndata: }\n\n", b"{}\n", b"null\n",
     b'data: {"error": {"message": "out of memory", "code": 500}}\n\n', b'data: {"error": "plain"}\n\n',
     b'data: {"error": null}\n\n', b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error"}}\n\n',
     b'{"error": "out of memory"}\n', b'data: {"choices": [{}]}\n\n', b'data: {"choices": {"0": 1}}\n\n',
     b'data: {"choices": [{"index": "a", "delta": []}]}\n\n', b'data: {"type": "response.completed"}\n\n',
-    b'data: {"type": "message_stop"}\n\n', b'{"done": true}\n', b'{"message": null, "done": false}\n', b"\x1f\x8b\x08\x00",
+    b'data: {"type": "message_stop"}\n\n', b'{"done": true}\n', b'{"message": null, "done": false}\n',
+    b"\x1f\x8b\x08\x00",
 )  # fmt: skip
 
 
@@ -241,7 +244,9 @@ def on_the_wire(dice: random.Random, case: Case, kind: str) -> Wire:
             sound[at] = dice.choice((b"zz\r\nab\r\n", b"-1\r\n\r\n", b"fffffffffffffffff\r\nx", b"\r\n"))
             return Wire(sound, body, False)
         case 5:
-            headers["content-type"] = dice.choice(("application/json", "text/event-stream", "application/x-ndjson", "x"))
+            headers["content-type"] = dice.choice(
+                ("application/json", "text/event-stream", "application/x-ndjson", "x")
+            )
         case 6:
             status = dice.choice((200, 204, 301, 400, 404, 429, 500, 503))
     return Wire(http_answer(status, headers, chunks), body, status != 204)

@@ -78,9 +78,7 @@ class Replaying:
         await self.store.close()
         await self.upstream.stop()
 
-    async def ask(
-        self, route: str, body: Any, answer: Sequence[bytes], *, more: dict[str, str] | None = None
-    ) -> Got:
+    async def ask(self, route: str, body: Any, answer: Sequence[bytes], *, more: dict[str, str] | None = None) -> Got:
         """Ask once; the backend answers these bytes. `body` is sent as it is where it is bytes."""
         self.upstream.answer = answer
         said = {"data": body} if isinstance(body, bytes) else {"json": body}

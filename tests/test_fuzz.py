@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from proxy.dialects import DIALECTS, dialect_at
 from store.records import Completion
@@ -76,6 +75,12 @@ async def vllm(tmp_path: Path) -> AsyncIterator[Socketless]:
         yield proxy
 
 
+@pytest.fixture(scope="module")
+def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
+    with Replaying(tmp_path_factory.mktemp("fuzz"), "openai") as proxy:
+        yield proxy
+
+
 # --- what must hold
 
 
@@ -89,7 +94,9 @@ def same(got: bytes, sent: bytes) -> bool:
     if got == sent:
         return True
     ours, theirs = _events(got), _events(sent)
-    return len(ours) == len(theirs) and all(a == b or _meaning(a) == _meaning(b) for a, b in zip(ours, theirs, strict=True))
+    return len(ours) == len(theirs) and all(
+        a == b or _meaning(a) == _meaning(b) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def _events(raw: bytes) -> list[bytes]:
@@ -131,7 +138,13 @@ def check_got(case: Case, kind: str, status: int, got: bytes, sent: bytes) -> No
     else:
         dialect = dialect_at(case.route)
         assert dialect is not None
-        end = b'{"error"' if dialect.framing == "ndjson" else b"event: error" if case.dialect in _NAMED else b'data: {"error"'
+        end = (
+            b'{"error"'
+            if dialect.framing == "ndjson"
+            else b"event: error"
+            if case.dialect in _NAMED
+            else b'data: {"error"'
+        )
         at = got.rindex(end)
         assert same(got[:at], sent), "neither the backend's bytes nor those and an error"
         assert b"broke off" in got[at:], got[at:]
@@ -150,6 +163,61 @@ def check_row(row: Completion | None, sent: bytes) -> None:
             for line in sent.replace(b"\r\n", b"\n").split(b"data: [DONE]")[0].split(b"\n\n"):
                 if line.startswith(b"data:") and line[5:].strip() and line.count(b"\n") == 0 and b"\r" not in line:
                     json.loads(line[5:])  # what was not understood makes it inexact
+
+
+# --- what it has found
+
+
+CHUNK = b'data: {"id": "c", "model": "golden", "choices": [{"index": 0, "delta": {"content": "Hi"}, %s}]}\n\n'
+FOUND = {
+    "an event that is no object": (b'data: "id": 7}\n\n', "could not be understood"),
+    "JSON that is none": (b'data: {"id": "c", "logprobs"\x1anull,"finish_reason":"stop"}\n\n', "could not be"),
+    "an index that is no number": (CHUNK.replace(b"0", b'"a"') % b'"finish_reason": null', "make no reply"),
+    "nested too deeply": (b'data: {"id": "c", "x": ' + b"[" * 3000 + b"]" * 3000 + b"}\n\n", "could not be understood"),
+    "a finish reason that is none": (CHUNK % b'"finish_reason": {"a": 1}', "finish reason or usage"),
+    "a usage that no store takes": (
+        b'data: {"id": "c", "choices": [], "usage": {"prompt_tokens": 99999999999999999999999}}\n\n', "64-bit",
+    ),
+    "half an emoji": (CHUNK.replace(b"Hi", b"\\ud83d") % b'"finish_reason": null', None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+async def test_what_the_fuzz_found(openai: Socketless, name: str) -> None:
+    """The client gets it as it was sent, and the end after it; the completion is stored and says what is wrong."""
+    broken, reason = FOUND[name]
+    sent = CHUNK % b'"finish_reason": null' + broken + CHUNK % b'"finish_reason": "stop"' + b"data: [DONE]\n\n"
+    request = {"model": "golden", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    backend = Answering(200, "text/event-stream", [sent])
+    _, got = await openai.ask(
+        "/v1/chat/completions", json.dumps(request).encode(), backend, **{"x-rl-completion-id": "c"}
+    )
+    assert got == sent
+    row = await openai.store.completion("c")
+    assert row is not None and row.end is not None and row.status in ("done", "error") and not row.end.exact
+    assert reason is None or reason in (row.end.inexact_reason or "")
+
+
+@pytest.mark.parametrize("kind", ["stream", "whole"])
+@pytest.mark.parametrize("bad", [b"zz\r\nab\r\n", b"\r\n", b"-1\r\n\r\n"])
+def test_a_bad_chunk_ends_in_an_error_and_not_in_silence(wired: Replaying, kind: str, bad: bytes) -> None:
+    case = next(c for c in PLAIN if c.id == "llama.cpp-chat-text")
+    answer = case.best(kind)
+    headers = {"content-type": answer.headers["content-type"], "transfer-encoding": "chunked"}
+    sound = http_answer(200, headers, [answer.body[:50], answer.body[50:]])
+    got = wired.run(wired.ask(case.route, {**case.request, "stream": kind == "stream"}, [*sound[:2], bad, *sound[2:]]))
+    assert b'"error"' in got.body
+
+
+async def test_half_an_emoji_in_a_request(openai: Socketless) -> None:
+    """JavaScript sends it where an agent has cut a text; the backend gets it as it is."""
+    request = b'{"model": "golden", "messages": [{"role": "user", "content": "cut \\ud83d"}]}'
+    case = next(c for c in PLAIN if c.id == "llama.cpp-chat-text")
+    backend = Answering(200, "application/json", [case.best("whole").body])
+    response, _ = await openai.ask("/v1/chat/completions", request, backend)
+    assert response.status == 200
+    row = await openai.store.completion(response.headers["x-rl-completion-id"])
+    assert row is not None and b"\xef\xbf\xbd" in row.new.prompt[0].body
 
 
 # --- without sockets
@@ -226,12 +294,6 @@ async def test_broken_requests_are_answered_or_refused(openai: Socketless) -> No
 # --- through real sockets
 
 
-@pytest.fixture(scope="module")
-def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
-    with Replaying(tmp_path_factory.mktemp("fuzz"), "openai") as proxy:
-        yield proxy
-
-
 def alive(proxy: Replaying, case: Case) -> None:
     answer = case.best("stream")
     sound = http_answer(200, answer.headers, answer.pieces)
@@ -268,7 +330,8 @@ def test_requests_that_are_cut_or_lie_about_their_length(wired: Replaying) -> No
         length = dice.choice((len(body) + 9, len(body) - 9, -1, 10**12))
         port = int(str(wired.url).rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        head = f"POST {case.route} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        fields = f"host: x\r\ncontent-type: application/json\r\ncontent-length: {length}"
+        head = f"POST {case.route} HTTP/1.1\r\n{fields}\r\n\r\n"
         writer.write(head.encode() + body[: dice.randrange(len(body) + 1)])
         await writer.drain()
         if dice.random() < 0.5:

@@ -112,7 +112,10 @@ DIFFERS: dict[tuple[str, str, str], tuple[set[str], str]] = {
     ("vllm-reasoning", "responses", "reasoned-tool"): ({"text", "logprobs"}, "likewise"),
     ("vllm-reasoning", "responses", "reasoning"): ({"logprobs"}, "a stream has them, a whole answer has none"),
     **{
-        ("vllm", "responses", name): ({"logprobs"}, "a stream has none for tokens that bring no text: the last one, parts of UTF-8")
+        ("vllm", "responses", name): (
+            {"logprobs"},
+            "a stream has none for tokens that bring no text: the last one, parts of UTF-8",
+        )
         for name in ("text", "unicode", "reasoning", "reasoned-tool", "tools", "after-tool", "logprobs")
     },
     ("mlx-lm", "chat", "logprobs"): ({"logprobs"}, "streams carry none"),
@@ -159,6 +162,21 @@ def test_a_whole_answer_is_read_as_it_says(case: Case) -> None:
                 and unlike(one, other)]  # fmt: skip
 
 
+# --- what the documentation says of it
+
+
+def test_the_table_of_recordings_is_true() -> None:
+    page = (Path(__file__).resolve().parents[1] / "docs/dialects.md").read_text(encoding="utf-8")
+    for told in servers():
+        found = [c for c in recordings() if c.server == told["server"]]
+        by_dialect = {d: [c.name for c in found if c.dialect == d] for d in BY_NAME}
+        cells = ", ".join(f"{dialect} {len(names)}" for dialect, names in by_dialect.items() if names)
+        assert f"| {told['server']} | {told['version']} | {told['recorded']} | {cells} |" in page, cells
+    assert {c.server for c in recordings()} == {told["server"] for told in servers()}
+    by_hand = ", ".join(sorted({c.server for c in written()}))
+    assert f"by hand: {by_hand}" in page, by_hand
+
+
 # --- through the proxy
 
 
@@ -191,7 +209,9 @@ def alike(raw: bytes) -> bytes:
 
 
 # What only we asked for, with something in it.
-_LEFT = re.compile(rb'"(logprobs|token_ids|prompt_token_ids|input_messages|output_messages)": ?+[^n\[]|"logprobs": ?+\[[^\]]')
+_LEFT = re.compile(
+    rb'"(logprobs|token_ids|prompt_token_ids|input_messages|output_messages)": ?+[^n\[]|"logprobs": ?+\[[^\]]'
+)
 _OURS = ("logprobs", "token_ids", "prompt_token_ids", "input_messages", "output_messages", "top_logprobs")
 
 
@@ -200,7 +220,7 @@ def lines(raw: bytes) -> list[bytes]:
 
 
 def without(line: bytes) -> Any:
-    """The line but for the values of what we asked for; the order of members counts, white space is compared elsewhere."""
+    """The line but for the values of what we asked for; the order of members counts."""
     at = line.find(b"{")
     return line if at < 0 else (line[:at], json.dumps(_pruned(json.loads(line[at:]))))
 
