@@ -98,7 +98,7 @@ class Capture:
     def replies(self) -> list[Reply]:
         """What the stream has brought so far; none, and marked, where no reply can be made of it."""
         try:
-            return self._fold.replies()
+            return _numbered(self._fold.replies())
         except Exception as error:  # whatever a backend may send
             self._broken = self._broken or f"the events of the stream make no reply: {error!r}"
             return []
@@ -106,7 +106,7 @@ class Capture:
     def whole(self, body: bytes) -> list[Reply]:
         """The replies of a plain body; none, and marked, where it cannot be understood."""
         try:
-            return self._dialect.whole(loads(body))
+            return _numbered(self._dialect.whole(loads(body)))
         except Exception as error:
             self._broken = f"the answer could not be understood: {error!r}"
             return []
@@ -178,6 +178,13 @@ class Capture:
             error=error,
             translated=self._translated,
         )
+
+
+def _numbered(replies: list[Reply]) -> list[Reply]:
+    for reply in replies:
+        if not isinstance(reply.index, int):
+            raise TypeError(f"the index {reply.index!r} of a choice is no number")
+    return replies
 
 
 def _are_numbers(reply: Reply) -> bool:

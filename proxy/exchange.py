@@ -33,7 +33,7 @@ from proxy.security import outgoing_headers
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
 from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
-from proxy.ways import Native, Question, Translated, Way, wishes
+from proxy.ways import ODD, Native, Question, Translated, Way, wishes
 from proxy.wire import Rules, dumps
 from store.errors import DuplicateCompletion
 from store.records import NewCompletion
@@ -287,7 +287,7 @@ class Exchange:
                     out += self._seen(event)
                     continue
                 self._fold(event)
-                before, last = self._way.end(event)
+                before, last = self._end(event)
                 if out or before:
                     await response.write(bytes(out + before))
                     out.clear()
@@ -301,8 +301,14 @@ class Exchange:
         self._fold(event)
         try:
             return self._way.event(event)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except ODD as error:
             raise BackendBroke(f"The backend sent what is no chat completion ({error!r}).") from error
+
+    def _end(self, event: Event | None) -> tuple[bytes, bytes]:
+        try:
+            return self._way.end(event)
+        except ODD as error:
+            raise BackendBroke(f"The backend's answer makes no chat completion ({error!r}).") from error
 
     def _fold(self, event: Event) -> None:
         data = event.data
@@ -324,7 +330,7 @@ class Exchange:
         replies = self._capture.replies() if self._capture is not None else []
         if self._capture is not None and not (len(replies) == self._asked.n and all(r.finish_reason for r in replies)):
             raise cut(None)
-        before, last = self._way.end(None)
+        before, last = self._end(None)
         if before:
             await response.write(before)
         await self._finish("done")

@@ -56,14 +56,17 @@ async def chunks(upstream: aiohttp.ClientResponse, beat_s: float) -> AsyncIterat
 
     Raises BackendBroke, so that it cannot be taken for a client that went away.
     """
+    gone = False
     while True:
         chunk: bytes | None = None
         try:
             async with asyncio.timeout(beat_s) as beat:
                 chunk = await upstream.content.readany()
         except CUT as error:
-            if not beat.expired() or _gone(upstream):
+            # Gone for a whole beat: what had come before that has been read by now.
+            if not beat.expired() or (gone and _gone(upstream)):
                 raise cut(error) from error
+            gone = _gone(upstream)
         if chunk == b"":
             return
         yield chunk
@@ -72,7 +75,7 @@ async def chunks(upstream: aiohttp.ClientResponse, beat_s: float) -> AsyncIterat
 def _gone(upstream: aiohttp.ClientResponse) -> bool:
     """Whether nothing more can come: after a bad chunk the connection is closed, and nobody told the reader."""
     transport = upstream.connection.transport if upstream.connection is not None else None
-    return transport is None or transport.is_closing()
+    return (transport is None or transport.is_closing()) and not upstream.content.is_eof()
 
 
 async def whole(upstream: aiohttp.ClientResponse) -> bytes:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from proxy.backends.base import Capabilities
 from proxy.dialects import CHAT, Asked, Dialect, Renderer
 from proxy.errors import BackendBroke, ProxyError
 from proxy.sse import Event
 from proxy.wire import Rules, dumps, loads, rewrite
+
+# What comes of JSON that is not what it should be, deep in a renderer.
+ODD: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class Translated(Way):
     def whole(self, body: bytes) -> bytes:
         try:
             return self._say.whole(loads(body))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except ODD as error:
             raise BackendBroke(f"The backend's answer is no chat completion ({error!r}); what came is kept.") from error
 
     def broken(self, error: ProxyError) -> bytes:

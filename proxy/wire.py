@@ -43,16 +43,17 @@ def loads(raw: bytes) -> Any:
         try:
             found = json.loads(raw)
             # Half of an emoji, as JavaScript writes it where a text was cut: no UTF-8 has it, nor has a database.
-            return json.loads(_HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False))) if b"\\u" in raw else found
+            return json.loads(_HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False)))
         except RecursionError:
             raise ValueError("the JSON is nested too deeply") from None
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: Any, *, in_order: bool = False) -> bytes:
+    """As JSON; `in_order` with sorted keys, so that equal values are equal bytes."""
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if in_order else None)
     except TypeError:  # an integer of more than 64 bits
-        return json.dumps(value).encode()
+        return json.dumps(value, sort_keys=in_order).encode()
 
 
 def rewrite(raw: bytes, rules: Rules, add: Mapping[str, bytes] | None = None) -> bytes:

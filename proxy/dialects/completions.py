@@ -141,8 +141,9 @@ class TextFold(Fold):
         if self._echoed:
             prompt = self._echoed[min(reply.index // self._n, len(self._echoed) - 1)]
             text = text.removeprefix(prompt) if isinstance(prompt, str) else text
-            if logprobs is not None and reply.token_ids is not None:
-                logprobs = logprobs[len(logprobs) - len(reply.token_ids) :]
+            # The prompt's come first; without token ids nobody says how many they are.
+            ids = reply.token_ids
+            logprobs = logprobs[len(logprobs) - len(ids) :] if logprobs is not None and ids is not None else None
         return Reply(
             index=reply.index,
             message={"role": "assistant", "content": text},
