@@ -59,6 +59,14 @@ class Case:
         asked = self.answers.get(("asked", kind))
         return asked if asked is not None and asked.status == 200 else self.answers["plain", kind]
 
+    def said(self) -> list[Said]:
+        """What the server's whole answer says, without the prompt that its client wanted to be repeated."""
+        found = _READERS[self.dialect](json.loads(self.best("whole").body))
+        if self.request.get("echo"):
+            for one in found:
+                one.text = one.text.removeprefix(self.request["prompt"])
+        return found
+
 
 @cache
 def cases(root: str = "") -> tuple[Case, ...]:
@@ -103,10 +111,6 @@ class Said:
     prompt_ids: list[int] | None = None
     ids: list[int] | None = None
     logprobs: list[float] | None = None
-
-
-def said(dialect: str, body: dict[str, Any]) -> list[Said]:
-    return _READERS[dialect](body)
 
 
 def _chat(body: dict[str, Any]) -> list[Said]:

@@ -77,8 +77,21 @@ async def vllm(tmp_path: Path) -> AsyncIterator[Socketless]:
 
 @pytest.fixture(scope="module")
 def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
-    with Replaying(tmp_path_factory.mktemp("fuzz"), "openai") as proxy:
-        yield proxy
+    with pytest.MonkeyPatch.context() as patch:  # nothing here is worth waiting for
+        patch.setattr("proxy.upstream.LOOK_S", 0.2)
+        patch.setattr("proxy.exchange.KEEPALIVE_S", 0.2)
+        with Replaying(tmp_path_factory.mktemp("fuzz"), "openai") as proxy:
+            yield proxy
+
+
+async def ended(proxy: Socketless, id: str) -> Completion | None:
+    """The row, when what is stored in the background has been."""
+    for _ in range(500):
+        row = await proxy.store.completion(id)
+        if row is None or row.status != "pending":
+            return row
+        await asyncio.sleep(0.01)
+    return row
 
 
 # --- what must hold
@@ -174,9 +187,9 @@ FOUND = {
     "JSON that is none": (b'data: {"id": "c", "logprobs"\x1anull,"finish_reason":"stop"}\n\n', "could not be"),
     "an index that is no number": (CHUNK.replace(b"0", b'"a"') % b'"finish_reason": null', "could not be understood"),
     "nested too deeply": (b'data: {"id": "c", "x": ' + b"[" * 3000 + b"]" * 3000 + b"}\n\n", "could not be understood"),
-    "a finish reason that is none": (CHUNK % b'"finish_reason": {"a": 1}', "finish reason or usage"),
+    "a finish reason that is none": (CHUNK % b'"finish_reason": {"a": 1}', None),
     "a usage that no store takes": (
-        b'data: {"id": "c", "choices": [], "usage": {"prompt_tokens": 99999999999999999999999}}\n\n', "64-bit",
+        b'data: {"id": "c", "choices": [], "usage": {"prompt_tokens": 99999999999999999999999}}\n\n', None,
     ),
     "half an emoji": (CHUNK.replace(b"Hi", b"\\ud83d") % b'"finish_reason": null', None),
 }  # fmt: skip
@@ -232,7 +245,7 @@ async def passed(proxy: Socketless, cases: list[Case], seed: int) -> None:
     request = json.dumps({**case.request, "stream": kind == "stream"}).encode()
     response, got = await proxy.ask(case.route, request, backend, **{"x-rl-completion-id": id})
     check_got(case, kind, response.status, got, sent)
-    check_row(await proxy.store.completion(id), sent)
+    check_row(await ended(proxy, id), sent)
 
 
 async def test_broken_answers_are_passed_on_as_they_are(openai: Socketless, vllm: Socketless) -> None:
@@ -266,7 +279,7 @@ async def test_broken_answers_are_translated_or_refused(openai: Socketless) -> N
             for event in got[:-2].split(b"\n\n"):
                 data = event.split(b"data: ", 1)[1]
                 assert data == b"[DONE]" or isinstance(json.loads(data), dict)
-        check_row(await openai.store.completion(id), b"")
+        check_row(await ended(openai, id), b"")
 
     await every(TRANSLATED, one)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -55,9 +56,6 @@ class Answering:
         self._pieces = iter(pieces)
         self.content = self
 
-    async def post(self, *args: Any, **more: Any) -> Answering:
-        return self
-
     async def readany(self) -> bytes:
         return next(self._pieces, b"")
 
@@ -70,6 +68,7 @@ class Answering:
 class Socketless:
     def __init__(self, home: Path, kind: str) -> None:
         self._home, self._kind = home, kind
+        self._answer: ContextVar[Answering] = ContextVar("answer")  # each request has its own, at the same time
 
     async def start(self) -> None:
         flags = {"home": self._home, "backend.kind": self._kind, "backend.url": "http://127.0.0.1:1"}
@@ -80,6 +79,10 @@ class Socketless:
         backend = make_backend(settings, launcher)
         with mock.patch("proxy.app.Relay", side_effect=self._keep):
             make_app(settings, self.store, backend, launcher)
+        self.relay.parts.http = self  # type: ignore[assignment]
+
+    async def post(self, *args: Any, **more: Any) -> Answering:
+        return self._answer.get()
 
     def _keep(self, *args: Any) -> Relay:
         self.relay = Relay(*args)
@@ -101,7 +104,7 @@ class Socketless:
             client_max_size=2**26,
         )  # fmt: skip
         request[ROLE] = "admin"
-        self.relay.parts.http = answer  # type: ignore[assignment]
+        self._answer.set(answer)
         dialect: Dialect | None = dialect_at(route)
         assert dialect is not None
         response = await self.relay.data(request, dialect)
