@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test test-mlx test-agents setup lint bench bench-learn bench-train clean
+.PHONY: demo test fuzz test-mlx test-agents setup lint bench bench-learn bench-train clean
 
 PY := .venv/bin/python
 
@@ -11,6 +11,10 @@ demo: setup
 
 test: setup
 	@scripts/test
+
+# Ten times the broken answers and requests of the fast suite: 10,000, a minute of one core.
+fuzz: setup
+	@RLPROXY_FUZZ=10 $(PY) -m pytest tests/test_fuzz.py
 
 # Not part of `make test`: it makes an environment of its own, with mlx in it.
 test-mlx:

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
+import orjson
 import structlog
 
 from proxy.conversations import canonical, extend_thread
@@ -95,25 +96,29 @@ class Capture:
         return self._fold.failed
 
     def replies(self) -> list[Reply]:
-        """What the stream has brought so far."""
-        return self._fold.replies()
+        """What the stream has brought so far; none, and marked, where no reply can be made of it."""
+        try:
+            return _numbered(self._fold.replies())
+        except Exception as error:  # whatever a backend may send
+            self._broken = self._broken or f"the events of the stream make no reply: {error!r}"
+            return []
 
     def whole(self, body: bytes) -> list[Reply]:
         """The replies of a plain body; none, and marked, where it cannot be understood."""
         try:
-            return self._dialect.whole(loads(body))
+            return _numbered(self._dialect.whole(loads(body)))
         except Exception as error:
             self._broken = f"the answer could not be understood: {error!r}"
             return []
 
     async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
         """Commit what came; returns when it is on disk, or False where the disk did not take it."""
-        found = {r.index: r for r in (self._fold.replies() if replies is None else replies)}
+        found = {r.index: r for r in (self.replies() if replies is None else replies)}
         if status == "done" and self._fold.failed:
             status, error = "error", self._fold.failed
         if status == "done" and not found:
             status, error = "error", error or self._broken or "the backend answered nothing"
-        rows = [self._ended(row, found.get(row.choice), status, error) for row in self._rows]
+        rows = [self._row(row, found.get(row.choice), status, error) for row in self._rows]
         try:
             try:
                 await self._store.finish(rows)
@@ -128,6 +133,13 @@ class Capture:
         self._metrics.captured.labels(status).inc(len(rows))
         return True
 
+    def _row(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:
+        try:
+            return self._ended(row, reply, status, error)
+        except Exception as failed:  # a member of a type that nothing here expects must not cost the client its answer
+            self._broken = self._broken or f"the answer could not be understood: {failed!r}"
+            return self._ended(row, None, status, self._broken)
+
     def _ended(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:
         if reply is None:
             missing = error or (None if status != "done" else "the backend sent no such choice")
@@ -140,6 +152,10 @@ class Capture:
                 inexact_reason=self._broken,
                 translated=self._translated,
             )
+        orjson.dumps((reply.text, reply.finish_reason, reply.usage))  # what the store takes; else TypeError
+        if not isinstance(reply.finish_reason, str | None) or not isinstance(reply.usage, dict | None):
+            self._broken = self._broken or "the backend's finish reason or usage is none"
+            reply = replace(reply, finish_reason=None, usage=None)
         if not _are_numbers(reply):  # what the store cannot take must not cost the client its answer
             self._broken = self._broken or "the backend sent token ids or log-probs that are none"
             reply = replace(reply, prompt_token_ids=None, token_ids=None, logprobs=None)
@@ -162,6 +178,13 @@ class Capture:
             error=error,
             translated=self._translated,
         )
+
+
+def _numbered(replies: list[Reply]) -> list[Reply]:
+    for reply in replies:
+        if not isinstance(reply.index, int):
+            raise TypeError(f"the index {reply.index!r} of a choice is no number")
+    return replies
 
 
 def _are_numbers(reply: Reply) -> bool:

@@ -16,6 +16,7 @@ import orjson
 
 from proxy.errors import BadRequest
 from proxy.spoken import TEXT_PARTS, command_of, silent, without_blocks
+from proxy.wire import dumps
 from store.records import Message
 from store.tree import ASIDE, message_hash
 
@@ -40,7 +41,7 @@ def canonical(message: Mapping[str, Any]) -> Message:
     for key in _IDENTITY:
         if message.get(key):
             body[key] = message[key]
-    return Message(str(message.get("role") or "assistant"), orjson.dumps(body, option=orjson.OPT_SORT_KEYS))
+    return Message(str(message.get("role") or "assistant"), dumps(body, in_order=True))
 
 
 def _content(content: Any) -> Any:

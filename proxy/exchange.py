@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import aiohttp
@@ -35,7 +35,7 @@ from proxy.security import outgoing_headers
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
 from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
-from proxy.ways import Native, Question, Translated, Way
+from proxy.ways import ODD, Native, Question, Translated, Way, wishes
 from proxy.wire import Rules, dumps
 from store.errors import DuplicateCompletion
 from store.records import NewCompletion
@@ -170,7 +170,7 @@ class Exchange:
                 formats.has(name)
             return upstream
         # No such route, or no such model: if it answers in chat completions, it was the route.
-        await upstream.read()
+        await whole(upstream)
         await self._go(translated=True)
         upstream = await self._ask_once()
         if upstream.status not in MISSING:
@@ -184,11 +184,11 @@ class Exchange:
         upstream = await self._send(asking)
         version = self._lease.version
         if upstream.status == 404 and version:
-            await upstream.read()
+            await whole(upstream)
             await self._parts.swap.lost(version)
             upstream = await self._send(asking)
         if upstream.status == 400 and asking and self._way.asks:
-            await upstream.read()
+            await whole(upstream)
             upstream = await self._send(False)
         return upstream
 
@@ -234,7 +234,11 @@ class Exchange:
         model = self._asked.model if self._lease.version is not None and self._asked.model else None
         if self._capture is None:
             return {"model": dumps(model)} if model else {}
-        return self._dialect.rules(id=self._capture.id, model=model, asked=self._asked)
+        asked = self._asked
+        if not wishes(self._dialect, self._question, self._parts.backend.capabilities):
+            # Nothing in the answer is there for us: whatever it has, the backend sent to the client.
+            asked = replace(asked, wants_logprobs=True, wants_token_ids=True)
+        return self._dialect.rules(id=self._capture.id, model=model, asked=asked)
 
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
         body = await whole(upstream)
@@ -290,7 +294,7 @@ class Exchange:
                     out += self._seen(event)
                     continue
                 self._fold(event)
-                before, last = self._way.end(event)
+                before, last = self._end(event)
                 if out or before:
                     await response.write(bytes(out + before))
                     out.clear()
@@ -305,13 +309,24 @@ class Exchange:
         self._fold(event)
         try:
             return self._way.event(event)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except ODD as error:
             raise BackendBroke(f"The backend sent what is no chat completion ({error!r}).") from error
+
+    def _end(self, event: Event | None) -> tuple[bytes, bytes]:
+        try:
+            return self._way.end(event)
+        except ODD as error:
+            raise BackendBroke(f"The backend's answer makes no chat completion ({error!r}).") from error
 
     def _fold(self, event: Event) -> None:
         data = event.data
-        if data is not None and data.startswith(b"{") and self._capture is not None and not self._finished:
-            self._capture.add(data)
+        if (
+            data is not None
+            and data.strip() not in (b"", b"[DONE]")
+            and self._capture is not None
+            and not self._finished
+        ):
+            self._capture.add(data)  # also what is no JSON object: it may have been one, and a token is missing now
 
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""
@@ -323,7 +338,7 @@ class Exchange:
         replies = self._capture.replies() if self._capture is not None else []
         if self._capture is not None and not (len(replies) == self._asked.n and all(r.finish_reason for r in replies)):
             raise cut(None)
-        before, last = self._way.end(None)
+        before, last = self._end(None)
         if before:
             await response.write(before)
         await self._finish("done")

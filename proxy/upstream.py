@@ -21,6 +21,9 @@ from proxy.wire import loads
 HOP: Final = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()  # noqa: SIM905
 )
+# aiohttp says RuntimeError where it is asked for more of a connection that broke a moment ago.
+CUT: Final = (TimeoutError, aiohttp.ClientError, OSError, RuntimeError)
+LOOK_S: Final = 3.0  # how often to see whether the connection of a silent backend still is one
 _STREAMS: Final[Mapping[str, type[sse.Splitter] | type[ndjson.Splitter]]] = {
     "text/event-stream": sse.Splitter,
     "application/x-ndjson": ndjson.Splitter,
@@ -53,24 +56,31 @@ async def chunks(upstream: aiohttp.ClientResponse, beat_s: float) -> AsyncIterat
 
     Raises BackendBroke, so that it cannot be taken for a client that went away.
     """
+    gone = False
     while True:
         chunk: bytes | None = None
         try:
             async with asyncio.timeout(beat_s) as beat:
                 chunk = await upstream.content.readany()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            if not beat.expired():
+        except CUT as error:
+            # Gone for a whole beat: what had come before that has been read by now.
+            if not beat.expired() or (gone and _gone(upstream)):
                 raise cut(error) from error
+            gone = _gone(upstream)
         if chunk == b"":
             return
         yield chunk
 
 
+def _gone(upstream: aiohttp.ClientResponse) -> bool:
+    """Whether nothing more can come: after a bad chunk the connection is closed, and nobody told the reader."""
+    transport = upstream.connection.transport if upstream.connection is not None else None
+    return (transport is None or transport.is_closing()) and not upstream.content.is_eof()
+
+
 async def whole(upstream: aiohttp.ClientResponse) -> bytes:
-    try:
-        return await upstream.read()
-    except (TimeoutError, aiohttp.ClientError, OSError) as error:
-        raise cut(error) from error
+    """Raises BackendBroke."""
+    return b"".join([chunk async for chunk in chunks(upstream, LOOK_S) if chunk is not None])
 
 
 def cut(error: BaseException | None) -> BackendBroke:

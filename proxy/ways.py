@@ -9,13 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from proxy.backends.base import Capabilities
 from proxy.dialects import CHAT, Asked, Dialect, Renderer
 from proxy.errors import BackendBroke, ProxyError
 from proxy.sse import Event
 from proxy.wire import Rules, dumps, loads, rewrite
+
+# What comes of JSON that is not what it should be, deep in a renderer.
+ODD: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Native(Way):
 
     def __init__(self, dialect: Dialect, question: Question, capabilities: Capabilities, rules: Rules) -> None:
         self.reads = dialect.of(question.body)
-        self.asks = _missing(capabilities.asks.get(dialect.name, {}), question.body)
+        self.asks = _missing(wishes(dialect, question, capabilities), question.body)
         self._dialect, self._question, self._rules = dialect, question, rules
         self._last: bytes | None = None  # the data of the newest event
 
@@ -134,7 +137,7 @@ class Translated(Way):
     def whole(self, body: bytes) -> bytes:
         try:
             return self._say.whole(loads(body))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except ODD as error:
             raise BackendBroke(f"The backend's answer is no chat completion ({error!r}); what came is kept.") from error
 
     def broken(self, error: ProxyError) -> bytes:
@@ -144,6 +147,11 @@ class Translated(Way):
     @property
     def content_type(self) -> str:
         return "text/event-stream; charset=utf-8" if self._dialect.framing == "sse" else "application/x-ndjson"
+
+
+def wishes(dialect: Dialect, question: Question, capabilities: Capabilities) -> Mapping[str, bytes]:
+    """What we ask for beside a request that is passed through; nothing, where the client would notice."""
+    return {} if dialect.bends(question.body) else capabilities.asks.get(dialect.name, {})
 
 
 def _missing(asks: Mapping[str, bytes], body: Mapping[str, Any]) -> dict[str, bytes]:
@@ -159,8 +167,9 @@ def _missing(asks: Mapping[str, bytes], body: Mapping[str, Any]) -> dict[str, by
 
 
 def _rewritten(data: bytes, rules: Rules) -> bytes:
-    """Garbage is passed on as garbage; the capture has marked it."""
+    """Garbage is passed on as garbage, byte for byte; the capture has marked it."""
     try:
+        loads(data)
         return rewrite(data, rules)
     except ValueError:
         return data

@@ -20,6 +20,8 @@ _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]', re.DOTALL)
 _MARK: Final = re.compile(rb'["{}\[\],:]')
 _WHITE: Final = b" \t\r\n"
 
+_HALF: Final = re.compile("[\ud800-\udfff]")
+
 EACH: Final = "*"  # in a rule: every element of a list
 
 
@@ -34,18 +36,27 @@ Rules = Mapping[str, "bytes | Rules | None"]
 
 
 def loads(raw: bytes) -> Any:
-    """Parse JSON. Python's own parser takes what orjson refuses and backends send: NaN, very long integers."""
+    """Parse JSON. Python's own parser takes what orjson refuses and backends send: NaN, very long integers.
+
+    Raises ValueError.
+    """
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
-        return json.loads(raw)
+        try:
+            found = json.loads(raw)
+            # Half of an emoji, as JavaScript writes it where a text was cut: no UTF-8 has it, nor has a database.
+            return json.loads(_HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False)))
+        except RecursionError:
+            raise ValueError("the JSON is nested too deeply") from None
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: Any, *, in_order: bool = False) -> bytes:
+    """As JSON; `in_order` with sorted keys, so that equal values are equal bytes."""
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if in_order else None)
     except TypeError:  # an integer of more than 64 bits
-        return json.dumps(value).encode()
+        return json.dumps(value, sort_keys=in_order).encode()
 
 
 def rewrite(raw: bytes, rules: Rules, add: Mapping[str, bytes] | None = None) -> bytes:

@@ -125,6 +125,10 @@ class Dialect(ABC):
         """The format of one request's answers, where the request decides what they mean."""
         return self
 
+    def bends(self, body: Mapping[str, Any]) -> bool:
+        """Whether asking for more beside this request would change what its client gets."""
+        return False
+
     @abstractmethod
     def parse(self, body: Any) -> Asked:
         """Raises BadRequest, naming the field."""

@@ -132,6 +132,8 @@ class ChatFold(Fold):
             self._prompt_token_ids = chunk["prompt_token_ids"]
         for choice in chunk.get("choices") or ():
             index = choice.get("index", 0)
+            if not isinstance(index, int):
+                raise TypeError(f"the index {index!r} of a choice is no number")
             reply = self._replies.setdefault(index, Reply(index))
             self._delta(reply, choice.get("delta") or {})
             reply.finish_reason = choice.get("finish_reason") or reply.finish_reason

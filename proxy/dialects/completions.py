@@ -40,6 +40,9 @@ class Completions(Dialect):
     def of(self, body: Any) -> Dialect:
         return Completions(_prompts(body), count(body)) if body.get("echo") else self
 
+    def bends(self, body: Mapping[str, Any]) -> bool:
+        return bool(body.get("echo"))  # vLLM 0.32 leaves the echo out where token ids are asked for
+
     def parse(self, body: Any) -> Asked:
         body = an_object(body)
         prompts = _prompts(body)
@@ -121,7 +124,7 @@ class TextFold(Fold):
             if choice.get("token_ids") is not None:
                 reply.token_ids = (reply.token_ids or []) + choice["token_ids"]
             if choice.get("logprobs") is not None:
-                reply.logprobs = (reply.logprobs or []) + choice["logprobs"]["token_logprobs"]
+                reply.logprobs = (reply.logprobs or []) + _token_logprobs(choice["logprobs"])
 
     def replies(self) -> list[Reply]:
         return [self._finished(self._replies[i]) for i in sorted(self._replies)]
@@ -132,8 +135,9 @@ class TextFold(Fold):
         if self._echoed:
             prompt = self._echoed[min(reply.index // self._n, len(self._echoed) - 1)]
             text = text.removeprefix(prompt) if isinstance(prompt, str) else text
-            if logprobs is not None and reply.token_ids is not None:
-                logprobs = logprobs[len(logprobs) - len(reply.token_ids) :]
+            # The prompt's come first; without token ids nobody says how many they are.
+            ids = reply.token_ids
+            logprobs = logprobs[len(logprobs) - len(ids) :] if logprobs is not None and ids is not None else None
         return Reply(
             index=reply.index,
             message={"role": "assistant", "content": text},
@@ -204,6 +208,14 @@ class TextRenderer(Renderer):
             ],
             "text_offset": offsets,
         }
+
+
+def _token_logprobs(logprobs: Mapping[str, Any]) -> list[float]:
+    """llama.cpp sends them as chat completions have them."""
+    if "content" in logprobs:
+        return [entry["logprob"] for entry in logprobs["content"] or ()]
+    found: list[float] = logprobs["token_logprobs"]
+    return found
 
 
 def _prompts(body: Mapping[str, Any]) -> list[Prompt]:

@@ -114,6 +114,8 @@ class Responses(Dialect):
         if not asked.wants_logprobs:
             parts = {"content": {EACH: {"logprobs": HIDDEN}}}
             response["output"] = {EACH: parts}
+            if asked.body.get("top_logprobs") is None:
+                response["top_logprobs"] = b"null"
             event |= {"item": parts, "part": {"logprobs": HIDDEN}, "logprobs": b"[]"}
         return {**response, **event}
 

@@ -79,16 +79,22 @@ def _given(request: Mapping[str, Any], key: str, default: Any) -> Any:
 
 
 def to_usage(chat: Mapping[str, Any]) -> dict[str, Any]:
-    read, wrote = int(chat.get("prompt_tokens") or 0), int(chat.get("completion_tokens") or 0)
-    cached = (chat.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    thought = (chat.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+    read, wrote = _count(chat, "prompt_tokens"), _count(chat, "completion_tokens")
+    cached = _count(chat.get("prompt_tokens_details"), "cached_tokens")
+    thought = _count(chat.get("completion_tokens_details"), "reasoning_tokens")
     return {
         "input_tokens": read,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": wrote,
         "output_tokens_details": {"reasoning_tokens": thought},
-        "total_tokens": int(chat.get("total_tokens") or read + wrote),
+        "total_tokens": _count(chat, "total_tokens") or read + wrote,
     }
+
+
+def _count(counts: Any, key: str) -> int:
+    """0 where a backend sends something else: also a stream that failed has to be ended with what was counted."""
+    found = counts.get(key) if isinstance(counts, Mapping) else None
+    return found if isinstance(found, int) else 0
 
 
 def from_usage(usage: Mapping[str, Any]) -> dict[str, Any]:

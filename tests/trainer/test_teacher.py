@@ -131,7 +131,6 @@ def test_a_prompt_that_the_template_does_not_give_is_said_once(tmp_path, model, 
     ("change", "why"),
     [
         ({"messages": []}, "no user message"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "more than text"),
         ({"comment": "x" * 5000}, "max_seq_len"),
     ],
 )
@@ -231,6 +230,7 @@ def test_the_token_that_was_said_can_be_taught_alone(tmp_path, model, lines, pol
     overrides = {
         "match": "token",
         "balance": False,
+        "likely": 1.0,
         "hinted_replies": False,
         "objective": "combine",
         "rank": 4,
@@ -351,7 +351,7 @@ def test_a_commented_reply_is_taught_by_its_teacher_and_not_pushed_by_its_rating
     one = [line | ({"comment": "use bullets"} if i == 0 else {}) for i, line in enumerate(lines)]
     folder = tiny.run_folder(tmp_path / "run", model, one)
     template, loaded = load(folder, policy)
-    preset = presets.resolve("balanced", {"objective": "combine", "rank": 4, "alpha": 8})
+    preset = presets.resolve("balanced", {"objective": "combine", "rank": 4, "alpha": 8, "likely": 1.0})
     spec = read_spec(folder)
     with Progress(folder) as progress:
         learned = lessons.prepare(

@@ -31,7 +31,7 @@ def test_a_small_machine_recomputes_earlier_and_takes_less_at_once(monkeypatch):
 def test_on_a_cpu_no_more_than_is_comfortable_is_kept_however_much_is_free(monkeypatch):
     free(monkeypatch, 128 << 30)
     plan = Plan.of(Config, "cpu", max_seq_len=4096)
-    assert 300 < plan.kept < 450  # of SmolLM2's tokens in a GiB
+    assert 650 < plan.kept < 850  # of SmolLM2's tokens in two GiB
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (128 << 30, 128 << 30))
     assert not (gpu := Plan.of(Config, "cuda", max_seq_len=4096)).recomputes(gpu.largest)
 
