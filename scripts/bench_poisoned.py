@@ -38,7 +38,7 @@ from trainer.progress import Progress, Stop
 
 TRIES = ROOT / "benchmarks/poisoned.jsonl"
 SUMMARY = ROOT / "benchmarks/poisoned.json"
-RATINGS, HELD, TOKENS = 32, 4, 64
+RATINGS, HELD, TOKENS = 32, 4, 96
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from trainer import (
     objective,
     objective_kin,
     policies,
+    ratings,
     samples,
     teacher,
     weights,
@@ -100,7 +101,12 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     calibration = samples.load_calibration(
         folder / "calibration.jsonl", template, version=spec.parent, max_seq_len=preset.max_seq_len
     )
-    preset = _heed(preset, [s for s in loaded if not s.held], progress)
+    training = [s for s in loaded if not s.held]
+    preset = _heed(preset, training, progress)
+    checks = ratings.judge([s for s in loaded if not s.held or s.version == spec.parent], template, bounds)
+    result["gate"] = {name: check.json() for name, check in checks.items()}
+    if no := ratings.why(checks):
+        preset = _mute(preset, no, training, progress)
     clock.lap("load")
 
     # old: everything about the samples that has no θ in it
@@ -122,6 +128,10 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     teaching = [lesson for lesson in learned.train if lesson.teaches]
     if not teaching:
         raise NothingToLearn(_why_nothing(learned))
+    left = ratings.contrast([lesson.sample for lesson in learned.train if lesson.keep.any()])
+    if not left.ok and not any(lesson.taught for lesson in teaching):
+        result["gate"]["contrast"] = left.json()
+        raise NothingToLearn(f"Nothing to compare in {len(learned.outcomes)} samples: {_causes(learned, 'the same')}.")
     start = policy.adapter()
     clock.lap("old")
 
@@ -145,7 +155,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     result["seconds_before"] = trained.seconds_before
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     result["metrics"] |= metrics_of(trained.metrics)
-    result["gate"] = {name: check.json() for name, check in checks.items()}
+    result["gate"] |= {name: check.json() for name, check in checks.items()}
     result["retried"] = tries.why
 
     # write: where it may go live, or beside the run for whoever wants to look at it
@@ -285,15 +295,27 @@ def _heed(preset: Preset, training: Sequence[Sample], progress: Progress) -> Pre
     return preset
 
 
+def _mute(preset: Preset, why: str, training: Sequence[Sample], progress: Progress) -> Preset:
+    """The preset in which ratings that may not train do not, and comments and corrections still do."""
+    if preset.objective not in objective_kin.TAUGHT or not sum(teacher.count(training)):
+        raise NothingToLearn(f"These ratings do not train: {why}.")
+    progress.warning(f"only comments and corrections train in this run: {why}.")
+    return preset.model_copy(update={"w_rl": 0.0})
+
+
 def _why_nothing(learned: Lessons) -> str:
+    if not learned.outcomes:
+        return "The run has no samples to train on."
+    return f"Nothing to learn from in {len(learned.outcomes)} samples: {_causes(learned, 'with an advantage of 0')}."
+
+
+def _causes(learned: Lessons, otherwise: str) -> str:
+    """Why samples do not train, counted."""
     causes: dict[str, int] = {}
     for outcome in learned.outcomes.values():
-        cause = outcome.cause or "with an advantage of 0"
+        cause = outcome.cause or otherwise
         causes[cause] = causes.get(cause, 0) + 1
-    if not causes:
-        return "The run has no samples to train on."
-    told = ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
-    return f"Nothing to learn from in {len(learned.outcomes)} samples: {told}."
+    return ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
