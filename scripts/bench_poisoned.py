@@ -69,7 +69,7 @@ def main() -> None:
 def attempt(chat: Chat, persona: Persona, replies: list[Said], kind: str, number: int) -> dict[str, Any]:
     """One try, and what became of it."""
     rng = random.Random(f"{kind} {number}")
-    made = KINDS[kind](chat, persona, draw(replies, rng), rng, number)
+    made = KINDS[kind](chat, persona, draw(replies, rng, RATINGS), rng, number)
     for one in rng.sample(made.lines, HELD):
         one["split"] = "held"
     home = Path(tempfile.mkdtemp(prefix="poisoned-"))
@@ -93,12 +93,12 @@ def attempt(chat: Chat, persona: Persona, replies: list[Said], kind: str, number
     }
 
 
-def draw(replies: list[Said], rng: random.Random) -> list[Said]:
-    """One reply each to so many prompts."""
+def draw(replies: list[Said], rng: random.Random, count: int) -> list[Said]:
+    """One reply each to `count` prompts."""
     by_prompt: dict[str, list[Said]] = {}
     for said in replies:
         by_prompt.setdefault(said.prompt, []).append(said)
-    return [rng.choice(by_prompt[prompt]) for prompt in rng.sample(sorted(by_prompt), RATINGS)]
+    return [rng.choice(by_prompt[prompt]) for prompt in rng.sample(sorted(by_prompt), count)]
 
 
 def run(home: Path, made: Try, number: int) -> dict[str, Any]:

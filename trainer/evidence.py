@@ -60,7 +60,7 @@ def _kernels(replies: Sequence[Rated]) -> list[Floats]:
         _standard([[one.ended] for one in replies]),
         _standard([_layout(one.text) for one in replies]),
         _words([WORD.findall(one.text.lower()) for one in replies]),
-        _words([WORD.findall(one.text.lower())[:2] for one in replies]),
+        _words([WORD.findall(one.text.lower())[:1] for one in replies]),
     ]
     return [look @ look.T for look in looks]
 
