@@ -122,7 +122,7 @@ def chat_path() -> Path:
 
 # --- what it costs -----------------------------------------------------------------------------------------------
 
-WIDE = {"margin_slack": 9.0, "base_nll_rise": 9.0, "text_nll_rise": 9.0, "max_looping": 9}
+WIDE = {"margin_slack": 9.0, "base_nll_rise": 9.0, "text_nll_rise": 9.0, "max_looping": 9, "max_chance": 1.0}
 SHAPES = {"32 short samples": (32, 0), "8 samples of one prompt of 1,500 tokens": (8, 1500)}
 
 

@@ -110,7 +110,7 @@ def _garbage(chat: Chat, said: Said, kind: str, rng: random.Random) -> tuple[int
 
 
 def exploding(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
-    factor = (10, 30, 100, 1000)[number % 4]
+    factor = (30, 100, 300, 1000)[number % 4]
     rate = presets.resolve(presets.COMPLETE, {}).learning_rate * factor
     return Try(_rated(persona, picked), f"{factor} times the learning rate", {"overrides": {"learning_rate": rate}})
 
