@@ -2,7 +2,8 @@
 
     python scripts/bench_poisoned.py --tries 20 [--kinds good,random] [--part]
 
-A try is a whole run of the trainer in this process, from a run folder to its result: 32 rated replies of the bare small
+A try is a whole run of the trainer's loop in this process, from a run folder to its result, on a model that is loaded
+once: 32 rated replies of the bare small
 model, drawn anew, 4 of them held back. It counts as stopped unless its status is `passed`. A line a try goes to
 benchmarks/poisoned.jsonl at once, and tries that are there already are not made again: start it as often as you
 like. benchmarks/poisoned.json is the summary of all lines of this commit's code.
@@ -32,8 +33,10 @@ from learning import ROOT, Chat, Persona
 from poison import KINDS, Try
 from reply_pool import Said, pool
 
+from config.presets import Preset
 from scripts.bench_serve import machine
-from trainer import loop, weights
+from trainer import loop, policies, weights
+from trainer.policy import Policy
 from trainer.progress import Progress, Stop
 
 TRIES = ROOT / "benchmarks/poisoned.jsonl"
@@ -52,6 +55,7 @@ def main() -> None:
     end = time.monotonic() + 60 * asked.minutes
     chat = Chat(weights.resolve(None).path, threads=1)
     persona, replies = Persona(asked.persona), [said.cut(TOKENS, chat) for said in pool(chat)]
+    keep_loaded(chat)
     done = {(line["kind"], line["try"]) for line in lines_of(asked.into)}
     asked.into.parent.mkdir(parents=True, exist_ok=True)
     for number in range(asked.tries):
@@ -91,6 +95,20 @@ def attempt(chat: Chat, persona: Persona, replies: list[Said], kind: str, number
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
     }
+
+
+def keep_loaded(chat: Chat) -> None:
+    """Lets each run begin with the model that is loaded already, its adapter and optimiser as new."""
+    opened, start = policies.open_policy, chat.policy.adapter()
+
+    def open_policy(framework: str, path: Path, preset: Preset, *, parent: Path | None, **rest: Any) -> Policy:
+        if path != weights.resolve(None).path or parent:
+            return opened(framework, path, preset, parent=parent, **rest)
+        chat.policy.wear(start)
+        chat.policy.restore({})
+        return chat.policy
+
+    policies.open_policy = open_policy
 
 
 def draw(replies: list[Said], rng: random.Random, count: int) -> list[Said]:

@@ -31,6 +31,7 @@ import learn_lab
 import torch
 import transformers
 from learning import ROOT, Chat, Persona, prompts, rate
+from poison import line
 from reply_pool import Said, pool
 from versus import TRAINERS, Round
 
@@ -123,7 +124,7 @@ def chat_path() -> Path:
 # --- what it costs -----------------------------------------------------------------------------------------------
 
 WIDE = {"margin_slack": 9.0, "base_nll_rise": 9.0, "text_nll_rise": 9.0, "max_looping": 9, "max_chance": 1.0}
-SHAPES = {"32 short samples": (32, 0), "8 samples of one prompt of 1,500 tokens": (8, 1500)}
+SHAPES = {"32 short samples": (32, 0), "8 samples behind one document of 1,500 tokens": (8, 1500)}
 
 
 def cost(chat: Chat, name: str, shape: str, asked: argparse.Namespace) -> dict[str, Any]:
@@ -131,12 +132,13 @@ def cost(chat: Chat, name: str, shape: str, asked: argparse.Namespace) -> dict[s
     trainer, settings = ENTRIES[name]
     count, prefix = SHAPES[shape]
     said = long_prompts(chat, count, prefix) if prefix else pool(chat)[:count]
-    lines = [rated(one, i) for i, one in enumerate(said)]
+    lines = [line(one, i, 1.0 if i % 4 == 0 else -1.0) for i, one in enumerate(said)]
     home = Path(tempfile.mkdtemp(prefix="versus-"))
     if trainer == "reinforceclaw":
         settings = settings | {"batch_size": count, "batch_min": 1, "steps": count}  # once through, like the others
     if trainer == "ours":
-        settings = settings | {"gate": WIDE}  # what a run costs that passes at once
+        # What a run costs that passes at once; the log-probs are of the replies without the document.
+        settings = settings | {"gate": WIDE, "overrides": {"band": "off", "token_low": 1e-9, "token_high": 1e9}}
     job = Round(home, 1, lines, chat_path(), None, 1, asked.threads, settings)
     trained = TRAINERS[trainer](job)
     loaded = baseline_cost(asked.threads)
@@ -158,38 +160,17 @@ def cost(chat: Chat, name: str, shape: str, asked: argparse.Namespace) -> dict[s
 
 
 def long_prompts(chat: Chat, count: int, prefix: int) -> list[Said]:
-    """Replies of the pool, said to come after one long document."""
-    ids = chat.policy.tokenizer(
-        (ROOT / "scripts/prompts.txt").read_text() + (ROOT / "trainer/gate_text.txt").read_text(),
-        add_special_tokens=False,
-    )["input_ids"]
-    document = chat.policy.tokenizer.decode(ids[: prefix - 40])
+    """The pool's replies, their prompts put behind one long document, as an agent's are behind its instructions."""
+    text = (ROOT / "scripts/prompts.txt").read_text() + (ROOT / "trainer/gate_text.txt").read_text()
+    ids = chat.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+    document = chat.policy.tokenizer.decode(ids[:prefix])
     made = []
     for said in [one.cut(48, chat) for one in pool(chat)[:count]]:
-        prompt = chat.template.prompt([{"role": "user", "content": document}])
+        asked = f"{document}\n\n{said.prompt}"
+        prompt = chat.template.prompt([{"role": "user", "content": asked}])
         tokens = Tokens(prompt, said.tokens.reply, said.tokens.temperature)
-        made.append(Said(document, tokens, said.logprobs, said.reply))
+        made.append(Said(asked, tokens, said.logprobs, said.reply))
     return made
-
-
-def rated(said: Said, at: int) -> dict[str, Any]:
-    """Not exact: the log-probs of these replies are recomputed, whatever prompt they stand after."""
-    return {
-        "rating": f"rt-{at}",
-        "completion": f"rl-{at}",
-        "split": "train",
-        "version": 0,
-        "reward": 1.0 if at % 4 == 0 else -1.0,
-        "weight": 1.0,
-        "human": True,
-        "finish_reason": "stop" if said.reply.ended else "length",
-        "sampling": {"temperature": said.tokens.temperature, "top_p": 1.0},
-        "exact": False,
-        "prompt_token_ids": list(said.tokens.prompt),
-        "token_ids": list(said.tokens.reply),
-        "messages": [{"role": "user", "content": said.prompt}],
-        "text": str(said.reply),
-    }
 
 
 def baseline_cost(threads: int) -> dict[str, float]:
