@@ -227,6 +227,7 @@ class MlxPolicy:
         return state
 
     def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
+        self._gradient = {}  # of a step that was not taken
         self._optimiser = _adamw(float(self._optimiser.learning_rate))
         held: dict[str, Any] = {"learning_rate": self._optimiser.learning_rate}
         own = {theirs: mine for mine, theirs in MOMENTS.items()}

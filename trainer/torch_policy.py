@@ -259,6 +259,7 @@ class TorchPolicy:
 
     def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
         self._optimiser.state.clear()
+        self._optimiser.zero_grad(set_to_none=True)  # of a step that was not taken
         for key, value in optimiser.items():
             field, name = key.split("/", 1)
             tensor = torch.from_numpy(np.array(value))
