@@ -96,5 +96,6 @@ def _words(texts: Sequence[Sequence[str]]) -> Floats:
         for word in set(text) & known.keys():
             row[known[word]] = math.log(len(texts) / counts[word])
     norm = np.linalg.norm(found, axis=1, keepdims=True)
-    scaled: Floats = found / np.where(norm > 0, norm, 1.0)
-    return scaled - scaled.mean(0)
+    found /= np.where(norm > 0, norm, 1.0)
+    centred: Floats = found - found.mean(0)
+    return centred
