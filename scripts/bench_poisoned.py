@@ -57,8 +57,8 @@ def main() -> None:
     keep_loaded(chat)
     done = {(line["kind"], line["try"]) for line in lines_of(asked.into)}
     asked.into.parent.mkdir(parents=True, exist_ok=True)
-    for number in range(asked.tries):
-        for kind in asked.kinds.split(","):
+    for kind in asked.kinds.split(","):
+        for number in range(asked.tries):
             if (kind, number) in done or time.monotonic() > end:
                 continue
             found = attempt(chat, persona, replies, kind, number)
