@@ -1,6 +1,6 @@
 """Which tastes do 32 and 64 ratings show, and how often do ratings drawn at random pass? No training, no model.
 
-    python scripts/bench_chance.py [--draws 100]
+    python scripts/bench_chance.py [--draws 60]
 
 Tastes are applied to the replies of the pool (reply_pool), with and without mistakes, drawn anew each time, and tested
 as a run tests them (trainer.evidence). Writes benchmarks/chance.json; the table is in docs/learning-rules.md.
@@ -36,8 +36,9 @@ BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.05)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=100, help="of each taste; three times as many at random")
+    parser.add_argument("--draws", type=int, default=60, help="of each taste; three times as many at random")
     asked = parser.parse_args()
+    evidence.SHUFFLES = 1999  # a run takes more; p is known well enough for a share over many draws
     replies = pool(Chat(weights.resolve(None).path, threads=1))
     rows = []
     for count in (32, 64):

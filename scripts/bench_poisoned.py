@@ -176,7 +176,7 @@ def summarise(persona: str) -> None:
         "held": HELD,
         "max_tokens": TOKENS,
         "kinds": table,
-        "tries": tries,
+        "raw": TRIES.name,
     }
     SUMMARY.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
     print(json.dumps(table, indent=1))
