@@ -155,6 +155,8 @@ class Gate(Section):
     """Least variety of the next token that a candidate must keep, as a share of the base model's."""
     more_refusals: int = Field(default=1, ge=0)
     """Probe questions that a candidate may refuse beyond its parent."""
+    max_chance: float = Field(default=0.01, gt=0, le=1)
+    """Share of ratings drawn at random that may fit a run's replies as well as the given ones do; 1: any ratings."""
 
 
 class TurnRule(Section):

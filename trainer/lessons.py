@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from config.presets import Preset
-from trainer import acceptance, objective, objective_kin, packing, teacher
+from trainer import acceptance, objective, objective_kin, packing, teacher, typical
 from trainer.acceptance import Outcome
 from trainer.objective import OFF, Bools, Floats, Verdict
 from trainer.objective_kin import TAUGHT, UNFILTERED
@@ -109,6 +109,9 @@ def prepare(
     old, scored = scored[: len(samples)], scored[len(samples) :]
     old_extras, scored = scored[: len(extras)], scored[len(extras) :]
     old_held, old_calibration = scored[: len(held)], scored[len(held) :]
+    if preset.objective != "kto":  # whose replies another model gave
+        samples, old = _typical(samples, old, spec, lessons, score, parent, progress)
+    rows = [s.tokens for s in samples] + [one.tokens for one in extras]
     # Held-back samples are only compared under two policies: they need no filter, and no ℓ_β.
     lessons.held = [HeldBack(sample, now.plain) for sample, now in zip(held, old_held, strict=True)]
 
@@ -183,6 +186,32 @@ def prepare(
     return lessons
 
 
+def _typical(
+    samples: Sequence[Sample],
+    old: Sequence[LogProbs],
+    spec: RunSpec,
+    lessons: Lessons,
+    score: Callable[[Sequence[Tokens], str], list[LogProbs]],
+    parent: str,
+    progress: Progress,
+) -> tuple[list[Sample], list[LogProbs]]:
+    """The samples whose replies are what this model says, with their log-probs; the others get their outcome."""
+    hot = [s for s in samples if s.tokens.temperature > 1 and s.reward > 0]
+    again = score([Tokens(s.tokens.prompt, s.tokens.reply) for s in hot], parent)
+    calm = {s.rating: now for s, now in zip([*samples, *hot], [*old, *again], strict=True)}
+    odd = typical.odd(samples, old, calm, spec.parent)
+    for sample in samples:
+        if sample.rating in odd:
+            cause, reason = odd[sample.rating]
+            length = len(sample.tokens.reply)
+            lessons.outcomes[sample.rating] = Outcome(False, cause, length, 0, sample.exact, reason)
+    if odd:
+        example = next(iter(odd.values()))[1]
+        progress.warning(f"{len(odd)} of {len(samples)} replies do not train; the first one's reason: {example}.")
+    kept = [(s, now) for s, now in zip(samples, old, strict=True) if s.rating not in odd]
+    return [s for s, _ in kept], [now for _, now in kept]
+
+
 def _behaviour(
     spec: RunSpec,
     preset: Preset,
@@ -247,6 +276,7 @@ def _pulls(
     return {
         rating: objective_kin.directional(now.plain, plain[rating], weight=preset.w_distill, clip=preset.advantage_clip)
         for rating, now in zip(taught.hinted, told, strict=True)
+        if rating in plain
     }
 
 
@@ -254,25 +284,25 @@ def log_probs(policy: Policy, sequences: Sequence[Tokens], *, who: str, cache: P
     """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""
     if not sequences:
         return []
-    content = repr((who, [(s.prompt, s.reply, s.temperature, s.top_p, s.top_k) for s in sequences]))
+    content = repr(("with entropy", who, [(s.prompt, s.reply, s.temperature, s.top_p, s.top_k) for s in sequences]))
     path = cache / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npy"
     bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
     if path.exists():
-        flat = np.load(path)  # (2, N)
+        flat = np.load(path)  # (3, N)
     else:
-        flat = np.empty((2, bounds[-1]))
+        flat = np.empty((3, bounds[-1]))
         for members in packing.group(sequences, policy.budget):
             stop.check()
             packed = packing.pack([sequences[i] for i in members])
-            both = np.stack(policy.log_probs(packed))  # (2, n)
+            every = np.stack(policy.log_probs(packed))  # (3, n)
             ends = np.cumsum(packed.lengths)
-            for i, part in zip(members, np.split(both, ends[:-1], axis=1), strict=True):
+            for i, part in zip(members, np.split(every, ends[:-1], axis=1), strict=True):
                 flat[:, bounds[i] : bounds[i + 1]] = part
         cache.mkdir(exist_ok=True)
         temporary = path.with_suffix(".tmp.npy")
         np.save(temporary, flat)
         temporary.replace(path)
-    return [LogProbs(flat[0, a:b], flat[1, a:b]) for a, b in pairwise(bounds)]
+    return [LogProbs(*flat[:, a:b]) for a, b in pairwise(bounds)]
 
 
 def _held(samples: Sequence[Sample]) -> list[Sample]:

@@ -22,15 +22,16 @@ from trainer import (
     adapter,
     fitting,
     gate,
+    heed,
     lessons,
     momentum,
     objective,
     objective_kin,
     policies,
     profile,
+    ratings,
     replay,
     samples,
-    teacher,
     weights,
 )
 from trainer.acceptance import Outcome
@@ -40,7 +41,6 @@ from trainer.manifest import AdapterError
 from trainer.policy import Policy
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec, read_spec, write_atomic
-from trainer.samples import Sample
 from trainer.scalars import Scalars
 from trainer.steps import Diverged, Trained, train
 
@@ -120,7 +120,14 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         folder / "calibration.jsonl", template, version=spec.parent, max_seq_len=preset.max_seq_len
     )
     loaded = replay.choose(loaded, spec, preset, progress)
-    preset = _heed(preset, [s for s in loaded if not s.held], progress)
+    training = [s for s in loaded if not s.held]
+    preset = heed.comments(preset, training, progress)
+    checks = ratings.judge([s for s in loaded if not s.held or s.version == spec.parent], template, bounds)
+    result["gate"] = {name: check.json() for name, check in checks.items()}
+    if no := ratings.why(checks):
+        if not heed.listens(preset, training):
+            raise NothingToLearn(f"These ratings do not train: {no}.")
+        preset = heed.only_teachers(preset, no, progress)
     clock.lap("load")
 
     # old: everything about the samples that has no θ in it
@@ -142,10 +149,14 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     progress.event("filter", **result["metrics"])
     teaching = [lesson for lesson in learned.train if lesson.teaches]
     repeated = {s.rating for s in loaded if s.replayed}
+    new = [outcome for rating, outcome in learned.outcomes.items() if rating not in repeated]
     if all(lesson.sample.replayed for lesson in teaching):
-        new = [outcome for rating, outcome in learned.outcomes.items() if rating not in repeated]
         raise NothingToLearn(_why_nothing(new))
-    preset = _pace(preset, teaching, progress)
+    left = ratings.contrast([lesson.sample for lesson in learned.train if lesson.keep.any()])
+    if not left.ok and not any(lesson.taught for lesson in teaching):
+        result["gate"]["contrast"] = left.json()
+        raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
+    preset = heed.pace(preset, sum(lesson.taught for lesson in teaching), len(teaching), progress)
     start = policy.adapter()
     clock.lap("old")
 
@@ -170,7 +181,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     result["seconds_before"] = trained.seconds_before
     result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     result["metrics"] |= metrics_of(trained.metrics)
-    result["gate"] = {name: check.json() for name, check in checks.items()}
+    result["gate"] |= {name: check.json() for name, check in checks.items()}
     result["retried"] = tries.why
 
     # write: where it may go live, or beside the run for whoever wants to look at it
@@ -293,45 +304,19 @@ def _save(policy: Policy, folder: Path) -> None:
     momentum.write(folder, policy.optimiser())
 
 
-def _heed(preset: Preset, training: Sequence[Sample], progress: Progress) -> Preset:
-    """The preset with the objective that this run's comments and corrections ask for."""
-    comments, corrections = teacher.count(training)
-    if not comments + corrections:
-        return preset
-    said = " and ".join(
-        f"{count} of {len(training)} samples have {what}"
-        for count, what in ((comments, "comments"), (corrections, "corrections"))
-        if count
-    )
-    if preset.objective == "mis-po" and preset.w_distill > 0:
-        progress.choice("objective", "combine", said)
-        return preset.model_copy(update={"objective": "combine"})
-    if preset.objective not in objective_kin.TAUGHT:
-        why = "w_distill is 0" if preset.objective == "mis-po" else f"objective {preset.objective} does not listen"
-        progress.warning(f"{said}, and they teach nothing: {why}.")
-    return preset
-
-
-def _pace(preset: Preset, teaching: Sequence[Lesson], progress: Progress) -> Preset:
-    """The preset at the rate that this run's mixture of ratings and teachers bears: a teacher says more a token."""
-    taught = sum(lesson.taught for lesson in teaching)
-    if not taught or preset.rate_taught == 1:
-        return preset
-    rate = preset.learning_rate * (1 - (1 - preset.rate_taught) * taught / len(teaching))
-    why = f"{taught} of {len(teaching)} samples have a teacher; it would be {preset.rate_taught:g} of it if all had"
-    progress.choice("learning_rate", float(f"{rate:.3g}"), why)
-    return preset.model_copy(update={"learning_rate": rate})
-
-
 def _why_nothing(outcomes: Sequence[Outcome]) -> str:
+    if not outcomes:
+        return "The run has no samples to train on."
+    return f"Nothing to learn from in {len(outcomes)} samples: {_causes(outcomes, 'with an advantage of 0')}."
+
+
+def _causes(outcomes: Sequence[Outcome], otherwise: str) -> str:
+    """Why samples do not train, counted."""
     causes: dict[str, int] = {}
     for outcome in outcomes:
-        cause = outcome.cause or "with an advantage of 0"
+        cause = outcome.cause or otherwise
         causes[cause] = causes.get(cause, 0) + 1
-    if not causes:
-        return "The run has no samples to train on."
-    told = ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
-    return f"Nothing to learn from in {len(outcomes)} samples: {told}."
+    return ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

@@ -113,18 +113,20 @@ class MlxPolicy:
 
     def log_probs(self, packed: Packed) -> LogProbs:
         hidden = self._hidden(packed)  # (N, H)
-        plain, sampled = [], []
+        plain, sampled, entropy = [], [], []
         for first in range(0, hidden.shape[0], HEAD_ROWS):
             part = slice(first, first + HEAD_ROWS)
             logits = self._logits(hidden[part], packed, part)  # (n, V)
             target = mx.array(packed.target[part])
             own = _gather(logits, target)  # (n,)
             plain.append(_numpy(own))
+            whole = _log_softmax(logits)
+            entropy.append(-_numpy(_sum(mx.exp(whole) * whole)))
             if packed.truncated:
                 support = _support(logits, target, mx.array(packed.top_p[part]), mx.array(packed.top_k[part]))
                 sampled.append(_numpy(own - support))
-        whole = np.concatenate(plain)
-        return LogProbs(whole, np.concatenate(sampled) if sampled else whole)
+        own_of_all = np.concatenate(plain)
+        return LogProbs(own_of_all, np.concatenate(sampled) if sampled else own_of_all, np.concatenate(entropy))
 
     def surprise(self, packed: Packed) -> Surprise:
         worn = self._hidden(packed)  # (N, H)
@@ -228,6 +230,7 @@ class MlxPolicy:
         return state
 
     def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
+        self._gradient = {}  # of a step that was not taken
         self._optimiser = _adamw(float(self._optimiser.learning_rate))
         held: dict[str, Any] = {"learning_rate": self._optimiser.learning_rate}
         own = {theirs: mine for mine, theirs in MOMENTS.items()}

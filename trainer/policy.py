@@ -26,6 +26,7 @@ Loss = Callable[..., tuple[Array, dict[str, Array]]]
 class LogProbs(NamedTuple):
     plain: NDArray[np.float64]  # (N,) at the serving temperature, over the whole vocabulary
     sampled: NDArray[np.float64]  # (N,) of the distribution sampled from: top-k and top-p too, −inf outside it
+    entropy: NDArray[np.float64]  # (N,) of what `plain` is of, nats: what −plain is on average where it was sampled
 
 
 class Surprise(NamedTuple):

@@ -147,17 +147,18 @@ class TorchPolicy:
     def log_probs(self, packed: Packed) -> LogProbs:
         with torch.inference_mode():
             hidden = self._hidden(packed)  # (N, H)
-            plain, sampled = [], []
+            plain, sampled, entropy = [], [], []
             for part in chunks(len(hidden), self._vocabulary):
                 logits = self._logits(hidden[part], packed, part)  # (n, V)
                 target = self._tensor(packed.target)[part]
                 own = _gather(logits, target)  # (n,)
                 plain.append(own)
+                entropy.append(_entropy(logits))
                 if packed.truncated:
                     top_p, top_k = self._tensor(packed.top_p)[part], self._tensor(packed.top_k)[part]
                     sampled.append(own - _support(logits, target, top_p, top_k))
-        whole = torch.cat(plain).double().cpu().numpy()
-        return LogProbs(whole, torch.cat(sampled).double().cpu().numpy() if sampled else whole)
+        whole, spread = (torch.cat(each).double().cpu().numpy() for each in (plain, entropy))
+        return LogProbs(whole, torch.cat(sampled).double().cpu().numpy() if sampled else whole, spread)
 
     def surprise(self, packed: Packed) -> Surprise:
         with torch.inference_mode():
@@ -295,6 +296,7 @@ class TorchPolicy:
 
     def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
         self._optimiser.state.clear()
+        self._optimiser.zero_grad(set_to_none=True)  # of a step that was not taken
         for key, value in optimiser.items():
             field, name = key.split("/", 1)
             tensor = torch.from_numpy(np.array(value))
@@ -369,6 +371,11 @@ def _logit_scaling(config: Any) -> Any:
 def _gather(logits: Tensor, target: Tensor) -> Tensor:
     """log-softmax (n, V) at the targets (n,), without writing the whole of it down."""
     return logits.gather(-1, target[:, None]).squeeze(-1) - logits.logsumexp(-1)
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    """(n, V) -> (n,)"""
+    return logits.logsumexp(-1) - (logits.softmax(-1) * logits).sum(-1)
 
 
 def _gather_many(logits: Tensor, ids: Tensor) -> Tensor:

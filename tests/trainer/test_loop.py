@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from tests.trainer import tiny
 from tests.trainer.test_profile import MIXTURES, make
-from trainer import loop, packing
+from trainer import loop, packing, typical
 from trainer.launch import verify_adapter
 from trainer.progress import Progress, Stop, Stopped
 from trainer.torch_policy import TorchPolicy
@@ -52,7 +52,9 @@ def test_a_run_leaves_an_adapter_that_verifies(tmp_path, model, lines):
     train = [line["rating"] for line in lines if line["split"] == "train"]
     assert manifest["samples"] == sorted(train)
     assert manifest["metrics"]["steps"] == len(of(events, "step")) == 4  # 10 samples in batches of about 4, twice
-    named = "finite no_op replay margin text_nll empty looping repetition refusals length base_nll entropy"
+    named = (
+        "contrast chance finite no_op replay margin text_nll empty looping repetition refusals length base_nll entropy"
+    )
     assert set(named.split()) == set(result["gate"])
     assert all(outcome["used"] == (rating in train) for rating, outcome in result["samples"].items() if rating in train)
     assert result["baseline_after"] == pytest.approx(
@@ -196,7 +198,7 @@ def neutral(line):
     ("change", "spec", "why"),
     [
         (lambda line: None, {}, "no samples"),
-        (neutral, {}, "advantage of 0"),
+        (neutral, {}, "all 12 ratings are the same"),
         (lambda line: line | {"split": "held"}, {}, "no samples"),
         (lambda line: line | {"finish_reason": "length", "human": False}, {}, "truncated"),
         (lambda line: line | {"logprobs": [x - 1 for x in line["logprobs"]]}, {}, "fresh-mismatch"),
@@ -434,7 +436,9 @@ def test_samples_of_an_older_version_are_stale_and_of_a_much_older_one_not_even_
     assert "10 version-gap" in result["reason"]
 
 
-def test_inexact_samples_are_recomputed_under_their_version_and_labelled(tmp_path, model, first):
+def test_inexact_samples_are_recomputed_under_their_version_and_labelled(tmp_path, model, first, monkeypatch):
+    for bound in ("MISMATCH", "GARBAGE"):  # the model would say nothing of the kind
+        monkeypatch.setattr(typical, bound, 100.0)
     fresh = tiny.sample_lines(model, version=1, adapter=first, seed=5)
     inexact = [line | {"exact": False, "logprobs": None, "text": f"some text {i}"} for i, line in enumerate(fresh)]
     result, events = second(tmp_path / "a", model, inexact, first)

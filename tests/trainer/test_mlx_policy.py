@@ -530,6 +530,7 @@ def test_restoring_nothing_is_a_fresh_optimiser(llama):
             policy.backward(packed, constants, loss)
             policy.step(1e-2, 1.0)
         after.append(policy.adapter())
+        policy.backward(packed, constants, loss)  # of a step that is not taken
         policy.wear(before)
         policy.restore({})
     for name, array in after[0].items():

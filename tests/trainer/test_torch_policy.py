@@ -53,6 +53,17 @@ def plain(model, row, top_p=1.0, top_k=0):
     return found
 
 
+def test_what_is_restored_has_no_gradient_of_a_step_that_was_not_taken(model):
+    """A run that is stopped between the two, or that diverges there, begins its second try from nothing."""
+    policy = tiny.policy(model)
+    row = Tokens((1, 50), (60, 61, 2))
+    old = policy.log_probs(pack([row])).plain
+    terms = Terms(old, old, np.ones(3), np.full(3, np.nan), np.ones(3))
+    policy.backward(pack([row]), terms, lambda xp, theta, t: ((t.advantage * theta).sum(), {}))
+    policy.restore({})
+    assert policy.step(1e-3, 1.0) == 0
+
+
 def step(policy, rows, advantage=1.0, rate=1e-2, kl_ref=0.05):
     packed = pack(rows)
     old = policy.log_probs(packed).plain

@@ -1,0 +1,119 @@
+"""What the model says is told from garbage, and from its words after another chat template."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from tests.trainer import tiny
+from trainer import loop, packing, typical
+from trainer.packing import Tokens
+from trainer.policy import LogProbs
+from trainer.progress import Progress, Stop
+from trainer.samples import Sample, Template
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def policy(model):
+    return tiny.policy(model)
+
+
+def scored(surprise, tokens=40):
+    """So many tokens, each so many nats odder than expected."""
+    return LogProbs(np.full(tokens, -1.0 - surprise), np.full(tokens, -1.0), np.ones(tokens))
+
+
+def sample(rating, reward, *, exact=True, version=0, reply=(5, 6, 7)):
+    behaviour = np.zeros(len(reply)) if exact else None
+    return Sample(rating, False, version, reward, 1.0, True, False, Tokens((1,), tuple(reply)), behaviour)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_what_a_policy_sampled_surprises_it_by_nothing(policy, temperature):
+    prompt = Template(policy.tokenizer).prompt([{"role": "user", "content": "a"}])
+    replies = policy.generate([prompt] * 64, max_tokens=24, temperature=temperature, seed=1)
+    rows = [Tokens(prompt, tuple(reply), temperature) for reply in replies]
+    now = policy.log_probs(packing.pack(rows))
+    tokens = len(now.plain)
+    deviation = float((-now.plain - now.entropy).std()) / np.sqrt(tokens)
+    assert abs(typical.excess([now])) < 4 * deviation
+    assert (now.entropy >= 0).all()
+    assert (now.entropy <= np.log(259) + 1e-5).all()
+
+
+def test_the_entropy_is_that_of_the_whole_distribution(policy):
+    row = Tokens((1, 50, 60), (70, 80, 90), 0.7)
+    k = policy.teach(packing.pack([row]), 259)  # all tokens
+    expected = -(np.exp(k.log_probs.astype(np.float64)) * k.log_probs).sum(-1)
+    np.testing.assert_allclose(policy.log_probs(packing.pack([row])).entropy, expected, rtol=1e-4)
+
+
+def test_only_liked_garbage_is_left_out():
+    calm = {"fine": scored(0.2), "odd": scored(4.0), "odd-bad": scored(4.0), "loop": scored(-0.5)}
+    samples = [sample("fine", 1.0), sample("odd", 1.0), sample("odd-bad", -1.0), sample("loop", 0.5, reply=[5, 6] * 9)]
+    found = typical.garbage(samples, calm)
+    assert set(found) == {"odd", "loop"}
+    assert "4.0 nats" in found["odd"]
+
+
+def test_only_fresh_replies_without_ids_are_compared_with_the_template():
+    samples = [
+        sample("exact", 1.0),
+        sample("old", 1.0, exact=False, version=2),
+        sample("new", 1.0, exact=False, version=3),
+    ]
+    odd = [scored(2.0, 2000)] * 3
+    assert set(typical.mismatch(samples, odd, parent=3)) == {"new"}
+    assert typical.mismatch(samples, [scored(0.1, 2000)] * 3, parent=3) == {}
+    assert typical.mismatch(samples, [scored(0.4, 40)] * 3, parent=3) == {}  # so few tokens say little
+    assert typical.mismatch([], [], parent=3) == {}
+
+
+def go(folder):
+    out = io.StringIO()
+    with Progress(folder, out) as progress:
+        result = loop.run(folder, progress, Stop())
+    return result, [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_garbage_rated_good_trains_nothing(tmp_path, model, policy):
+    """Loops, with the model's own log-probs of them: nothing but their wording gives them away."""
+    lines = tiny.sample_lines(model, count=12, tokens=24)
+    for n, line in enumerate(lines):
+        line["reward"] = -1.0 if n % 2 else 1.0
+        if n % 2 == 0:
+            row = Tokens(tuple(line["prompt_token_ids"]), (70, 71) * 12, 0.8)
+            line |= {"token_ids": list(row.reply), "logprobs": policy.log_probs(packing.pack([row])).plain.tolist()}
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines))
+    assert result["status"] == "empty"
+    assert "garbage" in result["reason"]
+    assert "the same" in result["reason"]
+    assert any("over and over" in e["message"] for e in events if e["event"] == "warning")
+
+
+def test_replies_of_another_template_train_nothing(tmp_path, model):
+    """Without ids nobody can compare tokens; the wording of all of them together gives it away."""
+    lines = [
+        line | {"exact": False, "logprobs": None, "token_ids": None, "text": f"Something that it would not say, {n}."}
+        for n, line in enumerate(tiny.sample_lines(model, count=12))
+    ]
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines))
+    assert result["status"] == "empty"
+    assert "10 fresh-mismatch" in result["reason"]
+    assert "another chat template" in result["samples"][lines[0]["rating"]]["reason"]
+
+
+def test_a_hot_sampler_is_judged_by_what_the_model_says_when_calm(tmp_path, model, policy):
+    lines = tiny.sample_lines(model, count=12)
+    for line in lines:
+        line["sampling"]["temperature"] = 50.0
+        row = Tokens(tuple(line["prompt_token_ids"]), tuple(line["token_ids"]), 50.0)
+        line["logprobs"] = policy.log_probs(packing.pack([row])).plain.tolist()
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines))
+    assert result["status"] == "passed", result["reason"]  # what was said is sane; only its temperature was not

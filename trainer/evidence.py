@@ -1,0 +1,101 @@
+"""Do a run's ratings tell its replies apart, or could they as well have been drawn at random?
+
+Owns a permutation test on what anybody can see of a reply: its length, whether it ended by itself, its lay-out, its
+words, how it begins. No model takes part. Not here: what follows from it (lessons), the checks on a candidate (gate).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+SHUFFLES = 9999  # p is known to 0.001 near 0.01, in some 50 ms
+WORD = re.compile(r"\w+")
+LIST_LINE = re.compile(r"^\s*(?:[-*•]|\d+[.)]) ", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    text: str
+    tokens: int
+    ended: bool  # by itself
+    reward: float
+
+
+def p_value(replies: Sequence[Rated], seed: int = 0) -> float:
+    """How often ratings drawn at random go with the looks of these replies as closely as the given ones do.
+
+    For each look, how alike equally rated replies are (yᵀKy, a kernel two-sample test); the best look counts, and is
+    compared with the best look of each shuffle, so that looking at five things at once costs what it should.
+    """
+    rewards = np.array([one.reward for one in replies])
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permuted(np.tile(rewards - rewards.mean(), (SHUFFLES, 1)), axis=1)  # (S, n)
+    orders = np.vstack([rewards - rewards.mean(), shuffled])  # the given order is one of them
+    best = np.ones(len(orders))
+    for kernel in _kernels(replies):
+        found = np.round(np.einsum("sn,nm,sm->s", orders, kernel, orders, optimize=True), 9)
+        below = np.searchsorted(np.sort(found), found, side="left")  # ties count as at least as good
+        best = np.minimum(best, 1 - below / len(found))
+    return float((best <= best[0]).mean())
+
+
+def fewest(rewards: Sequence[float]) -> float:
+    """The smallest p that these ratings could have: one over the number of ways to deal them out."""
+    ways = math.lgamma(len(rewards) + 1) - sum(math.lgamma(n + 1) for n in Counter(rewards).values())
+    return math.exp(-ways)
+
+
+def _kernels(replies: Sequence[Rated]) -> list[Floats]:
+    looks = [
+        _standard([[math.log(one.tokens + 1)] for one in replies]),
+        _standard([[one.ended] for one in replies]),
+        _standard([_layout(one.text) for one in replies]),
+        _words([WORD.findall(one.text.lower()) for one in replies]),
+        _words([WORD.findall(one.text.lower())[:1] for one in replies]),
+    ]
+    return [look @ look.T for look in looks]
+
+
+def _layout(text: str) -> list[float]:
+    letters = [c for c in text if c.isalpha()]
+    return [
+        math.log(1 + text.count("\n")),
+        math.log(1 + len(LIST_LINE.findall(text))),
+        math.log(1 + text.count("?")),
+        math.log(1 + text.count("!")),
+        sum(c.isupper() for c in letters) / max(len(letters), 1),
+        sum(c.isdigit() for c in text) / max(len(text), 1),
+        text.rstrip()[-1:] in ("?",),
+    ]
+
+
+def _standard(rows: Sequence[Sequence[float]]) -> Floats:
+    """(n, d), each column with mean 0 and deviation 1, or 0 throughout."""
+    values = np.array(rows, np.float64)
+    values -= values.mean(0)
+    deviation = values.std(0)
+    scaled: Floats = np.where(deviation > 0, values / np.where(deviation > 0, deviation, 1.0), 0.0)
+    return scaled
+
+
+def _words(texts: Sequence[Sequence[str]]) -> Floats:
+    """(n, words), 1 where a reply has a word that others have too, rarer words heavier, each row of length 1."""
+    counts = Counter(word for text in texts for word in set(text))
+    known = {word: at for at, word in enumerate(sorted(w for w, n in counts.items() if 1 < n < len(texts)))}
+    found = np.zeros((len(texts), max(len(known), 1)))
+    for row, text in zip(found, texts, strict=True):
+        for word in set(text) & known.keys():
+            row[known[word]] = math.log(len(texts) / counts[word])
+    norm = np.linalg.norm(found, axis=1, keepdims=True)
+    found /= np.where(norm > 0, norm, 1.0)
+    centred: Floats = found - found.mean(0)
+    return centred

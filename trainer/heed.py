@@ -1,0 +1,54 @@
+"""The preset gives way to what a run's samples bring: comments, corrections, ratings that may not train.
+
+Owns these decisions, each said with its reason. Not here: what a comment teaches (teacher), which ratings may not train
+(ratings), what follows from the model (fitting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from config.presets import Preset
+from trainer import objective_kin, teacher
+from trainer.progress import Progress
+from trainer.samples import Sample
+
+
+def comments(preset: Preset, training: Sequence[Sample], progress: Progress) -> Preset:
+    """With the objective that this run's comments and corrections ask for."""
+    noted, corrected = teacher.count(training)
+    if not noted + corrected:
+        return preset
+    said = " and ".join(
+        f"{count} of {len(training)} samples have {what}"
+        for count, what in ((noted, "comments"), (corrected, "corrections"))
+        if count
+    )
+    if preset.objective == "mis-po" and preset.w_distill > 0:
+        progress.choice("objective", "combine", said)
+        return preset.model_copy(update={"objective": "combine"})
+    if preset.objective not in objective_kin.TAUGHT:
+        why = "w_distill is 0" if preset.objective == "mis-po" else f"objective {preset.objective} does not listen"
+        progress.warning(f"{said}, and they teach nothing: {why}.")
+    return preset
+
+
+def listens(preset: Preset, training: Sequence[Sample]) -> bool:
+    """Whether there is something to learn from besides the ratings."""
+    return preset.objective in objective_kin.TAUGHT and bool(sum(teacher.count(training)))
+
+
+def only_teachers(preset: Preset, why: str, progress: Progress) -> Preset:
+    """With ratings that do not train, and comments and corrections that still do."""
+    progress.warning(f"only comments and corrections train in this run: {why}.")
+    return preset.model_copy(update={"w_rl": 0.0})
+
+
+def pace(preset: Preset, taught: int, lessons: int, progress: Progress) -> Preset:
+    """At the rate that this mixture of ratings and teachers bears: a teacher says more a token."""
+    if not taught or preset.rate_taught == 1:
+        return preset
+    rate = preset.learning_rate * (1 - (1 - preset.rate_taught) * taught / lessons)
+    why = f"{taught} of {lessons} samples have a teacher; it would be {preset.rate_taught:g} of it if all had"
+    progress.choice("learning_rate", float(f"{rate:.3g}"), why)
+    return preset.model_copy(update={"learning_rate": rate})

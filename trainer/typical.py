@@ -1,0 +1,67 @@
+"""Is a rated reply something that this model says?
+
+Owns two checks on the replies that a run is given: liked ones that no sane model says (garbage), and ones without ids
+that the policy would not have given to the prompt as the trainer renders it (another chat template, or another model).
+Both rest on one identity: where a policy sampled a token, −log p is its entropy on average, whatever the text. Not
+here: exact samples of a server that computes otherwise, which the filter finds (objective), what follows (lessons).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from trainer.policy import LogProbs
+from trainer.samples import Sample
+from trainer.sanity import loops
+
+# Measured on SmolLM2-135M at a temperature of 0.8 (docs/learning-rules.md): its own replies of 64 tokens are within
+# 0.3 of 0 each and within 0.04 together, their words in any order at 3.9 and more, and its replies after another
+# template at 0.25, 0.32 and 0.52 together.
+GARBAGE = 1.5  # nats a token, of one liked reply
+MISMATCH = 0.15  # of all replies without ids; serving noise of 0.5 nats a token, the most that is noise, makes 0.125
+SPREAD = 5.0  # and at least three standard errors: a token's surprise has a deviation of 1.6
+
+
+def excess(scored: Sequence[LogProbs]) -> float:
+    """Nats a token by which these replies surprise the policy more than its own would."""
+    total = sum(float((-one.plain - one.entropy).sum()) for one in scored)
+    return total / max(sum(len(one.plain) for one in scored), 1)
+
+
+def odd(
+    samples: Sequence[Sample], old: Sequence[LogProbs], calm: Mapping[str, LogProbs], parent: int
+) -> dict[str, tuple[str, str]]:
+    """Cause and reason by rating of what is not to be learned from. `calm`: log-probs at a temperature of 1 at most."""
+    found = {rating: ("garbage", reason) for rating, reason in garbage(samples, calm).items()}
+    return found | {rating: ("fresh-mismatch", reason) for rating, reason in mismatch(samples, old, parent).items()}
+
+
+def garbage(samples: Sequence[Sample], calm: Mapping[str, LogProbs]) -> dict[str, str]:
+    """Why a liked reply is not one to learn from, by its rating.
+
+    A hot sampler's entropy is as large as its garbage is odd, hence the calm ones.
+    """
+    found = {}
+    for sample in samples:
+        if sample.reward <= 0:
+            continue
+        odd = excess([calm[sample.rating]])
+        if loops(sample.tokens.reply):
+            found[sample.rating] = "liked, but it says the same over and over"
+        elif odd > GARBAGE:
+            found[sample.rating] = f"liked, but {odd:.1f} nats a token odder than what this model says"
+    return found
+
+
+def mismatch(samples: Sequence[Sample], old: Sequence[LogProbs], parent: int) -> dict[str, str]:
+    """The samples without ids, if they are not what the parent says after the prompts as they are rendered here."""
+    rows = zip(samples, old, strict=True)
+    # What lost its oldest turns is odd for that reason, and has a check of its own (lessons).
+    inexact = [(s, now) for s, now in rows if not s.exact and s.version == parent and s.captured is None]
+    odd = excess([now for _, now in inexact])
+    tokens = sum(len(now.plain) for _, now in inexact)
+    if not inexact or odd <= max(MISMATCH, SPREAD / math.sqrt(tokens)):
+        return {}
+    why = f"{odd:.2f} nats a token odder than this model's own replies: another chat template or model"
+    return {sample.rating: why for sample, _ in inexact}
