@@ -45,10 +45,7 @@ def main() -> None:
     chat = Chat(found.path, asked.threads)
     examiner = chat.examiner()
     for seed in map(int, asked.seeds.split(",")):
-        record = learn(chat, examiner, persona, found.path, asked, overrides, seed)
-        target = ROOT / "benchmarks/learn" / f"{persona.name}-{asked.name}-seed{seed}.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
+        learn(chat, examiner, persona, found.path, asked, overrides, seed)
 
 
 def learn(
@@ -59,8 +56,10 @@ def learn(
     asked: argparse.Namespace,
     overrides: dict[str, Any],
     seed: int,
-) -> dict[str, Any]:
-    """Rounds of rating and training from the base on."""
+) -> None:
+    """Rounds of rating and training from the base on, written down after each."""
+    target = ROOT / "benchmarks/learn" / f"{persona.name}-{asked.name}-seed{seed}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
     texts, preset = prompts(), presets.resolve(asked.preset, overrides)
     asks, held_out = f"rate {persona.prompts}".strip(), f"held-out {persona.prompts}".strip()
     order = random.Random(seed).sample(texts[asks], len(texts[asks]))
@@ -133,6 +132,7 @@ def learn(
         now = examiner.evaluate(persona, held_out_texts, live, seed=1000)
         good = sum(line["reward"] > 0 for line in lines)
         record["rounds"].append({"good": good, "rating_seconds": rating_seconds, "run": result, "eval": now})
+        target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
         gates = {name: check["value"] for name, check in result["gate"].items()}
         metrics = result["metrics"]
         print(
@@ -142,7 +142,6 @@ def learn(
             f"kl_old {metrics.get('kl_old')}, steps {metrics.get('steps')}, {gates}, {result['reason']}",
             flush=True,
         )
-    return record
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ def garbage(samples: Sequence[Sample], calm: Mapping[str, LogProbs]) -> dict[str
 def mismatch(samples: Sequence[Sample], old: Sequence[LogProbs], parent: int) -> dict[str, str]:
     """The samples without ids, if they are not what the parent says after the prompts as they are rendered here."""
     rows = zip(samples, old, strict=True)
-    # What lost its oldest turns is odd for that reason, and has a check of its own (lessons).
-    inexact = [(s, now) for s, now in rows if not s.exact and s.version == parent and s.captured is None]
+    # What lost its oldest turns may be odd for that reason alone.
+    inexact = [(s, now) for s, now in rows if not s.exact and s.version == parent and "shortened" not in s.flags]
     odd = excess([now for _, now in inexact])
     tokens = sum(len(now.plain) for _, now in inexact)
     if not inexact or odd <= max(MISMATCH, SPREAD / math.sqrt(tokens)):

@@ -36,7 +36,7 @@ def strict(folder, model, lines, **spec):
 
 
 def sample(reply, reward):
-    return Sample("rt", False, 0, reward, 1.0, True, False, tiny.Tokens((1,), tuple(reply)), None)
+    return Sample("rt", False, 0, reward, 1.0, True, tiny.Tokens((1,), tuple(reply)), None)
 
 
 @pytest.fixture(scope="module")

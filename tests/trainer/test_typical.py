@@ -1,5 +1,6 @@
 """What the model says is told from garbage, and from its words after another chat template."""
 
+import dataclasses
 import io
 import json
 
@@ -31,7 +32,7 @@ def scored(surprise, tokens=40):
 
 def sample(rating, reward, *, exact=True, version=0, reply=(5, 6, 7)):
     behaviour = np.zeros(len(reply)) if exact else None
-    return Sample(rating, False, version, reward, 1.0, True, False, Tokens((1,), tuple(reply)), behaviour)
+    return Sample(rating, False, version, reward, 1.0, True, Tokens((1,), tuple(reply)), behaviour)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -67,11 +68,12 @@ def test_only_fresh_replies_without_ids_are_compared_with_the_template():
         sample("exact", 1.0),
         sample("old", 1.0, exact=False, version=2),
         sample("new", 1.0, exact=False, version=3),
+        dataclasses.replace(sample("cut", 1.0, exact=False, version=3), flags=("shortened",)),
     ]
-    odd = [scored(2.0, 2000)] * 3
+    odd = [scored(2.0, 2000)] * 4
     assert set(typical.mismatch(samples, odd, parent=3)) == {"new"}
-    assert typical.mismatch(samples, [scored(0.1, 2000)] * 3, parent=3) == {}
-    assert typical.mismatch(samples, [scored(0.4, 40)] * 3, parent=3) == {}  # so few tokens say little
+    assert typical.mismatch(samples, [scored(0.1, 2000)] * 4, parent=3) == {}
+    assert typical.mismatch(samples, [scored(0.4, 40)] * 4, parent=3) == {}  # so few tokens say little
     assert typical.mismatch([], [], parent=3) == {}
 
 
