@@ -199,12 +199,13 @@ def _typical(
     hot = [s for s in samples if s.tokens.temperature > 1 and s.reward > 0]
     again = score([Tokens(s.tokens.prompt, s.tokens.reply) for s in hot], parent)
     calm = {s.rating: now for s, now in zip([*samples, *hot], [*old, *again], strict=True)}
-    odd = typical.odd(samples, old, calm, spec.parent)
+    plain = [(s, now) for s, now in zip(samples, old, strict=True) if not s.flaw]  # flaws have a word of their own
+    odd = typical.odd([s for s, _ in plain], [now for _, now in plain], calm, spec.parent)
     for sample in samples:
         if sample.rating in odd:
             cause, reason = odd[sample.rating]
             length = len(sample.tokens.reply)
-            lessons.outcomes[sample.rating] = Outcome(False, cause, length, 0, sample.exact, reason)
+            lessons.outcomes[sample.rating] = Outcome(False, cause, length, 0, sample.exact, reason, list(sample.flags))
     if odd:
         example = next(iter(odd.values()))[1]
         progress.warning(f"{len(odd)} of {len(samples)} replies do not train; the first one's reason: {example}.")

@@ -124,6 +124,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     preset = heed.comments(preset, training, progress)
     checks = ratings.judge([s for s in loaded if not s.held or s.version == spec.parent], template, bounds)
     result["gate"] = {name: check.json() for name, check in checks.items()}
+    progress.event("gate", checks=result["gate"])
     if no := ratings.why(checks):
         if not heed.listens(preset, training):
             raise NothingToLearn(f"These ratings do not train: {no}.")
@@ -152,9 +153,10 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     new = [outcome for rating, outcome in learned.outcomes.items() if rating not in repeated]
     if all(lesson.sample.replayed for lesson in teaching):
         raise NothingToLearn(_why_nothing(new))
-    left = ratings.contrast([lesson.sample for lesson in learned.train if lesson.keep.any()])
-    if not left.ok and not any(lesson.taught for lesson in teaching):
-        result["gate"]["contrast"] = left.json()
+    left = [s.sample for s in learned.train if s.keep.any() and learned.outcomes[s.sample.rating].cause is None]
+    contrast = ratings.contrast(left)
+    if not contrast.ok and not any(lesson.taught for lesson in teaching):
+        result["gate"]["contrast"] = contrast.json()
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
     preset = heed.pace(preset, sum(lesson.taught for lesson in teaching), len(teaching), progress)
     start = policy.adapter()

@@ -3,7 +3,8 @@
 Owns two checks on the replies that a run is given: liked ones that no sane model says (garbage), and ones without ids
 that the policy would not have given to the prompt as the trainer renders it (another chat template, or another model).
 Both rest on one identity: where a policy sampled a token, −log p is its entropy on average, whatever the text. Not
-here: exact samples of a server that computes otherwise, which the filter finds (objective), what follows (lessons).
+here: empty and looping replies (sanity), exact samples of a server that computes otherwise (objective), what follows
+(lessons).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Mapping, Sequence
 
 from trainer.policy import LogProbs
 from trainer.samples import Sample
-from trainer.sanity import loops
 
 # Measured on SmolLM2-135M at a temperature of 0.8 (docs/learning-rules.md): its own replies of 64 tokens are within
 # 0.3 of 0 each and within 0.04 together, their words in any order at 3.9 and more, and its replies after another
@@ -47,9 +47,7 @@ def garbage(samples: Sequence[Sample], calm: Mapping[str, LogProbs]) -> dict[str
         if sample.reward <= 0:
             continue
         odd = excess([calm[sample.rating]])
-        if loops(sample.tokens.reply):
-            found[sample.rating] = "liked, but it says the same over and over"
-        elif odd > GARBAGE:
+        if odd > GARBAGE:
             found[sample.rating] = f"liked, but {odd:.1f} nats a token odder than what this model says"
     return found
 

@@ -486,6 +486,7 @@ def conversation(line, model, turns=3):
 
 
 def test_samples_longer_than_max_seq_len_train_without_their_oldest_turns(tmp_path, model, lines):
+    lines = tiny.sample_lines(model, count=32)
     long = [conversation(line, model) for line in lines]
     longest = max(len(x["prompt_token_ids"]) + len(x["token_ids"]) for x in long)
     folder = tiny.run_folder(tmp_path / "run", model, long, overrides={"max_seq_len": longest - 40})

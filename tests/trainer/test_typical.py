@@ -56,10 +56,10 @@ def test_the_entropy_is_that_of_the_whole_distribution(policy):
 
 
 def test_only_liked_garbage_is_left_out():
-    calm = {"fine": scored(0.2), "odd": scored(4.0), "odd-bad": scored(4.0), "loop": scored(-0.5)}
-    samples = [sample("fine", 1.0), sample("odd", 1.0), sample("odd-bad", -1.0), sample("loop", 0.5, reply=[5, 6] * 9)]
+    calm = {"fine": scored(0.2), "odd": scored(4.0), "odd-bad": scored(4.0)}
+    samples = [sample("fine", 1.0), sample("odd", 1.0), sample("odd-bad", -1.0)]
     found = typical.garbage(samples, calm)
-    assert set(found) == {"odd", "loop"}
+    assert set(found) == {"odd"}
     assert "4.0 nats" in found["odd"]
 
 
@@ -84,8 +84,8 @@ def go(folder):
     return result, [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-def test_garbage_rated_good_trains_nothing(tmp_path, model, policy):
-    """Loops, with the model's own log-probs of them: nothing but their wording gives them away."""
+def test_loops_rated_good_train_nothing(tmp_path, model, policy):
+    """With the model's own log-probs of them: nothing but their wording gives them away."""
     lines = tiny.sample_lines(model, count=12, tokens=24)
     for n, line in enumerate(lines):
         line["reward"] = -1.0 if n % 2 else 1.0
@@ -94,9 +94,9 @@ def test_garbage_rated_good_trains_nothing(tmp_path, model, policy):
             line |= {"token_ids": list(row.reply), "logprobs": policy.log_probs(packing.pack([row])).plain.tolist()}
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines))
     assert result["status"] == "empty"
-    assert "garbage" in result["reason"]
+    assert "looping" in result["reason"]
     assert "the same" in result["reason"]
-    assert any("over and over" in e["message"] for e in events if e["event"] == "warning")
+    assert any("not imitated" in e["message"] for e in events if e["event"] == "warning")
 
 
 def test_replies_of_another_template_train_nothing(tmp_path, model):
