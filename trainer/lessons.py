@@ -135,6 +135,7 @@ def prepare(
         advantages = objective.balanced(advantages)
     # What should have been said instead is known there: pushing away from what was said as well only does harm.
     advantages = [0.0 if s.rating in teaching_of else a for s, a in zip(samples, advantages, strict=True)]
+    likely = likely_now(preset, old, ref, progress)
     pulls = _pulls(preset, samples, old, taught, score, parent)
     for at, (sample, now, base, was) in enumerate(zip(samples, old, ref, behaviour, strict=True)):
         verdict = objective.verdict(
@@ -142,7 +143,7 @@ def prepare(
         )
         advantage = np.full(len(now.plain), advantages[at])
         if compared:
-            advantage = objective.spared(advantage, now.plain, preset.likely)
+            advantage = objective.spared(advantage, now.plain, likely)
         if sample.captured is not None:  # what was left out of its prompt made these tokens likely, or unlikely
             unshortened = objective.verdict(
                 now.sampled, sample.captured, token_low=preset.token_low, token_high=preset.token_high, band=OFF
@@ -211,6 +212,19 @@ def _typical(
         progress.warning(f"{len(odd)} of {len(samples)} replies do not train; the first one's reason: {example}.")
     kept = [(s, now) for s, now in zip(samples, old, strict=True) if s.rating not in odd]
     return [s for s, _ in kept], [now for _, now in kept]
+
+
+def likely_now(preset: Preset, old: Sequence[LogProbs], ref: Sequence[LogProbs], progress: Progress) -> float:
+    """From which probability on a disliked reply's tokens are spared: only where the policy has become vague.
+
+    Pushing all of them down makes it vaguer, pushing down only the unlikely ones surer; so each run takes what
+    leads back to the base's own entropy (docs/training-log.md).
+    """
+    now, base = (float(np.concatenate([one.entropy for one in side] or [np.zeros(1)]).mean()) for side in (old, ref))
+    vague = now > base
+    why = f"the entropy at these replies is {now:.3f} nats a token, the base's {base:.3f}"
+    progress.choice("likely", preset.likely if vague else 1.0, why)
+    return preset.likely if vague else 1.0
 
 
 def _behaviour(
