@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from config import presets
 from tests.trainer import tiny
 from trainer import lessons
+from trainer.policy import LogProbs
+from trainer.progress import Progress
 from trainer.samples import Sample, Template, parse
 
 LINE = {
@@ -31,3 +37,18 @@ def test_the_gate_looks_at_more_where_more_trains(sample: Sample, trained: int, 
     back = [replace(sample, held=True, reward=sign, rating=f"{sign} {i}") for sign in (1.0, -1.0) for i in range(20)]
     found = lessons._held([sample] * trained + back)
     assert [s.rating for s in found] == [f"{sign} {i}" for sign in (1.0, -1.0) for i in range(looked_at)]
+
+
+def scored(entropy: float) -> LogProbs:
+    return LogProbs(np.full(4, -1.0), np.full(4, -1.0), np.full(4, entropy))
+
+
+@pytest.mark.parametrize(("now", "taken"), [(1.2, 0.3), (1.0, 1.0), (0.8, 1.0)])
+def test_likely_tokens_are_spared_only_where_the_policy_is_vaguer_than_the_base(tmp_path, now, taken) -> None:
+    preset = presets.resolve("balanced", {"likely": 0.3})
+    out = io.StringIO()
+    with Progress(tmp_path, out) as progress:
+        assert lessons.likely_now(preset, [scored(now)] * 2, [scored(1.0)] * 2, progress) == taken
+        assert lessons.likely_now(preset, [], [], progress) == 1.0  # corrections alone
+    said = json.loads(out.getvalue().splitlines()[0])
+    assert (said["name"], said["value"]) == ("likely", taken)
