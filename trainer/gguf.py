@@ -72,8 +72,12 @@ def _name(module: str, kind: str, layers: int) -> str:
     match = _MODULE.fullmatch(module)
     allowed = {*(FUSED if kind == "phi3" else LAYERS), "mlp.down_proj"}
     if match is None or match["layer"] not in allowed:
-        raise AdapterError(f"{module} cannot have a LoRA in llama.cpp; train without it (a {kind} has {_said(allowed)}).")
-    found = gguf.get_tensor_name_map(ARCHITECTURES[kind], layers).get_name(f"model.layers.{match['n']}.{match['layer']}")
+        raise AdapterError(
+            f"{module} cannot have a LoRA in llama.cpp; train without it (a {kind} has {_said(allowed)})."
+        )
+    found = gguf.get_tensor_name_map(ARCHITECTURES[kind], layers).get_name(
+        f"model.layers.{match['n']}.{match['layer']}"
+    )
     if found is None:
         raise AdapterError(f"{module} has no name in llama.cpp's {kind} of {layers} layers.")
     return str(found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from config.settings import Settings
 from proxy.backends import llamacpp_presets as presets
 from proxy.backends.base import Address, Capabilities, Served
 from proxy.backends.openai import OpenAICompatible
-from proxy.errors import BackendBroke, Unsupported
+from proxy.errors import BackendBroke, BackendDown, Unsupported
 from proxy.upstream import message_in
 from proxy.wire import dumps, loads
 from trainer.launch import Launcher, LaunchError
@@ -45,9 +46,9 @@ class LlamaCpp(OpenAICompatible):
         super().__init__(settings.backend)
         self._weights = settings.train.weights or None
         self._launcher = launcher
-        self._files = settings.home / "gguf"
-        self._slots: dict[str, int] = {}  # a plain server's adapters: our name, and its number for the file
-        self._others: list[int] = []  # the numbers of all of them
+        self._files = Path(os.path.abspath(settings.home / "gguf"))
+        self._worn: dict[str, str] = {}  # a plain server's versions, and the file of each
+        self._there: dict[str, tuple[int, float]] = {}  # its LoRA files: number, and scale where a request says none
 
     @property
     def served(self) -> Served:
@@ -60,45 +61,59 @@ class LlamaCpp(OpenAICompatible):
     async def _gguf(self, path: Path) -> Path:
         """The adapter as a GGUF file, made once. Raises BackendBroke."""
         digest = await asyncio.to_thread(_digest, path / "adapter_model.safetensors")
-        out = (self._files / f"{path.name}-{digest}.gguf").absolute()
-        if not out.exists():
+        out = self._files / f"{path.name}-{digest}.gguf"
+        if not await asyncio.to_thread(out.exists):
             try:
-                await self._launcher.gguf(path.absolute(), self._weights, out)
+                await self._launcher.gguf(Path(os.path.abspath(path)), self._weights, out)
             except LaunchError as error:
                 raise BackendBroke(str(error)) from error
         return out
 
     # A plain server: what it was started with, chosen in every request
 
+    async def ready(self) -> None:
+        await super().ready()
+        if self._worn:  # it may have been restarted with others, and serves a number it does not know as the base model
+            await self._look()
+
     async def load(self, name: str, path: Path) -> None:
         file = await self._gguf(path)
-        status, body = await self._call("GET", "/lora-adapters")
-        found = loads(body) if status == 200 else []
-        if not isinstance(found, list):
-            raise BackendBroke(f"The backend at {self._url} answered GET /lora-adapters with no list.")
-        by_path = {str(Path(str(one["path"])).absolute()): int(one["id"]) for one in found}
-        if str(file) not in by_path:
-            # A POST to that route would answer success and ignore the file.
+        await self._look()
+        if str(file) not in self._there:  # a POST to that route would answer success and ignore the file
             raise Unsupported(
-                f"A llama-server that runs takes no new adapter, so {name} waits: restart it with --lora-scaled {file}:0 "
-                f"and `rlproxy promote {name.rpartition('@')[2]}`, or let rlproxy run it (backend.command), or start it "
-                "as a router (--models-preset FILE, and backend.presets = FILE)."
+                f"A llama-server that runs takes no new adapter, so {name} waits: restart it with --lora-scaled "
+                f"{file}:0 and `rlproxy promote {name.rpartition('@')[2]}`, or let rlproxy run it (backend.command), or "
+                "start it as a router (--models-preset FILE, and backend.presets = FILE)."
             )
-        self._others = sorted(by_path.values())
-        self._slots[name] = by_path[str(file)]
+        self._worn[name] = str(file)
 
     async def unload(self, name: str) -> None:
-        self._slots.pop(name, None)  # the file itself stays in the server until that is restarted
+        self._worn.pop(name, None)  # the file itself stays in the server until that is restarted
 
     def address(self, model: str) -> Address:
-        if not self._others:
+        if not self._worn:
             return super().address(model)
-        # Every number is named, for those left out keep the scale that the server has for all. The cache does not know
+        file = self._worn.get(model)
+        if file is not None and file not in self._there:
+            raise BackendDown(
+                f"llama-server was restarted without {model}; restart it with --lora-scaled {file}:0, or `rlproxy rollback`."
+            )
+        # Ours are all named, for one left out keeps the scale that the server has for all. The cache does not know
         # which adapter a prompt was read with, so no request may use it (llama.cpp's issue 26207).
-        chosen = self._slots.get(model)
-        lora = [{"id": number, "scale": 1.0 if number == chosen else 0.0} for number in self._others]
+        lora = [
+            {"id": number, "scale": 1.0 if path == file else 0.0 if self._files in Path(path).parents else scale}
+            for path, (number, scale) in self._there.items()
+        ]
         members = {"model": dumps(self._model), "lora": dumps(lora), "cache_prompt": b"false"}
         return Address(self.url, members)
+
+    async def _look(self) -> None:
+        status, body = await self._call("GET", "/lora-adapters")
+        try:
+            found = loads(body) if status == 200 else []
+            self._there = {str(one["path"]): (int(one["id"]), float(one["scale"])) for one in found}
+        except (ValueError, KeyError, TypeError) as error:
+            raise BackendBroke(f"The backend at {self._url} answered GET /lora-adapters with no list.") from error
 
 
 class LlamaRouter(LlamaCpp):

@@ -91,7 +91,9 @@ class Process:
             async with asyncio.timeout(START_S):
                 while not await self._healthy(http):
                     if self._child.returncode is not None:
-                        raise BackendDown(f"{self._command[0]} ended with status {self._child.returncode}, see {self._log}")
+                        raise BackendDown(
+                            f"{self._command[0]} ended with status {self._child.returncode}, see {self._log}"
+                        )
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise BackendDown(f"{self._command[0]} did not answer within {START_S:.0f} s, see {self._log}") from None

@@ -12,13 +12,14 @@ from safetensors.numpy import load_file, save_file
 from trainer.gguf import ARCHITECTURES, convert, permuted
 from trainer.manifest import AdapterError
 
-HIDDEN, WIDE, HEADS, GROUPS, DEEP = 32, 48, 4, 2, 2
+HIDDEN, HEADS, GROUPS, DEEP = 32, 4, 2, 2
 PLAIN = {
     "self_attn.q_proj": (32, 32), "self_attn.k_proj": (16, 32), "self_attn.v_proj": (16, 32),
     "self_attn.o_proj": (32, 32), "mlp.gate_proj": (48, 32), "mlp.up_proj": (48, 32), "mlp.down_proj": (32, 48),
 }  # fmt: skip
 FUSED = {
-    "self_attn.qkv_proj": (64, 32), "self_attn.o_proj": (32, 32), "mlp.gate_up_proj": (96, 32), "mlp.down_proj": (32, 48)
+    "self_attn.qkv_proj": (64, 32), "self_attn.o_proj": (32, 32),
+    "mlp.gate_up_proj": (96, 32), "mlp.down_proj": (32, 48),
 }  # fmt: skip
 NAMES = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -33,7 +34,8 @@ def make_model(folder, kind, prefix="model."):
     text = {"model_type": kind, "num_attention_heads": HEADS, "num_key_value_heads": GROUPS, "num_hidden_layers": DEEP}
     config = {"model_type": kind, "text_config": text} if kind == "gemma3" else text
     (folder / "config.json").write_text(json.dumps(config))
-    layers = {f"{prefix}layers.{n}.{k}": v for n in range(DEEP) for k, v in (FUSED if kind == "phi3" else PLAIN).items()}
+    each = (FUSED if kind == "phi3" else PLAIN).items()
+    layers = {f"{prefix}layers.{n}.{k}": shape for n in range(DEEP) for k, shape in each}
     layers |= {"model.embed_tokens": (100, HIDDEN), "lm_head": (100, HIDDEN)}
     save_file({f"{k}.weight": np.zeros(v, np.float32) for k, v in layers.items()}, folder / "model.safetensors")
     return layers
