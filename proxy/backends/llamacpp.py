@@ -64,7 +64,7 @@ class LlamaCpp(OpenAICompatible):
         out = self._files / f"{path.name}-{digest}.gguf"
         if not await asyncio.to_thread(out.exists):
             try:
-                await self._launcher.gguf(Path(os.path.abspath(path)), self._weights, out)
+                await self._launcher.gguf(path, self._weights, out)
             except LaunchError as error:
                 raise BackendBroke(str(error)) from error
         return out
@@ -81,9 +81,9 @@ class LlamaCpp(OpenAICompatible):
         await self._look()
         if str(file) not in self._there:  # a POST to that route would answer success and ignore the file
             raise Unsupported(
-                f"A llama-server that runs takes no new adapter, so {name} waits: restart it with --lora-scaled "
-                f"{file}:0 and `rlproxy promote {name.rpartition('@')[2]}`, or let rlproxy run it (backend.command), or "
-                "start it as a router (--models-preset FILE, and backend.presets = FILE)."
+                f"A llama-server that runs takes no new adapter, so {name} waits: restart it with "
+                f"--lora-scaled {file}:0 and `rlproxy promote {name.rpartition('@')[2]}`, or let rlproxy run it "
+                "(backend.command), or start it as a router (--models-preset FILE, and backend.presets = FILE)."
             )
         self._worn[name] = str(file)
 
@@ -96,7 +96,8 @@ class LlamaCpp(OpenAICompatible):
         file = self._worn.get(model)
         if file is not None and file not in self._there:
             raise BackendDown(
-                f"llama-server was restarted without {model}; restart it with --lora-scaled {file}:0, or `rlproxy rollback`."
+                f"llama-server was restarted without {model}; "
+                f"restart it with --lora-scaled {file}:0, or `rlproxy rollback`."
             )
         # Ours are all named, for one left out keeps the scale that the server has for all. The cache does not know
         # which adapter a prompt was read with, so no request may use it (llama.cpp's issue 26207).
