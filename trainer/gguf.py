@@ -146,7 +146,7 @@ def _linear_layers(weights: Path) -> dict[str, tuple[int, int]]:
 
 def _load(path: str) -> dict[str, Any]:
     """Every tensor as float32; numpy itself has no bfloat16."""
-    return {name: _array(name, about) for name, about in deserialize(Path(path).read_bytes())}
+    return {name: _array(name, about) for name, about in deserialize(Path(path).read_bytes())}  # type: ignore[no-untyped-call]
 
 
 def _array(name: str, about: Mapping[str, Any]) -> Array:

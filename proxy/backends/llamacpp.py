@@ -27,6 +27,7 @@ from trainer.launch import Launcher, LaunchError
 
 POLL_S: Final = 0.2
 LOAD_S: Final = 600.0  # a large model from a slow disk
+UNLOAD_S: Final = 60.0
 _VERSION: Final = re.compile(r".+@v\d+")
 
 
@@ -188,9 +189,12 @@ class LlamaRouter(LlamaCpp):
     async def unload(self, name: str) -> None:
         """Cuts what still runs on it: nothing does, as the swap has waited for it."""
         await self._call("POST", "/models/unload", json={"model": name})  # 400, 404: it is not there
-        async with asyncio.timeout(60):
-            while await self._status(name) in ("loaded", "loading"):
-                await asyncio.sleep(POLL_S)
+        try:
+            async with asyncio.timeout(UNLOAD_S):
+                while await self._status(name) in ("loaded", "loading"):
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise BackendBroke(f"The router did not unload {name} within {UNLOAD_S:.0f} s; check its log.") from None
         await self._write(presets.without, name)
         await self._status(name, reload=True)
 

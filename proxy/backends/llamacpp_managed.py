@@ -7,6 +7,7 @@ so no version sees what another one left. Not here: the life of one process (pro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -51,8 +52,11 @@ class LlamaManaged(LlamaCpp):
         return f"{said}; {'; '.join(down)}" if down else said
 
     def address(self, model: str) -> Address:
-        process = self._versions.get(model)
-        return Address(process.url if process else self.url, {"model": dumps(model)})
+        process = self._versions.get(model) or self._base
+        if process is None or not process.up:
+            why = process.why_down if process else "it has not been started"
+            raise BackendDown(f"The llama-server for {model} is not up: {why}.", retry_after=5)
+        return Address(process.url, {"model": dumps(model)})
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         """Raises BackendDown where it does not start."""
@@ -66,8 +70,12 @@ class LlamaManaged(LlamaCpp):
         await asyncio.gather(*(process.stop() for process in running))
 
     async def ready(self) -> None:
-        for process in [*([self._base] if self._base else []), *self._versions.values()]:
-            await process.ready(self._settings.ready_timeout_s)
+        """Which one is asked is not known yet: `address` says it where that one is down."""
+        running = [*([self._base] if self._base else []), *self._versions.values()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.ready_timeout_s):
+                for process in running:
+                    await process.wait()
 
     async def load(self, name: str, path: Path) -> None:
         if name in self._versions:

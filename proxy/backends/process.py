@@ -49,6 +49,7 @@ class Process:
         self._child: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
+        self._hopeless = False
         self.why_down = "it is starting"
         self.url = f"http://127.0.0.1:{self._port}"
 
@@ -72,12 +73,14 @@ class Process:
             await asyncio.wait({self._keeper})
         await self._end()
 
-    async def ready(self, timeout_s: float) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._up.wait()
-        except TimeoutError:
-            raise BackendDown(f"{self._command[0]} is not up: {self.why_down}.", retry_after=5) from None
+    @property
+    def up(self) -> bool:
+        return self._up.is_set()
+
+    async def wait(self) -> None:
+        """Until it answers. One that did not come back at its first restart is not waited for."""
+        while not (self.up or self._hopeless):
+            await asyncio.sleep(POLL_S)
 
     async def _launch(self, http: aiohttp.ClientSession) -> None:
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +100,7 @@ class Process:
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise BackendDown(f"{self._command[0]} did not answer within {START_S:.0f} s, see {self._log}") from None
-        self.why_down = ""
+        self.why_down, self._hopeless = "", False
         self._up.set()
         log.info("backend process up", url=self.url, log=str(self._log))
 
@@ -123,7 +126,7 @@ class Process:
             try:
                 await self._launch(http)
             except (BackendDown, OSError) as error:
-                self.why_down = f"it did not come back ({error})"
+                self.why_down, self._hopeless = f"it did not come back ({error})", True
             else:
                 pause = FIRST_PAUSE_S
 
