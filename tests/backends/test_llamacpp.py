@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import shutil
@@ -81,42 +82,45 @@ def said_by_peft(weights: Path) -> Say:
     return say
 
 
+@contextlib.asynccontextmanager
+async def running(folder: Path, *options: object, port: int = 0) -> AsyncIterator[int]:
+    """llama-server, as a person would start it; its port."""
+    if not port:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+    with (folder / "server.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            SERVER, *map(str, options), "--offline", "--port", str(port), stdout=log, stderr=log
+        )
+    try:
+        async with aiohttp.ClientSession() as http:
+            while not await healthy(http, port):
+                assert process.returncode is None, (folder / "server.log").read_text()[-2000:]
+                await asyncio.sleep(0.1)
+        yield port
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def healthy(http: aiohttp.ClientSession, port: int) -> bool:
+    try:
+        async with http.get(f"http://127.0.0.1:{port}/health") as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
+
+
 @pytest.fixture
 async def router(tmp_path: Path, base_gguf: Path) -> AsyncIterator[tuple[str, Path]]:
-    """As its README says to start it; the proxy is told its address and its preset file."""
+    """The proxy is told its address and its preset file."""
     presets = tmp_path / "presets.ini"
     lines = "\n".join(f"{key} = {value}" for key, value in EXACT.items())
     presets.write_text(f"[*]\n{lines}\n\n[fake]\nmodel = {base_gguf}\n")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    log = (tmp_path / "router.log").open("wb")
-    process = await asyncio.create_subprocess_exec(
-        SERVER,
-        "--models-preset",
-        presets,
-        "--models-max",
-        "3",
-        "--offline",
-        "--port",
-        str(port),
-        stdout=log,
-        stderr=log,
-    )
-    url = f"http://127.0.0.1:{port}"
-    async with aiohttp.ClientSession() as http:
-        while True:
-            try:
-                async with http.get(f"{url}/health") as response:
-                    if response.status == 200:
-                        break
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(0.1)
-    yield url, presets
-    process.terminate()
-    await process.wait()
-    log.close()
+    async with running(tmp_path, "--models-preset", presets, "--models-max", 3) as port:
+        yield f"http://127.0.0.1:{port}", presets
 
 
 async def with_real_versions(proxy: Proxy, adapters: list[Path]) -> None:
@@ -158,6 +162,11 @@ async def streamed(proxy: Proxy, texts: dict[str, str], stop: asyncio.Event) -> 
         assert text == texts[response.headers["x-rl-adapter"]]
         served += 1
     return served
+
+
+def plain(base_gguf: Path) -> list[str]:
+    """Options of a server of one model."""
+    return ["-m", str(base_gguf), "--alias", "fake", *(part for k, v in EXACT.items() for part in (f"--{k}", v))]
 
 
 def start(home: Path, weights: Path, **flags: str) -> Proxy:
@@ -202,8 +211,7 @@ async def test_a_router_wears_the_adapter_as_peft_does_and_swaps_under_load(
 async def test_processes_of_ours_wear_the_adapter_as_peft_does(
     tmp_path: Path, weights: Path, adapters: list[Path], said_by_peft: Say, base_gguf: Path
 ) -> None:
-    options = " ".join(f"--{key} {value}" for key, value in EXACT.items())
-    command = f"{SERVER} -m {base_gguf} --alias fake --offline {options}"
+    command = " ".join([str(SERVER), "--offline", *plain(base_gguf)])
     proxy = start(tmp_path / "home", weights, url="", command=command)
     await proxy.start()
     try:
@@ -215,3 +223,25 @@ async def test_processes_of_ours_wear_the_adapter_as_peft_does(
         assert await same(proxy, "fake", await asyncio.to_thread(said_by_peft, None)) < 1e-3
     finally:
         await proxy.stop()
+
+
+async def test_a_plain_server_switches_between_what_it_was_started_with(
+    tmp_path: Path, weights: Path, adapters: list[Path], said_by_peft: Say, base_gguf: Path
+) -> None:
+    """The same prompt by turns: with its cache, the server would answer for one version with another's."""
+    async with contextlib.AsyncExitStack() as stack:
+        async with running(tmp_path, *plain(base_gguf)) as port:
+            proxy = start(tmp_path / "home", weights, url=f"http://127.0.0.1:{port}")
+            await proxy.start()
+            stack.push_async_callback(proxy.stop)
+            await with_real_versions(proxy, adapters[:1])
+            status, body = await proxy.post("/rl/promote/1")
+            message = body["error"]["message"]
+            assert status == 501 and "restart it with" in message
+        file = message.partition("--lora-scaled ")[2].partition(" and")[0]
+        await stack.enter_async_context(running(tmp_path, *plain(base_gguf), "--lora-scaled", file, port=port))
+        assert (await proxy.post("/rl/promote/1"))[0] == 200
+        expected = {"fake": await asyncio.to_thread(said_by_peft, adapters[0])}
+        expected["fake@base"] = await asyncio.to_thread(said_by_peft, None)
+        for model in ("fake", "fake@base", "fake", "fake@base"):
+            assert await same(proxy, model, expected[model]) < 1e-3
