@@ -73,9 +73,9 @@ class LlamaCpp(OpenAICompatible):
     # A plain server: what it was started with, chosen in every request
 
     async def ready(self) -> None:
+        """Looks each time: it may have been restarted with others, and serves a number it does not know as the base."""
         await super().ready()
-        if self._worn:  # it may have been restarted with others, and serves a number it does not know as the base model
-            await self._look()
+        await self._look()
 
     async def load(self, name: str, path: Path) -> None:
         file = await self._gguf(path)
@@ -92,9 +92,9 @@ class LlamaCpp(OpenAICompatible):
         self._worn.pop(name, None)  # the file itself stays in the server until that is restarted
 
     def address(self, model: str) -> Address:
-        if not self._worn:
-            return super().address(model)
         file = self._worn.get(model)
+        if file is None and not self._there:
+            return super().address(model)
         if file is not None and file not in self._there:
             raise BackendDown(
                 f"llama-server was restarted without {model}; "

@@ -160,10 +160,9 @@ class FakeLlama:
         if len(self.loras) == 1 and "lora" not in body and "--lora" in sys.argv:  # a process of its own
             found = Path(self.loras[0]).name.partition("-")[0]
         prompt = json.dumps(body["messages"])
-        if body.get("cache_prompt", True):
-            if self.cached and self.cached[0] == prompt:
-                return self.cached[1]
-            self.cached = (prompt, found)
+        if body.get("cache_prompt", True) and self.cached and self.cached[0] == prompt:
+            return self.cached[1]
+        self.cached = (prompt, found)  # also of a request that did not look there
         return found
 
     async def _stream(self, request: web.Request, body: dict[str, Any], name: str) -> web.StreamResponse:

@@ -153,6 +153,34 @@ async def test_a_plain_server_says_what_to_restart_and_then_switches(tmp_path: P
     await fake.stop()
 
 
+async def test_a_plain_servers_cache_is_never_read(tmp_path: Path) -> None:
+    """Nor by the base model, when the one version that was asked for by its name is not needed any more."""
+    fake = FakeLlama()
+    await fake.start()
+    proxy = make_proxy(tmp_path / "home", url=fake.url)
+    await proxy.start()
+    await with_versions(proxy, 1)
+    message = (await proxy.post("/rl/promote/1"))[1]["error"]["message"]
+    port = int(fake.url.rpartition(":")[2])
+    await fake.stop()
+    fake.loras = [message.partition("--lora-scaled ")[2].partition(":0")[0]]
+    await fake.start(port)
+    assert await said_by(proxy, "fake@v1") == "lora-0"
+    for _ in range(100):
+        if (await proxy.get("/rl/status"))["loaded"] == [0]:
+            break
+        await asyncio.sleep(0.02)
+    assert await said_by(proxy) == "fake"
+    await fake.stop()
+    fake.loras = []  # and restarted without it
+    await fake.start(port)
+    response = await proxy.chat("who?", model="fake@v1")
+    assert response.status == 501 and "restart it with" in (await response.json())["error"]["message"]
+    assert await said_by(proxy) == "fake"
+    await proxy.stop()
+    await fake.stop()
+
+
 # Run by rlproxy
 
 
