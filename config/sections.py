@@ -61,7 +61,7 @@ class Server(Section):
 
 
 class Backend(Section):
-    kind: Literal["builtin", "vllm", "openai"] = "builtin"
+    kind: Literal["builtin", "vllm", "llamacpp", "openai"] = "builtin"
     """Server that runs the model; "openai" is any OpenAI-compatible one."""
     url: str = ""
     """Its address; empty with the built-in one, which rlproxy starts itself."""
@@ -71,6 +71,10 @@ class Backend(Section):
     """Key that the backend wants from rlproxy."""
     translate: tuple[Literal["completions", "responses", "messages", "ollama", "ollama-generate"], ...] = ()
     """Formats to say as chat completions though the backend has them; "messages" makes vLLM's captures exact."""
+    presets: Annotated[UserPath | None, _unset] = None
+    """File that llama-server's router was started with as --models-preset; rlproxy adds a section a version."""
+    command: str = ""
+    """How to start llama-server, model included and address left out; rlproxy then runs one for each version."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of the built-in backend; 0 chooses by the machine."""
     connect_timeout_s: float = Field(default=5.0, gt=0)

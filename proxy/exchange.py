@@ -183,7 +183,7 @@ class Exchange:
         asking = self._capture is not None
         upstream = await self._send(asking)
         version = self._lease.version
-        if upstream.status == 404 and version:
+        if upstream.status in self._parts.backend.capabilities.lost and version:
             await whole(upstream)
             await self._parts.swap.lost(version)
             upstream = await self._send(asking)
@@ -198,8 +198,9 @@ class Exchange:
         headers.popall("content-encoding", None)  # it was undone when we read the body
         headers["accept-encoding"] = "identity"  # the answer has to be read here
         headers["content-type"] = "application/json"
-        body = await off_loop(self._question.size, self._way.body, self._lease.model, asking=asking)
-        url = parts.backend.url + (self._way.path or upstream_path(self._request))
+        address = parts.backend.address(self._lease.model)
+        body = await off_loop(self._question.size, self._way.body, address.members, asking=asking)
+        url = address.url + (self._way.path or upstream_path(self._request))
         overhead = time.perf_counter() - self._started
         parts.metrics.overhead.observe(overhead)
         self._overhead_ms = overhead * 1000

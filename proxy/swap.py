@@ -20,6 +20,7 @@ from proxy.backends.base import Backend
 from proxy.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
 from proxy.events import Events
 from proxy.lifecycle import Tasks
+from proxy.wire import loads
 from store.errors import StoreError
 from store.records import BASE, Adapter, Pointer
 from store.store import Store
@@ -27,6 +28,7 @@ from trainer.launch import AdapterError, verify_adapter
 
 log = structlog.get_logger()
 
+ROOM_S = 120.0  # that a swap waits for the last requests of a version whose place it needs
 WARM_UP_S = 120.0  # a first request on a cold adapter may compile kernels
 
 
@@ -210,8 +212,38 @@ class Swap:
             return
         adapter = await self._adapter(version)
         await asyncio.to_thread(verify_adapter, Path(adapter.path))
+        await self._make_room()
         await self._backend.load(self.name(version), Path(adapter.path))
         self._loaded.add(version)
+
+    async def _make_room(self) -> None:
+        """Where the backend holds only so many models, the least needed one goes when its last request has ended.
+
+        Needs the lock. Left to itself a full server drops any of them, in the middle of an answer.
+        """
+        places = self._backend.places
+        if places is None or len(self._loaded) < places:
+            return
+        spare = self._loaded - {BASE, self.live}
+        if not spare:
+            raise Unsupported(f"The backend holds {places} models at once and a swap needs 3; raise that number there.")
+        version = min(spare, key=lambda v: (v in self._kept(), self._in_use[v]))
+        try:
+            async with asyncio.timeout(ROOM_S):
+                while self._in_use[version]:
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            message = f"The backend holds {places} models at once, and {self._label(version)} is still in use."
+            raise BackendDown(message, retry_after=30) from None
+        await self._unload(version)
+
+    async def _unload(self, version: int) -> None:
+        self._loaded.discard(version)  # first, so that a request from now on loads it anew
+        try:
+            await self._backend.unload(self.name(version))
+        except ProxyError:
+            self._loaded.add(version)
+            raise
 
     async def _adapter(self, version: int) -> Adapter:
         adapter = await self._store.adapter(version)
@@ -222,12 +254,12 @@ class Swap:
     async def _warm(self, version: int) -> None:
         """One short request: a version that cannot answer fails here, not at the first person to ask."""
         body: dict[str, Any] = {
-            "model": self.name(version),
             "messages": [{"role": "user", "content": "Hello"}],
             "max_tokens": 1,
         }
+        url, members = self._backend.address(self.name(version))
+        body |= {key: loads(value) for key, value in members.items()}
         timeout = aiohttp.ClientTimeout(total=WARM_UP_S)
-        url = self._backend.url
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as http,
@@ -245,9 +277,7 @@ class Swap:
             for version in self._loaded - self._kept():
                 if self._in_use[version]:
                     continue
-                self._loaded.discard(version)  # first, so that a request from now on loads it anew
                 try:
-                    await self._backend.unload(self.name(version))
+                    await self._unload(version)
                 except ProxyError as error:  # it costs memory, not answers; the next release tries again
-                    self._loaded.add(version)
                     log.warning("unload failed", version=version, error=str(error))

@@ -44,8 +44,8 @@ class Way(ABC):
     asks: Mapping[str, bytes]
 
     @abstractmethod
-    def body(self, model: str, *, asking: bool) -> bytes:
-        """What to send for the model name `model`; with `asking`, our own wishes beside the client's."""
+    def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
+        """What to send, with the members `named` that name the model; with `asking`, our own wishes, too."""
 
     @abstractmethod
     def event(self, event: Event) -> bytes:
@@ -77,9 +77,9 @@ class Native(Way):
         self._dialect, self._question, self._rules = dialect, question, rules
         self._last: bytes | None = None  # the data of the newest event
 
-    def body(self, model: str, *, asking: bool) -> bytes:
+    def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
         asks = self.asks if asking else {}
-        return rewrite(self._question.raw, {}, {**self._question.add, **asks, "model": dumps(model)})
+        return rewrite(self._question.raw, {}, {**self._question.add, **asks, **named})
 
     def event(self, event: Event) -> bytes:
         data = event.data
@@ -115,8 +115,8 @@ class Translated(Way):
         self._dialect = dialect
         self._say: Renderer = dialect.renderer(id=id, asked=replace(question.asked, model=model), created=created)
 
-    def body(self, model: str, *, asking: bool) -> bytes:
-        return rewrite(self._chat, {}, {**(self.asks if asking else {}), "model": dumps(model)})
+    def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
+        return rewrite(self._chat, {}, {**(self.asks if asking else {}), **named})
 
     def event(self, event: Event) -> bytes:
         data = event.data

@@ -84,6 +84,9 @@ class Launcher(Protocol):
     async def start(self, run_folder: Path, *, threads: int, nice: int) -> Job:
         """`threads` 0 chooses by the machine. Raises LaunchError."""
 
+    async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
+        """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
+
     async def start_server(
         self,
         weights: str | None,
@@ -127,6 +130,23 @@ class LocalLauncher:
         with contextlib.suppress(OSError):  # gone already, or not ours to slow down
             os.setpriority(os.PRIO_PROCESS, process.pid, nice)  # before it has a second thread, which would inherit
         return LocalJob(process)
+
+    async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
+        named = ["--weights", weights] if weights else []
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "trainer.gguf", str(adapter), str(out), *named,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            env=child_environment(1), start_new_session=True,
+        )  # fmt: skip
+        try:
+            _, said = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        if process.returncode:
+            lines = said.decode("utf-8", "replace").strip().splitlines()
+            why = lines[-1] if lines else f"status {process.returncode}"
+            raise LaunchError(f"The adapter {adapter} was not converted to GGUF: {why}")
 
     async def start_server(
         self,

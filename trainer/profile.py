@@ -99,15 +99,17 @@ def billions(count: int) -> str:
 # --- counting -----------------------------------------------------------------------------------------------------
 
 
-def _headers(weights: Path) -> dict[str, tuple[str, int]]:
-    """The tensors of the model's own files: some folders hold the same weights twice, under other names."""
+def weight_files(weights: Path) -> list[Path]:
+    """The model's own files: some folders hold the same weights twice, under other names."""
     index = weights / "model.safetensors.index.json"
     if index.is_file():
-        files = sorted({weights / name for name in json.loads(index.read_bytes())["weight_map"].values()})
-    else:
-        files = sorted(weights.glob("model*.safetensors")) or sorted(weights.glob("*.safetensors"))
+        return sorted({weights / name for name in json.loads(index.read_bytes())["weight_map"].values()})
+    return sorted(weights.glob("model*.safetensors")) or sorted(weights.glob("*.safetensors"))
+
+
+def _headers(weights: Path) -> dict[str, tuple[str, int]]:
     found: dict[str, tuple[str, int]] = {}
-    for path in files:
+    for path in weight_files(weights):
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(length))

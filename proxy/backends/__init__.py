@@ -5,6 +5,8 @@ from __future__ import annotations
 from config.settings import Settings
 from proxy.backends.base import Backend, Capabilities
 from proxy.backends.builtin import Builtin
+from proxy.backends.llamacpp import LlamaCpp, LlamaRouter
+from proxy.backends.llamacpp_managed import LlamaManaged
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from proxy.errors import BadRequest
@@ -16,8 +18,12 @@ def make_backend(settings: Settings, launcher: Launcher) -> Backend:
     chosen = settings.backend
     if chosen.kind == "builtin":
         return Builtin(settings, launcher)
+    if chosen.kind == "llamacpp" and chosen.command:
+        return LlamaManaged(settings, launcher)
     if not chosen.url:
         raise BadRequest(f"The backend `{chosen.kind}` needs an address: --backend-url http://127.0.0.1:8000")
+    if chosen.kind == "llamacpp":
+        return (LlamaRouter if chosen.presets else LlamaCpp)(settings, launcher)
     kinds: dict[str, type[VLLM | OpenAICompatible]] = {"vllm": VLLM, "openai": OpenAICompatible}
     return kinds[chosen.kind](chosen)
 

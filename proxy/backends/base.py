@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import aiohttp
 
@@ -23,6 +23,7 @@ class Capabilities:
     asks: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     dialects: frozenset[str] = frozenset({"chat"})  # wire formats it is known to have
     tries: bool = False  # whether others are worth asking for once
+    lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,13 @@ class Served:
 
     model: str
     sampling: Mapping[str, float]  # in force where the client sets nothing
+
+
+class Address(NamedTuple):
+    """Where a request for one model goes."""
+
+    url: str  # without `/v1`
+    members: Mapping[str, bytes]  # of the request's body, as JSON: they name the model there
 
 
 class Backend(Protocol):
@@ -49,6 +57,10 @@ class Backend(Protocol):
         """Where training finds the same weights, if the server told."""
 
     @property
+    def places(self) -> int | None:
+        """How many models it holds at once, the base among them; None: as many as there is memory for."""
+
+    @property
     def state(self) -> str:
         """One line for `status`."""
 
@@ -59,6 +71,9 @@ class Backend(Protocol):
 
     async def ready(self) -> None:
         """Return when it can be asked, wait a while for one that is starting; raises BackendDown."""
+
+    def address(self, model: str) -> Address:
+        """For the model itself and every name that was loaded. Raises BackendDown."""
 
     def headers(self) -> Mapping[str, str]:
         """What authenticates rlproxy to the server; empty = the client's own pass through."""

@@ -13,9 +13,9 @@ from typing import Any
 import aiohttp
 
 from config.sections import Backend as BackendSection
-from proxy.backends.base import Capabilities, Served
+from proxy.backends.base import Address, Capabilities, Served
 from proxy.errors import BackendBroke, BackendDown, Unsupported
-from proxy.wire import loads
+from proxy.wire import dumps, loads
 
 
 class OpenAICompatible:
@@ -48,8 +48,15 @@ class OpenAICompatible:
         return None
 
     @property
+    def places(self) -> int | None:
+        return None
+
+    @property
     def state(self) -> str:
         return f"{self.kind} at {self._url}"
+
+    def address(self, model: str) -> Address:
+        return Address(self.url, {"model": dumps(model)})
 
     def headers(self) -> Mapping[str, str]:
         key = self._settings.api_key

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from trainer.launch import LaunchError
+
 
 class FakeJob:
     def __init__(self, folder: Path, launcher: FakeLauncher) -> None:
@@ -62,6 +64,12 @@ class FakeLauncher:
     async def start(self, run_folder: Path, *, threads: int, nice: int) -> FakeJob:
         self.started.append(run_folder)
         return FakeJob(run_folder, self)
+
+    async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
+        if self.lacks:
+            raise LaunchError(self.lacks)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(b"GGUF")
 
 
 def write_result(folder: Path, status: str, more: dict[str, Any]) -> None:

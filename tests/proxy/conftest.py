@@ -12,6 +12,7 @@ from aiohttp import web
 
 from config.settings import load
 from proxy.app import make_app
+from proxy.backends import make_backend
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from store.store import Store
@@ -26,14 +27,15 @@ class Proxy:
         self.home = home
         self.backend = backend
         self.launcher = launcher
-        self.kind: type[OpenAICompatible] = VLLM
+        self.kind: type[OpenAICompatible] | None = VLLM  # None: as the settings say
         self.flags: dict[str, Any] = {"home": home, "backend.kind": "vllm", "backend.url": backend.url}
         self.flags |= {"train.weights": "/nowhere", "train.start_at": 4, "train.min_free_memory_gb": 0}
 
     async def start(self, **flags: Any) -> None:
         settings = load({**self.flags, **{k.replace("__", "."): v for k, v in flags.items()}}, environ={}).settings
         self.store = await Store.open(settings.home)
-        self.app = app = make_app(settings, self.store, self.kind(settings.backend), self.launcher)
+        backend = self.kind(settings.backend) if self.kind else make_backend(settings, self.launcher)
+        self.app = app = make_app(settings, self.store, backend, self.launcher)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)

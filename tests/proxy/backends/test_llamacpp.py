@@ -1,0 +1,231 @@
+"""llama.cpp behind a whole proxy, with a fake llama-server: as a router, run by rlproxy, and plain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from proxy.backends import llamacpp_managed
+from tests.fakes.backend import FakeBackend
+from tests.fakes.launcher import FakeLauncher
+from tests.fakes.llamacpp import FakeLlama
+from tests.proxy.conftest import Proxy
+from tests.proxy.test_swap import publish
+
+PRESETS = "[*]\nctx-size = 512\n\n[fake]\nmodel = /m/fake.gguf\n"
+
+
+def make_proxy(home: Path, **flags: str) -> Proxy:
+    proxy = Proxy(home, FakeBackend(), FakeLauncher())
+    proxy.kind = None
+    proxy.flags |= {"backend.kind": "llamacpp", **{f"backend.{key}": value for key, value in flags.items()}}
+    return proxy
+
+
+async def with_versions(proxy: Proxy, *versions: int) -> None:
+    """None of them live."""
+    await proxy.post("/rl/pause")
+    for version in versions:
+        await (await proxy.chat(f"q{version}")).read()
+        await proxy.rate(completion_id="last", rating="good")
+        await publish(proxy, version)
+
+
+async def said_by(proxy: Proxy, model: str = "fake") -> str:
+    """Who answered, by its own word."""
+    return (await proxy.say("who?", model=model)).split()[0]
+
+
+@pytest.fixture
+async def router(tmp_path: Path) -> AsyncIterator[FakeLlama]:
+    presets = tmp_path / "presets.ini"
+    presets.write_text(PRESETS)
+    fake = FakeLlama(presets)
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def routed(tmp_path: Path, router: FakeLlama) -> AsyncIterator[Proxy]:
+    proxy = make_proxy(tmp_path / "home", url=router.url, presets=str(router.presets))
+    await proxy.start()
+    await with_versions(proxy, 1, 2, 3)
+    yield proxy
+    await proxy.stop()
+
+
+async def test_a_router_swaps_and_rolls_back(routed: Proxy, router: FakeLlama) -> None:
+    assert await said_by(routed) == "fake"
+    for version in (1, 2, 3):
+        assert (await routed.post(f"/rl/promote/{version}"))[0] == 200
+        assert await said_by(routed) == f"fake@v{version}"
+    assert set(router.loaded) == {"fake", "fake@v2", "fake@v3"}  # two versions stay warm
+    assert router.presets is not None and "@v1" not in router.presets.read_text()
+    await routed.post("/rl/rollback")
+    assert await said_by(routed) == "fake@v2" and await said_by(routed, "fake@base") == "fake"
+
+
+async def test_swaps_on_a_full_router_break_no_stream(routed: Proxy, router: FakeLlama) -> None:
+    router.pause_s = 0.02
+    stop, replies = asyncio.Event(), 0
+
+    async def client() -> None:
+        nonlocal replies
+        while not stop.is_set():
+            response = await routed.chat("x", stream=True)
+            body = (await response.read()).decode()
+            label = response.headers["x-rl-adapter"]
+            name = "fake" if label == "base" else f"fake@{label}"
+            assert response.status == 200 and "error" not in body and body.endswith("data: [DONE]\n\n"), body
+            assert body.count(f'"content": "{name} "') == 6, f"{label} answered {body}"
+            replies += 1
+
+    clients = [asyncio.create_task(client()) for _ in range(4)]
+    for version in (1, 2, 3, 1, 2):
+        assert (await routed.post(f"/rl/promote/{version}"))[0] == 200
+    stop.set()
+    await asyncio.gather(*clients)
+    assert replies > 5 and router.cut == []
+
+
+async def test_a_version_the_router_cannot_load_leaves_no_trace(routed: Proxy, router: FakeLlama) -> None:
+    router.refuse.add("fake@v1")
+    status, body = await routed.post("/rl/promote/1")
+    assert status == 502 and "did not load fake@v1" in body["error"]["message"]
+    assert await said_by(routed) == "fake"
+    assert router.presets is not None and router.presets.read_text() == PRESETS
+
+
+async def test_a_router_that_lost_its_sections_gets_them_back(routed: Proxy, router: FakeLlama) -> None:
+    await routed.post("/rl/promote/1")
+    assert router.presets is not None
+    router.presets.write_text(PRESETS)
+    router.loaded.clear()
+    router._read()
+    assert await said_by(routed) == "fake@v1"
+
+
+async def test_a_router_with_too_few_places_is_said(routed: Proxy, router: FakeLlama) -> None:
+    await routed.stop()
+    router.places = 1
+    await routed.start()
+    status, body = await routed.post("/rl/promote/1")
+    assert status == 501 and "1 models at once" in body["error"]["message"]
+    assert await said_by(routed) == "fake"
+
+
+async def test_a_conversion_that_fails_changes_nothing(routed: Proxy) -> None:
+    routed.launcher.lacks = "lm_head cannot have a LoRA in llama.cpp"
+    status, body = await routed.post("/rl/promote/1")
+    assert status == 502 and "lm_head" in body["error"]["message"] and await said_by(routed) == "fake"
+
+
+# A plain server
+
+
+async def test_a_plain_server_says_what_to_restart_and_then_switches(tmp_path: Path) -> None:
+    fake = FakeLlama()
+    await fake.start()
+    proxy = make_proxy(tmp_path / "home", url=fake.url)
+    await proxy.start()
+    await with_versions(proxy, 1)
+    status, body = await proxy.post("/rl/promote/1")
+    message = body["error"]["message"]
+    assert status == 501 and "restart it with --lora-scaled" in message
+    assert await said_by(proxy) == "fake"
+    port = int(fake.url.rpartition(":")[2])
+    await fake.stop()
+    fake.loras = ["/other.gguf", message.partition("--lora-scaled ")[2].partition(":0")[0]]
+    await fake.start(port)
+    assert (await proxy.post("/rl/promote/1"))[0] == 200
+    # The same prompt by turns: a cache shared between scales would answer with what it was first read with.
+    assert [await said_by(proxy, m) for m in ("fake", "fake@base", "fake")] == ["lora-1", "fake", "lora-1"]
+    assert fake.requests[-1]["lora"] == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 1.0}]
+    await proxy.stop()
+    await fake.stop()
+
+
+async def test_a_plain_servers_cache_is_never_read(tmp_path: Path) -> None:
+    """Nor by the base model, when the one version that was asked for by its name is not needed any more."""
+    fake = FakeLlama()
+    await fake.start()
+    proxy = make_proxy(tmp_path / "home", url=fake.url)
+    await proxy.start()
+    await with_versions(proxy, 1)
+    message = (await proxy.post("/rl/promote/1"))[1]["error"]["message"]
+    port = int(fake.url.rpartition(":")[2])
+    await fake.stop()
+    fake.loras = [message.partition("--lora-scaled ")[2].partition(":0")[0]]
+    await fake.start(port)
+    assert await said_by(proxy, "fake@v1") == "lora-0"
+    for _ in range(100):
+        if (await proxy.get("/rl/status"))["loaded"] == [0]:
+            break
+        await asyncio.sleep(0.02)
+    assert await said_by(proxy) == "fake"
+    await fake.stop()
+    fake.loras = []  # and restarted without it
+    await fake.start(port)
+    response = await proxy.chat("who?", model="fake@v1")
+    assert response.status == 501 and "restart it with" in (await response.json())["error"]["message"]
+    assert await said_by(proxy) == "fake"
+    await proxy.stop()
+    await fake.stop()
+
+
+# Run by rlproxy
+
+
+@pytest.fixture
+async def managed(tmp_path: Path) -> AsyncIterator[Proxy]:
+    command = f"{sys.executable} -m tests.fakes.llamacpp -m {tmp_path}/fake.gguf"
+    proxy = make_proxy(tmp_path / "home", url="", command=command)
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+def servers() -> list[int]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            line = child.cmdline()
+        except psutil.Error:
+            continue
+        if "tests.fakes.llamacpp" in line and line[0] != "sh":
+            found.append(child.pid)
+    return found
+
+
+async def test_a_process_for_each_version(managed: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await with_versions(managed, 1, 2)
+    assert await said_by(managed) == "fake" and len(servers()) == 1
+    assert (await managed.post("/rl/promote/1"))[0] == 200
+    assert await said_by(managed) == "v0001" and await said_by(managed, "fake@base") == "fake"
+    (tmp_path / "fake.gguf.broken").touch()
+    status, body = await managed.post("/rl/promote/2")
+    assert status == 502 and "did not start with fake@v2" in body["error"]["message"] and len(servers()) == 2
+    monkeypatch.setattr(llamacpp_managed, "SPARE_GB", 1e6)
+    status, body = await managed.post("/rl/promote/2")
+    assert status == 502 and "GB are free" in body["error"]["message"] and await said_by(managed) == "v0001"
+
+
+async def test_a_process_that_dies_comes_back_and_none_outlives_us(managed: Proxy) -> None:
+    (pid,) = servers()
+    os.kill(pid, signal.SIGKILL)
+    for _ in range(600):
+        if servers() not in ([pid], []):
+            break
+        await asyncio.sleep(0.1)
+    assert await said_by(managed) == "fake"
+    await managed.stop()
+    assert servers() == []
+    await managed.start()
