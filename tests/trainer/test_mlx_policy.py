@@ -292,7 +292,7 @@ def test_an_adapter_of_torch_goes_on_training(llama, tmp_path):
     bare = mlx_policy(llama).log_probs(packed).plain
     other = mlx_policy(llama, parent=tmp_path / "v0001", rank=8)
     np.testing.assert_allclose(other.log_probs(packed).plain, one.log_probs(packed).plain, atol=1e-4)
-    assert [choice[:2] for choice in other.choices[:2]] == [("rank", 4), ("start", "v0001")]
+    assert {("rank", 4), ("start", "v0001")} <= {choice[:2] for choice in other.choices}
     with other.wearing(None):
         np.testing.assert_allclose(other.log_probs(packed).plain, bare, atol=1e-6)
     before = other.log_probs(packed).plain
