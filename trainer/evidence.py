@@ -1,7 +1,7 @@
 """Do a run's ratings tell its replies apart, or could they as well have been drawn at random?
 
 Owns a permutation test on what anybody can see of a reply: its length, whether it ended by itself, its lay-out, its
-words, how it begins. No model takes part. Not here: what follows from it (lessons), the checks on a candidate (gate).
+words, how it begins. No model takes part. Not here: what follows from it (ratings), the checks on a candidate (gate).
 """
 
 from __future__ import annotations
