@@ -18,8 +18,6 @@ GROWING = re.compile(
     r"SCAN (completions|messages|ratings|links|reactions|webhook_events|run_samples|blobs|message_blobs"
     r"|b|c|m|r|s|child)\b"
 )
-    r"SCAN (completions|messages|ratings|links|reactions|webhook_events|run_samples|blobs|message_blobs|b|c|m|r|s|child)\b"
-)
 
 
 async def call_everything(store: Store) -> None:
