@@ -15,7 +15,7 @@ from proxy.events import Events
 from proxy.metrics import Metrics
 from proxy.wire import loads
 from store.errors import StoreError, UnknownCompletion, UnknownRating
-from store.records import NewRating, Rating, Scale
+from store.records import NewRating, NewReaction, Rating, Reacted, Scale
 from store.store import Store
 
 OWNER: Final = "owner"  # the rater where nobody says who speaks: one person, one machine
@@ -94,6 +94,22 @@ class Feedback:
             raise StorageFailed(f"The rating was not retracted: {error}") from error
         self._events.emit("retracted", id=rating.id, completion=rating.completion_id)
         return rating
+
+    async def react(self, new: NewReaction) -> Reacted:
+        """A reaction on a chat platform, and the rating that follows from it. Raises NotFound, StorageFailed."""
+        try:
+            reacted = await self._store.react(new)
+        except UnknownCompletion:
+            raise NotFound(f"There is no completion {new.completion_id}.", param="completion_id") from None
+        except StoreError as error:
+            raise StorageFailed(f"The reaction was not stored: {error}") from error
+        rating = reacted.rating
+        if rating is not None and reacted.result == "rated":
+            self._metrics.ratings.labels(new.platform).inc()
+            self._events.emit("rating", id=rating.id, completion=rating.completion_id, value=rating.value)
+        elif rating is not None and reacted.result == "retracted":
+            self._events.emit("retracted", id=rating.id, completion=rating.completion_id)
+        return reacted
 
     # /v1/feedback
 

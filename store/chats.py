@@ -65,6 +65,15 @@ def _link(row: sqlite3.Row | None) -> Link | None:
 # What was said lately
 
 
+class Whose(NamedTuple):
+    user: str | None
+
+
+async def whose(reader: Reader, completion_id: str) -> Whose | None:
+    row = await reader.row("SELECT c.user FROM completions c WHERE c.id = ?", (completion_id,))
+    return None if row is None else Whose(row["user"])
+
+
 class Said(NamedTuple):
     """A recent answer that a person may have seen."""
 

@@ -205,6 +205,10 @@ class Store:
         """The newest message in that channel, of those for this person if it is known whom they are for."""
         return await chats.newest_link(self._reader, platform, channel, person)
 
+    async def whose(self, completion_id: str) -> chats.Whose | None:
+        """Whose completion this is; None where there is none of that id."""
+        return await chats.whose(self._reader, completion_id)
+
     async def said(self, sessions: Sequence[str], limit: int) -> list[chats.Said]:
         """The newest answers in these sessions, without any in all; newest first."""
         return await chats.said(self._reader, sessions, limit)

@@ -31,6 +31,7 @@ async def call_everything(store: Store) -> None:
     await store.linked("slack", "c", "1")
     await store.newest_link("slack", "c", "U1")
     await store.said([], 50)
+    await store.whose("a")
     await store.said(["s", "t"], 50)
     for at, value in enumerate((1.0, -1.0, None)):
         await store.react(NewReaction("b", "me", "slack", f"E{at}", "c 1", "" if at == 2 else "x", value, float(at)))
