@@ -86,7 +86,7 @@ def check_time(given: str, now: float) -> None:
 
 def same(given: str, wanted: str) -> bool:
     """In constant time, whatever a header holds."""
-    return hmac.compare_digest(given.encode(errors="surrogateescape"), wanted.encode())
+    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 
 def json_object(body: bytes) -> dict[str, Any]:

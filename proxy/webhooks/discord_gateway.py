@@ -58,11 +58,12 @@ class Gateway:
         self._seq: int | None = None
         self._acked = True
         self._ready = False
+        self._left = False  # we closed it: what Discord answers to that says nothing of the session
 
     async def run(self) -> None:
         pause = FIRST_PAUSE_S
         while True:
-            self._ready = False
+            self._ready = self._left = False
             try:
                 await self._connection()
             except Refused as error:
@@ -78,7 +79,11 @@ class Gateway:
         url = (self._resume_url if self._session else None) or await self._address()
         async with self._http.ws_connect(url.rstrip("/") + QUERY, max_msg_size=16 << 20) as ws:
             async with asyncio.timeout(HELLO_S):
-                hello = orjson.loads(await ws.receive_str())
+                first = await ws.receive()
+            if first.type is not aiohttp.WSMsgType.TEXT:
+                self._closed(ws.close_code)
+                return
+            hello = orjson.loads(first.data)
             every = inside(hello, "d", "heartbeat_interval")
             if not isinstance(every, int) or inside(hello, "op") != HELLO:
                 raise ValueError("Discord did not say hello")
@@ -121,7 +126,7 @@ class Gateway:
         while True:
             if not self._acked:
                 log.warning("Discord does not answer; connecting again")
-                await ws.close(code=4000)  # not 1000, which would end the session
+                await self._leave(ws)
                 return
             self._acked = False
             await self._send(ws, HEARTBEAT, self._seq)
@@ -144,7 +149,7 @@ class Gateway:
             elif op in (RECONNECT, INVALID_SESSION):
                 if op == INVALID_SESSION and data is not True:
                     self._forget()
-                await ws.close(code=4000)
+                await self._leave(ws)
 
     async def _dispatched(self, kind: Any, data: Any) -> None:
         if kind in ("READY", "RESUMED"):
@@ -156,7 +161,13 @@ class Gateway:
         elif (event := reaction(str(kind), data, f"{self._session}.{self._seq}", time.time())) is not None:
             self._listener(event)
 
+    async def _leave(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+        self._left = True
+        await ws.close(code=4000)  # not 1000, which would end the session
+
     def _closed(self, code: int | None) -> None:
+        if self._left:
+            return
         if code in FATAL:
             raise Refused(FATAL[code])
         if code in NO_RESUME:

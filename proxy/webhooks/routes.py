@@ -1,4 +1,4 @@
-"""The routes `/rl/webhooks/…` and `POST /rl/links`.
+"""The routes `/rl/webhooks/…`.
 
 Owns HTTP around the platforms: the raw body, which of them are configured, and an answer in time. What is not stored
 within two seconds is answered 503 and goes on: the platform sends the event again and finds it done, never half done.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import aiohttp
 import structlog
@@ -18,7 +18,7 @@ from aiohttp import web
 from config import webhooks as config
 from config.webhooks import PLATFORMS, secret
 from proxy.chat_command import ChatCommands
-from proxy.errors import BackendDown, BadRequest, NotFound, ProxyError, TooLarge
+from proxy.errors import BackendDown, NotFound, ProxyError, TooLarge
 from proxy.feedback import Feedback
 from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
@@ -27,20 +27,18 @@ from proxy.webhooks.base import Done, Event, Platform
 from proxy.webhooks.discord import Discord
 from proxy.webhooks.discord_gateway import Gateway
 from proxy.webhooks.dispatch import Dispatch
+from proxy.webhooks.links import Links
 from proxy.webhooks.signed import Signed
 from proxy.webhooks.slack import Slack
 from proxy.webhooks.telegram import Telegram
 from proxy.webhooks.whatsapp import WhatsApp
-from proxy.wire import loads
-from store.errors import StoreError, UnknownCompletion
-from store.records import Link
+from store.errors import StoreError
 from store.store import Store
 
 log = structlog.get_logger()
 
 BUDGET_S: Final = 2.0  # Slack and Discord wait three seconds
 MAX_BODY: Final = 1 << 20  # it is read before anybody has proved anything; the largest batches are half of that
-LINK_WAIT_S: Final = 1.0  # for a completion that is being stored while its message is posted
 ASKS: Final = {
     "slack": "signing_secret", "telegram": "secret_token", "discord": "public_key", "whatsapp": "app_secret",
     "signed": "secret", "openclaw": "secret",
@@ -75,7 +73,7 @@ class Webhooks:
         return [
             *(web.post(f"/rl/webhooks/{name}", self._handler(name)) for name in PLATFORMS),
             web.get("/rl/webhooks/whatsapp", self._subscribe),
-            web.post("/rl/links", self.link),
+            web.post("/rl/links", Links(self._store).post),
         ]
 
     def start(self, http: aiohttp.ClientSession) -> None:
@@ -145,33 +143,6 @@ class Webhooks:
             except (ProxyError, StoreError) as error:
                 log.error("a reaction on Discord was not stored", error=str(error), message=event.message_id)
 
-    # Links
-
-    async def link(self, request: web.Request) -> web.Response:
-        """`POST /rl/links`: this message shows that completion. Asked again, it shows the new one."""
-        try:
-            body = loads(await request.read())
-        except ValueError as error:
-            raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        if not isinstance(body, dict):
-            raise BadRequest("The body must be a JSON object.")
-        needed = ("platform", "channel", "message_id", "completion_id")
-        person = _name(body, "person") if body.get("person") else None
-        new = Link(*[_name(body, key) for key in needed], person)
-        until = asyncio.get_running_loop().time() + LINK_WAIT_S
-        while True:
-            try:
-                await self._store.link(new)
-            except UnknownCompletion:
-                if asyncio.get_running_loop().time() < until:
-                    await asyncio.sleep(0.05)
-                    continue
-                raise NotFound(
-                    f"There is no completion {new.completion_id}; nothing was linked.", param="completion_id"
-                ) from None
-            said = {key: getattr(new, key) for key in (*needed, "person")}
-            return web.json_response(said, status=201)
-
 
 def _platforms(settings: config.Webhooks) -> dict[str, Platform]:
     """Those that are configured."""
@@ -204,12 +175,3 @@ async def _body(request: web.Request) -> bytes:
         if size > MAX_BODY:
             raise TooLarge(f"The body of a webhook is at most {MAX_BODY} bytes.")
     return b"".join(pieces)
-
-
-def _name(body: Mapping[str, Any], key: str) -> str:
-    value = body.get(key)
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)  # Telegram's ids are numbers
-    if not isinstance(value, str) or not 0 < len(value) <= 500:
-        raise BadRequest(f"`{key}` must be text of 1 to 500 characters.", param=key)
-    return value

@@ -49,7 +49,7 @@ class Signed(Platform):
     def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
         id, time = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
         check_time(time, now)
-        content = f"{id}.{time}.".encode(errors="surrogateescape") + body
+        content = f"{id}.{time}.".encode(errors="replace") + body
         wanted = "v1," + base64.b64encode(hmac.new(self._key, content, hashlib.sha256).digest()).decode()
         # Each is compared, whatever the others were: a sender that changes its secret signs with both.
         right = [same(one, wanted) for one in headers.get("webhook-signature", "").split(" ")]
