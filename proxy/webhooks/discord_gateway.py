@@ -19,7 +19,7 @@ import aiohttp
 import orjson
 import structlog
 
-from proxy.webhooks.base import Event, inside, name_at
+from proxy.webhooks.base import Event, What, inside, name_at
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ FATAL: Final = {
     4014: "an intent was not granted; see the Bot page of the application",
 }
 NO_RESUME: Final = (1000, 1001, 4007, 4009)  # after these a session is over
-_WHAT: Final = {"MESSAGE_REACTION_ADD": "reaction", "MESSAGE_REACTION_REMOVE": "retraction"}
+_WHAT: Final[dict[str, What]] = {"MESSAGE_REACTION_ADD": "reaction", "MESSAGE_REACTION_REMOVE": "retraction"}
 
 Listener = Callable[[Event], object]
 
@@ -188,4 +188,4 @@ def reaction(kind: str, data: Any, event_id: str, now: float) -> Event | None:
     if kind not in _WHAT or not (person and channel and message and emoji):
         return None
     slot = name_at(data, "emoji", "id") or emoji
-    return Event("discord", event_id, person, channel, message, _WHAT[kind], emoji, now, slot=slot)  # type: ignore[arg-type]
+    return Event("discord", event_id, person, channel, message, _WHAT[kind], emoji, now, slot=slot)

@@ -56,27 +56,26 @@ class Dispatch:
     # Reactions
 
     async def _reaction(self, section: Platform, event: Event) -> Done:
-        meant = self._meaning.of(event.text) if event.what == "reaction" else None
-        if event.what == "reaction" and meant is None and event.slot:
+        meant = self._meaning.of(event.text)
+        if meant is None and event.slot:
             return Done(event, "ignored", 200, "that reaction has no meaning here; webhooks.good, bad and stars set it")
         try:
             about = await self._about(section, event)
+            reacted = await self._feedback.react(
+                NewReaction(
+                    completion_id=about.completion_id,
+                    rater=about.rater,
+                    platform=event.platform,
+                    event_id=event.event_id,
+                    message=f"{event.channel} {event.message_id}",
+                    emoji=event.slot,
+                    value=meant[0] if meant and event.what == "reaction" else None,
+                    at=event.at,
+                    scale=meant[1] if meant else "thumb",
+                )
+            )
         except ProxyError as error:
             return _refused(event, error)
-        value, scale = meant or (None, "thumb")
-        reacted = await self._feedback.react(
-            NewReaction(
-                completion_id=about.completion_id,
-                rater=about.rater,
-                platform=event.platform,
-                event_id=event.event_id,
-                message=f"{event.channel} {event.message_id}",
-                emoji=event.slot,
-                value=value,
-                at=event.at,
-                scale=scale,
-            )
-        )
         rating = None if reacted.rating is None else reacted.rating.id
         return Done(event, reacted.result, 201 if reacted.result == "rated" else 200, _LINES[reacted.result], rating)
 
@@ -97,8 +96,6 @@ class Dispatch:
                 event_id=event.event_id,
             )
         except ProxyError as error:
-            if error.status >= 500:
-                raise
             return _refused(event, error)
         return Done(event, "command", 200, f"rlproxy: {line}")
 
@@ -136,5 +133,8 @@ class Dispatch:
 
 
 def _refused(event: Event, error: ProxyError) -> Done:
+    """Raises what is no answer: a disk that did not take it."""
+    if error.status >= 500:
+        raise error
     result = {403: "stranger", 404: "unmatched", 409: "ambiguous"}.get(error.status, "refused")
     return Done(event, result, error.status, f"rlproxy: {error.message}")

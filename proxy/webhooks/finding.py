@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from proxy.large import off_loop
 from proxy.webhooks.base import Event
 from proxy.webhooks.matching import match
 from proxy.webhooks.texts import TextOf
@@ -71,7 +72,7 @@ class Finder:
         if text is None:
             return Found(None, why="nobody has linked that message to an answer, and its text is not known")
         recent = await self._store.said(_sessions(event), IN_SESSION) or await self._store.said([], ANYWHERE)
-        found = match(text, recent)
+        found = await off_loop(sum(len(one.text) for one in recent), match, text, recent)
         return Found(found.completion_id, None, found.why, found.ambiguous)
 
     async def _newest(self, event: Event) -> Found:

@@ -8,11 +8,13 @@ answers fits none.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from store.chats import Said
 
+_OTHER: Final = re.compile(r"[\W_]+")
 PART: Final = 60  # letters and digits that are enough to know a part of an answer by
 
 
@@ -40,4 +42,4 @@ def match(text: str, recent: Sequence[Said]) -> Match:
 def _words(text: str) -> str:
     """Letters and digits alone; the whole text where it has none."""
     plain = html.unescape(text)
-    return "".join(c for c in plain.casefold() if c.isalnum()) or plain.strip()
+    return _OTHER.sub("", plain.casefold()) or plain.strip()

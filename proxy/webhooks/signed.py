@@ -55,8 +55,8 @@ class Signed(Platform):
         right = [same(one, wanted) for one in headers.get("webhook-signature", "").split(" ")]
         if not id or not any(right):
             raise Forged("The request is not signed with the secret of this route; nothing was read of it.")
-        if len(id) > LONGEST:
-            raise BadRequest(f"`webhook-id` is over {LONGEST} characters.", param="webhook-id")
+        if len(id) > LONGEST or not id.isascii():
+            raise BadRequest(f"`webhook-id` must be at most {LONGEST} ASCII characters.", param="webhook-id")
         return (self._event(id, body, float(time)),)
 
     def _event(self, id: str, raw: bytes, signed_at: float) -> Event:
@@ -69,7 +69,8 @@ class Signed(Platform):
         what = _WHAT.get(str(body.get("what")))
         if what is None:
             raise BadRequest('`what` must be "reaction", "retraction" or "command".', param="what")
-        person, text = _text(body, "person"), _text(body, "text", MOST_TEXT) or ""
+        person = _text(body, "person")
+        text = _text(body, "text", MOST_TEXT if what == "command" else LONGEST) or ""
         if person is None:
             raise BadRequest("`person` is missing: who did it, by their id on the platform.", param="person")
         message, completion = _text(body, "message_id"), _text(body, "completion_id")
@@ -87,7 +88,7 @@ class Signed(Platform):
             message_id=message,
             what=what,
             text=text.removeprefix("/rl").strip() if what == "command" else text,
-            at=seconds_at(body, "at") or signed_at,
+            at=min(seconds_at(body, "at") or signed_at, signed_at),  # one in the future would outlast all others
             slot=text if what != "command" else "",
             said=_text(body, "said", MOST_TEXT),
             completion_id=completion,

@@ -19,6 +19,7 @@ from proxy.webhooks.base import (
     Event,
     Forged,
     Platform,
+    What,
     check_time,
     inside,
     json_object,
@@ -81,5 +82,5 @@ def _reaction(body: dict[str, Any]) -> Event | None:
     at = seconds_at(event, "event_ts") or seconds_at(body, "event_time")
     if not (id and person and emoji and channel and message and at):
         return None
-    what = "reaction" if kind == "reaction_added" else "retraction"
-    return Event("slack", id, person, channel, message, what, emoji, at, slot=emoji)  # type: ignore[arg-type]
+    what: What = "reaction" if kind == "reaction_added" else "retraction"
+    return Event("slack", id, person, channel, message, what, emoji, at, slot=emoji)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
+import random
 import time
 from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from config.webhooks import PLATFORMS
+from tests.fuzzing import mutated
 from tests.proxy.conftest import Proxy
 from tests.proxy.webhooks import signing
 from tests.proxy.webhooks.conftest import Chats
@@ -332,6 +336,39 @@ async def test_a_webhook_needs_no_key_and_no_loopback_name_but_all_else_does(cha
     await chats.proxy.start(server__api_key="use", server__admin_key="admin")
     assert (await chats.post("slack", *signing.slack(signing.slack_reaction(id="E2"), time.time())))[0] == 200
     assert await chats.link("slack", "C1", TS, id) == 401
+
+
+@pytest.mark.parametrize("name", ["slack", "telegram", "discord", "whatsapp", "signed"])
+async def test_a_broken_body_that_is_signed_breaks_nothing(
+    chats: Chats, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.webhooks.finding.WAIT_S", 0.0)
+    id = await chats.completion()
+    for channel, message in (("C1", TS), ("-100", "42"), ("60", "80"), ("491701", "wamid.M"), ("c", "m")):
+        await chats.link("signed" if channel == "c" else name, channel, message, id)
+    bodies = [
+        {"slack": signing.slack_reaction(), "telegram": signing.telegram_message("/rl good"),
+         "discord": signing.discord_command("good"), "whatsapp": signing.whatsapp_reaction("👍", None),
+         "signed": {"what": "command", "person": "p1", "channel": "c", "text": "good", "said": "x"}}[name],
+        {"slack": signing.slack_reaction("-1"), "telegram": signing.telegram_reaction("👍"),
+         "discord": signing.discord_button("rl:good"), "whatsapp": signing.whatsapp_reaction("x"),
+         "signed": {"what": "reaction", "person": "p1", "channel": "c", "message_id": "m", "text": "👍"}}[name],
+    ]  # fmt: skip
+    for seed in range(100):
+        raw = mutated(random.Random(seed), json.dumps(bodies[seed % 2]).encode())
+        if name in ("slack", "signed"):
+            raw = raw.decode(errors="replace").encode()  # their libraries sign text
+        status, answer = await chats.send(name, raw)
+        assert status in (200, 201, 400, 403, 404, 409), (seed, answer)
+
+
+@pytest.mark.parametrize("path", ["../status", "%2e%2e/status", "..%2fstatus", "slack/../../status"])
+async def test_no_way_leads_around_the_key(chats: Chats, path: str) -> None:
+    await chats.proxy.stop()
+    await chats.proxy.start(server__api_key="use", server__admin_key="admin")
+    url = URL(f"{chats.proxy.url}/rl/webhooks/{path}", encoded=True)
+    async with aiohttp.request("GET", url) as response:
+        assert response.status in (401, 404)
 
 
 async def test_a_huge_body_is_not_read(chats: Chats) -> None:
