@@ -16,6 +16,7 @@ from yarl import URL
 from config.webhooks import PLATFORMS
 from tests.fuzzing import mutated
 from tests.proxy.conftest import Proxy
+from tests.proxy.test_full_disk import limit_pages
 from tests.proxy.webhooks import signing
 from tests.proxy.webhooks.conftest import Chats
 
@@ -200,6 +201,41 @@ async def test_an_admins_acts_are_for_those_who_are_named(chats: Chats) -> None:
     assert "nothing was done" in body["text"]
     _, body = await chats.send("slack", b"", **{**said, "user_id": "U2", "text": ""}, trigger_id="11")
     assert "/rl good" in body["text"]
+
+
+async def test_what_the_disk_does_not_take_is_asked_for_again(chats: Chats) -> None:
+    id = await chats.completion()
+    await chats.link("slack", "C1", TS, id)
+    filler = await chats.completion("x")
+    await limit_pages(chats.proxy, 1)
+    for n in range(200):  # until no page has room left
+        status, _ = await chats.proxy.rate(completion_id=filler, rating="good", rater=f"r{n}", comment="y" * 2000)
+        if status == 507:
+            break
+    for n in range(40):  # and none of the smaller rows either
+        if (await chats.send("slack", signing.slack_reaction(id=f"E{n}" + "x" * 400, at=time.time())))[0] == 507:
+            break
+    before = await chats.values(id)
+    last = signing.slack_reaction("-1", id="last" + "x" * 400, at=time.time())
+    status, body = await chats.send("slack", last)
+    assert status == 507 and "not stored" in body["error"]["message"]
+    assert await chats.values(id) == before
+    await limit_pages(chats.proxy, 1_000_000)
+    assert (await chats.send("slack", last))[0] == 200
+    assert await chats.values(id) == {"ann": -1.0}
+
+
+async def test_events_are_known_after_a_restart(chats: Chats) -> None:
+    id = await chats.completion()
+    await chats.link("slack", "C1", TS, id)
+    event = signing.slack_reaction(at=time.time())
+    await chats.send("slack", event)
+    (rating,) = await chats.store.ratings_of(id)
+    await chats.store.retract(rating.id)
+    await chats.proxy.stop()
+    await chats.proxy.start()
+    assert (await chats.send("slack", event))[1]["results"] == ["this event was taken before"]
+    assert await chats.values(id) == {}
 
 
 # Telegram
