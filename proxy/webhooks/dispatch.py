@@ -18,6 +18,7 @@ from proxy.metrics import Metrics
 from proxy.webhooks.base import Done, Event
 from proxy.webhooks.emoji import Meaning
 from proxy.webhooks.finding import Finder, Found
+from store.errors import StoreError
 from store.records import NewReaction
 from store.store import Store
 
@@ -31,6 +32,23 @@ _LINES: Final = {
     "late": "something newer is known of that reaction",
     "duplicate": "this event was taken before",
 }
+
+
+class Unmatched(NotFound):
+    pass
+
+
+class Ambiguous(Conflict):
+    pass
+
+
+class Stranger(Forbidden):
+    pass
+
+
+_RESULTS: Final[dict[type[ProxyError], str]] = {
+    Unmatched: "unmatched", Ambiguous: "ambiguous", Stranger: "stranger"
+}  # fmt: skip
 
 
 class Dispatch:
@@ -48,7 +66,11 @@ class Dispatch:
     async def take(self, route: str, event: Event) -> Done:
         """Raises StorageFailed: then the platform should send it again."""
         section: Platform = getattr(self._settings, route)
-        done = await (self._command(section, event) if event.what == "command" else self._reaction(section, event))
+        try:
+            done = await (self._command if event.what == "command" else self._reaction)(section, event)
+        except (ProxyError, StoreError):
+            self._metrics.webhooks.labels(route, "not_stored").inc()
+            raise
         self._metrics.webhooks.labels(route, done.result).inc()
         log.info("webhook", route=route, what=event.what, result=done.result, line=done.line)
         return done
@@ -100,24 +122,22 @@ class Dispatch:
         return Done(event, "command", 200, f"rlproxy: {line}")
 
     def _may(self, section: Platform, event: Event, command: Command) -> None:
-        """Raises Forbidden. To undo is for those who could rate; that is seen once the completion is known."""
+        """Raises Stranger. To undo is for those who could rate; that is seen once the completion is known."""
         if command.verb in ("", "help", "undo") or event.person in (*section.raters, *section.admins):
             return
-        raise Forbidden(f"`/rl {command.verb}` is for people named in the settings of rlproxy; nothing was done.")
+        raise Stranger(f"`/rl {command.verb}` is for people named in the settings of rlproxy; nothing was done.")
 
     # Which, and who
 
     async def _about(self, section: Platform, event: Event) -> About:
-        """The completion, and whose rating this is. Raises NotFound, Conflict, Forbidden."""
+        """The completion, and whose rating this is. Raises Unmatched, Ambiguous, Stranger."""
         found = await self.finder.find(event)
         if found.completion_id is None:
-            kind = Conflict if found.ambiguous else NotFound
+            kind = Ambiguous if found.ambiguous else Unmatched
             raise kind(f"Nothing was rated: {found.why}.", param="message_id")
         rater = await self._rater(section, event, found, found.completion_id)
         if rater is None:
-            raise Forbidden(
-                "Nothing was rated: the reply was for somebody else, and you are not named in the settings."
-            )
+            raise Stranger("Nothing was rated: the reply was for somebody else, and you are not named in the settings.")
         return About(found.completion_id, rater)
 
     async def _rater(self, section: Platform, event: Event, found: Found, completion_id: str) -> str | None:
@@ -136,5 +156,4 @@ def _refused(event: Event, error: ProxyError) -> Done:
     """Raises what is no answer: a disk that did not take it."""
     if error.status >= 500:
         raise error
-    result = {403: "stranger", 404: "unmatched", 409: "ambiguous"}.get(error.status, "refused")
-    return Done(event, result, error.status, f"rlproxy: {error.message}")
+    return Done(event, _RESULTS.get(type(error), "refused"), error.status, f"rlproxy: {error.message}")

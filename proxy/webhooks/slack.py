@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
@@ -69,7 +70,8 @@ def _command(body: bytes, now: float) -> Event | None:
     id, person, channel = name_at(fields, "trigger_id"), name_at(fields, "user_id"), name_at(fields, "channel_id")
     if fields.get("command") != "/rl" or not (id and person and channel):
         return None
-    return Event("slack", id, person, channel, None, "command", fields.get("text", ""), now)
+    text = html.unescape(fields.get("text", ""))  # Slack escapes & < > in what a person typed
+    return Event("slack", id, person, channel, None, "command", text, now)
 
 
 def _reaction(body: dict[str, Any]) -> Event | None:

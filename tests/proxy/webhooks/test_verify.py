@@ -221,11 +221,11 @@ def test_slack_events() -> None:
     on_a_file["event"]["item"] = {"type": "file", "file": "F1"}
     assert verified("slack", on_a_file) == ()
     (command,) = verified(
-        "slack", b"", command="/rl", text="good why not", user_id="U1", channel_id="C1", trigger_id="1.2"
+        "slack", b"", command="/rl", text="good why &lt; &amp;amp;", user_id="U1", channel_id="C1", trigger_id="1.2"
     )
     assert (command.what, command.text, command.event_id, command.message_id) == (
         "command",
-        "good why not",
+        "good why < &amp;",
         "1.2",
         None,
     )
