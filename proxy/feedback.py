@@ -149,11 +149,13 @@ class Feedback:
             raise BadRequest(f"A batch has 1 to {MAX_BATCH} ratings, not {len(pieces)}; nothing was stored.")
         new = [await _caught(self._read(piece, user)) for piece in pieces]
         found = await self._all(new)
-        late = [isinstance(one, NotFound) and isinstance(new[at], NewRating) for at, one in enumerate(found)]
-        if any(late):  # one wait for all of them
-            await asyncio.sleep(WAIT_S)
-            again = await self._all([one for at, one in enumerate(new) if late[at]])
-            found = [again.pop(0) if late[at] else one for at, one in enumerate(found)]
+        until = asyncio.get_running_loop().time() + WAIT_S  # one wait for all whose completion is not there yet
+        while late := [at for at, one in enumerate(found) if isinstance(one, NotFound) and one is not new[at]]:
+            if asyncio.get_running_loop().time() >= until:
+                break
+            await asyncio.sleep(LOOK_S)
+            for at, one in zip(late, await self._all([new[at] for at in late]), strict=True):
+                found[at] = one
         stored = [one for one in found if isinstance(one, Rating)]
         status = 201 if any(not one.duplicate for one in stored) else 200
         if len(stored) < len(found):

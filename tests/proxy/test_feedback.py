@@ -183,11 +183,13 @@ async def test_a_batch_of_which_nothing_is_stored_is_no_success(proxy: Proxy) ->
     assert (status, answer["stored"], answer["refused"]) == (404, 0, 2)
 
 
-async def test_a_rating_waits_for_its_completion(proxy: Proxy) -> None:
+async def test_a_rating_waits_for_its_completion(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.feedback.WAIT_S", 60.0)
     for rating in ({"completion_id": "rl-soon", "rating": "good"}, [{"completion_id": "rl-later", "rating": "good"}]):
         id = "rl-soon" if isinstance(rating, dict) else "rl-later"
         rates = asyncio.create_task(batch(proxy, rating))
         await asyncio.sleep(0.1)
         await proxy.chat("a", headers={"x-rl-completion-id": id})
         assert (await rates)[0] == 201
+    monkeypatch.setattr("proxy.feedback.WAIT_S", 0.1)
     assert (await batch(proxy, {"completion_id": "rl-never", "rating": "good"}))[0] == 404

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.fakes.chat_platforms import DISCORD_TOKEN, SLACK_TOKEN, FakeChatPlatforms
@@ -57,9 +58,16 @@ class Chats:
 
 
 @pytest.fixture
-async def chats(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chats]:  # noqa: F811
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there is found however busy the machine is; what is not there is soon given up."""
     monkeypatch.setattr("proxy.webhooks.finding.WAIT_S", 0.3)
     monkeypatch.setattr("proxy.webhooks.links.WAIT_S", 0.3)
+    monkeypatch.setattr("proxy.webhooks.routes.BUDGET_S", 60.0)
+    monkeypatch.setattr("proxy.webhooks.texts.TIMEOUT", aiohttp.ClientTimeout(total=60))
+
+
+@pytest.fixture
+async def chats(proxy: Proxy, unhurried: None) -> AsyncIterator[Chats]:  # noqa: F811
     platforms = FakeChatPlatforms()
     await platforms.start()
     proxy.flags |= {

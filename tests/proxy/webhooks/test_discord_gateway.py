@@ -24,8 +24,7 @@ class Listening(Chats):
 
 
 @pytest.fixture
-async def listening(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listening]:
-    monkeypatch.setattr("proxy.webhooks.finding.WAIT_S", 0.3)
+async def listening(proxy: Proxy, unhurried: None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listening]:
     monkeypatch.setattr("proxy.webhooks.discord_gateway.FIRST_PAUSE_S", 0.02)
     monkeypatch.setattr("proxy.webhooks.discord_gateway.LONGEST_PAUSE_S", 0.2)
     platforms = FakeChatPlatforms()

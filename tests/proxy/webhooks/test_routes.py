@@ -144,7 +144,8 @@ async def test_a_message_of_somebody_else_is_passed_over(chats: Chats) -> None:
     assert await chats.counted("slack", "unmatched") == 2
 
 
-async def test_a_reaction_waits_for_the_link_that_is_on_its_way(chats: Chats) -> None:
+async def test_a_reaction_waits_for_the_link_that_is_on_its_way(chats: Chats, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.webhooks.finding.WAIT_S", 60.0)
     id = await chats.completion()
     sending = asyncio.create_task(chats.send("slack", signing.slack_reaction(at=time.time())))
     await asyncio.sleep(0.1)
@@ -157,7 +158,7 @@ async def test_what_takes_too_long_is_asked_for_again_and_stored_once(
     chats: Chats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.webhooks.routes.BUDGET_S", 0.1)
-    monkeypatch.setattr("proxy.webhooks.finding.WAIT_S", 5.0)
+    monkeypatch.setattr("proxy.webhooks.finding.WAIT_S", 60.0)
     id = await chats.completion()
     event = signing.slack_reaction(at=time.time())
     status, body = await chats.send("slack", event)
@@ -347,12 +348,14 @@ async def test_openclaw_has_a_secret_of_its_own(chats: Chats) -> None:
 # Around them
 
 
-async def test_links(chats: Chats) -> None:
+async def test_links(chats: Chats, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.webhooks.links.WAIT_S", 60.0)
     id = await chats.completion()
     linking = asyncio.create_task(chats.link("slack", "C1", TS, "rl-soon"))
     await asyncio.sleep(0.05)
     await chats.proxy.chat("x", headers={"x-rl-completion-id": "rl-soon"})
     assert await linking == 201
+    monkeypatch.setattr("proxy.webhooks.links.WAIT_S", 0.1)
     assert await chats.link("slack", "C1", TS, "rl-none") == 404
     assert await chats.link("slack", "", TS, id) == 400
     assert await chats.link("telegram", -100, 42, id) == 201  # type: ignore[arg-type]  # ids there are numbers
