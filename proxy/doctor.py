@@ -181,7 +181,7 @@ def adapters(facts: Facts) -> Check:
     found = facts.status["backend"]
     if found["adapters"]:
         return Check("adapters", "ok", "the backend takes a new adapter while it runs")
-    fix = "nothing, if capturing and rating is all you want; else use --backend builtin, vllm or llamacpp"
+    fix = "nothing, if capturing and rating is all you want; else what it says, or --backend builtin, vllm or llamacpp"
     return Check("adapters", "note", found["lacks"] or "the backend takes no adapter while it runs", fix)
 
 
