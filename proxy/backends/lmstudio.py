@@ -165,6 +165,7 @@ class LMStudio(OpenAICompatible):
         if name not in self._wanted:
             self._wanted[name] = await self._start(self._slug(name))
         self._made.used(self._slug(name))
+        await self._clean()
 
     async def _put(self, name: str, path: Path) -> None:
         """The file of a version into the folder, if it is not there yet."""
@@ -218,6 +219,9 @@ class LMStudio(OpenAICompatible):
     async def unload(self, name: str) -> None:
         if (instance := self._wanted.pop(name, None)) is not None:
             await self._call("POST", "/api/v1/models/unload", json={"instance_id": instance})  # 404: it is gone
+        await self._clean()
+
+    async def _clean(self) -> None:
         for slug in self._made.spare({self._slug(other) for other in self._wanted}):
             await asyncio.to_thread(self._remove, slug)
 

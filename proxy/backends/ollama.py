@@ -13,16 +13,20 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
+
 from config.settings import Settings
 from proxy.backends import gguf_files
 from proxy.backends.base import Address, Capabilities, Served
 from proxy.backends.made import Made
 from proxy.backends.modelfile import Modelfile, parse
 from proxy.backends.openai import OpenAICompatible
-from proxy.errors import BackendBroke, BackendDown, Unsupported
+from proxy.errors import BackendBroke, BackendDown, ProxyError, Unsupported
 from proxy.upstream import message_in
 from proxy.wire import dumps, loads
 from trainer.launch import Launcher, LaunchError
+
+log = structlog.get_logger()
 
 URL: Final = "http://127.0.0.1:11434"
 FILES: Final = (0, 5, 5)  # the first version whose /api/create takes uploaded files
@@ -188,18 +192,26 @@ class Ollama(OpenAICompatible):
         await self._warm(tag)
         self._made.used(tag)
         self._loaded.add(tag)
+        await self._clean()
 
     async def unload(self, name: str) -> None:
         """Its memory is given back; the model stays for a while, for whoever asks for it again."""
         tag = self._tag(name)
         self._loaded.discard(tag)
         await self._call("POST", "/api/generate", json={"model": tag, "keep_alive": 0})  # 404: it is not there
-        there = await self._tags()
-        for spare in self._made.spare(self._loaded):
-            if (digest := there.get(spare)) is None or not self._is_ours(spare, digest):
-                self._made.drop(spare)
-            else:
-                await self._remove(spare)
+        await self._clean()
+
+    async def _clean(self) -> None:
+        """Takes old versions out. Where that fails it costs disk, not answers; the next swap tries again."""
+        try:
+            there = await self._tags()
+            for spare in self._made.spare(self._loaded):
+                if (digest := there.get(spare)) is None or not self._is_ours(spare, digest):
+                    self._made.drop(spare)
+                else:
+                    await self._remove(spare)
+        except ProxyError as error:
+            log.warning("old versions stay in ollama", error=str(error))
 
     def _is_ours(self, tag: str, digest: str) -> bool:
         """A name of ours under which somebody else has made a model since is theirs."""
