@@ -97,7 +97,7 @@ class LMStudio(OpenAICompatible):
                     self._wanted[name] = await self._start(self._slug(name))
 
     async def _missing(self) -> list[str]:
-        there = {str(one["id"]) for entry in await self._list() for one in entry.get("loaded_instances") or ()}
+        there = {instance for entry in await self._list() for instance in _instances(entry)}
         return [name for name, instance in self._wanted.items() if instance not in there]
 
     async def _name_model(self) -> None:
@@ -134,7 +134,7 @@ class LMStudio(OpenAICompatible):
 
     def _files_of(self, entry: Mapping[str, Any]) -> list[Path]:
         """By its size, the one thing that it says of the file; by its name where several have that."""
-        size, name = entry.get("size_bytes"), _plain(_last(str(entry["key"])))
+        size, name = entry.get("size_bytes"), _plain(_last(entry["key"]))
         files = [f for f in self._folder.rglob("*.gguf") if f.is_file() and f.stat().st_size == size]
         files = [f for f in files if f.relative_to(self._folder).parts[0] != PUBLISHER]
         named = [f for f in files if name in _plain(str(f.relative_to(self._folder)))]
@@ -148,7 +148,9 @@ class LMStudio(OpenAICompatible):
             return list(found)
         except (ValueError, KeyError, TypeError):  # an older one says 200 of any route
             self._problem = f"No REST API v1 answers at {self._url} (GET /api/v1/models: {status}): it needs 0.4."
-            raise Unsupported(f"{self._problem} Update LM Studio, or correct backend.url.") from None
+            raise Unsupported(
+                f"{self._problem} Update LM Studio, correct backend.url, or capture only (--backend openai)."
+            ) from None
 
     # Versions
 
@@ -189,27 +191,33 @@ class LMStudio(OpenAICompatible):
             raise BackendBroke(str(error)) from error
 
     async def _start(self, slug: str) -> str:
-        """Load it, as long a context as the model itself has; the name of the instance."""
-        key = await self._key(slug)
-        body: dict[str, Any] = {"model": key}
+        """Load it, with as long a context as the model itself has; the name of the instance.
+
+        One of ours that an earlier rlproxy has left loaded is taken over.
+        """
+        entry, about = await self._entry(slug), self._made.about(slug) or {}
+        if about.get("instance") in _instances(entry):
+            return str(about["instance"])
+        body: dict[str, Any] = {"model": entry["key"]}
         if instances := self._about.get("loaded_instances"):
             with contextlib.suppress(KeyError, TypeError):
                 body["context_length"] = instances[0]["config"]["context_length"]
         status, answer = await self._call("POST", "/api/v1/models/load", json=body, timeout_s=LOAD_S)
         try:
-            return str(loads(answer)["instance_id"])
+            instance = str(loads(answer)["instance_id"])
         except (ValueError, KeyError, TypeError):
             raise BackendBroke(f"LM Studio did not load {slug} ({status}): {message_in(answer)}") from None
+        self._made.put(slug, **{**about, "instance": instance})
+        return instance
 
-    async def _key(self, slug: str) -> str:
-        """LM Studio's name of a file that was put into its folder, once it has seen it."""
+    async def _entry(self, slug: str) -> Mapping[str, Any]:
+        """What LM Studio says of a file that was put into its folder, once it has seen it."""
         try:
             async with asyncio.timeout(FOUND_S):
                 while True:
                     for entry in await self._list():
-                        key = str(entry["key"])
-                        if entry.get("publisher") == PUBLISHER and _plain(_last(key)) == _plain(slug):
-                            return key
+                        if entry.get("publisher") == PUBLISHER and _plain(_last(entry["key"])) == _plain(slug):
+                            return entry
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise BackendBroke(
@@ -234,7 +242,11 @@ class LMStudio(OpenAICompatible):
 
 
 def _names(entry: Mapping[str, Any]) -> set[str]:
-    return {str(entry.get("key")), *(str(one.get("id")) for one in entry.get("loaded_instances") or ())}
+    return {str(entry.get("key")), *_instances(entry)}
+
+
+def _instances(entry: Mapping[str, Any]) -> set[str]:
+    return {str(one["id"]) for one in entry.get("loaded_instances") or ()}
 
 
 def _last(key: str) -> str:
