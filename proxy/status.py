@@ -58,12 +58,13 @@ class StatusReport:
             "backend": {
                 "kind": self._backend.kind,
                 "state": self._backend.state,
-                "adapters": self._backend.capabilities.adapters and self._backend.lacks is None,
+                "adapters": self._backend.capabilities.adapters,
                 "exact": self._backend.capabilities.token_ids and self._backend.capabilities.logprobs,
                 "token_ids": self._backend.capabilities.token_ids,
                 "logprobs": self._backend.capabilities.logprobs,
                 "inexact": self._formats.inexact(d.name for d in DIALECTS),
-                "lacks": self._backend.lacks or self._backend.capabilities.why_not or None,
+                "lacks": self._backend.capabilities.why_not or None,
+                "obstacle": self._backend.lacks,
                 "dialects": self._formats.table(d.name for d in DIALECTS),
             },
             "ratings": {

@@ -163,7 +163,7 @@ async def waits_for(tmp_path: Path, studio: FakeLMStudio, **flags: Any) -> str:
     try:
         assert await said_by(proxy) == "fake"
         status = await proxy.get("/rl/status")
-        assert not status["backend"]["adapters"] and status["backend"]["lacks"] == status["training"]["waits_for"]
+        assert status["backend"]["obstacle"] == status["training"]["waits_for"]
         return str(status["training"]["waits_for"])
     finally:
         await proxy.stop()

@@ -274,11 +274,10 @@ async def test_what_is_missing_is_said_before_training(tmp_path: Path, monkeypat
     await proxy.start()
     await with_versions(proxy, 1)
     own = fake.blob(fake.models["fake:latest"]["files"][0])
-    assert (await proxy.get("/rl/status"))["backend"]["adapters"]
+    assert (await proxy.get("/rl/status"))["backend"]["obstacle"] is None
     own.rename(tmp_path / "copy.gguf")
     status = await proxy.get("/rl/status")
-    assert "cannot be read" in status["backend"]["lacks"] and "backend.gguf" in status["training"]["waits_for"]
-    assert not status["backend"]["adapters"]
+    assert "cannot be read" in status["backend"]["obstacle"] and "backend.gguf" in status["training"]["waits_for"]
     code, body = await proxy.post("/rl/promote/1")
     assert code == 501 and "backend.gguf" in body["error"]["message"] and await said_by(proxy) == "fake:latest"
     await proxy.stop()
