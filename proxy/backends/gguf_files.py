@@ -16,7 +16,7 @@ from proxy.errors import BackendBroke
 from trainer.launch import Launcher, LaunchError
 
 GB: Final = 1e9
-GROWTH: Final = 2  # a fused model over its base at most: 4-bit tensors become Q8_0
+GROWTH: Final = 2  # a fused model over its base: 4 bits become Q8_0, Q8_0 becomes F16; fusing itself counts exactly
 
 
 async def adapter_file(launcher: Launcher, path: Path, weights: str | None, folder: Path) -> Path:
@@ -56,7 +56,10 @@ def unreadable(base: Path) -> str | None:
 def no_room(base: Path, *folders: Path) -> str | None:
     """One sentence where a model of about this size has no place in one of the folders, or in their first parents
     that are there."""
-    needed = base.stat().st_size * GROWTH
+    try:
+        needed = base.stat().st_size * GROWTH
+    except OSError as error:
+        return f"The model's own file {base} cannot be read any more: {error.strerror or error}."
     for folder in folders:
         while not os.path.exists(folder):
             folder = folder.parent

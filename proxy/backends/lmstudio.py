@@ -89,7 +89,7 @@ class LMStudio(OpenAICompatible):
 
     async def ready(self) -> None:
         """Looks each time a version is loaded: it drops idle ones by itself, and all of them when it restarts."""
-        if not self._model or not self._about:
+        if not self._model or self._problem is not None:  # which may have been seen to
             await self._name_model()
         if self._wanted and await self._missing():
             async with self._repairing:

@@ -131,7 +131,7 @@ class Ollama(OpenAICompatible):
             await self._look(self._model)
 
     async def ready(self) -> None:
-        if not self._modelfile.files:
+        if not self._modelfile.files or (self._version is not None and self._version < FILES):
             await self._name_model()
 
     async def _look(self, model: str) -> None:

@@ -19,8 +19,12 @@ from tests.backends.test_llamacpp import (  # noqa: F401
     plain,
     running,
     said_by_peft,
+    with_real_versions,
 )  # fmt: skip
+from tests.fakes.ollama import FakeOllama
+from tests.proxy.backends.test_ollama import make_proxy
 from trainer.fuse import fuse
+from trainer.launch import LocalLauncher
 from trainer.weights import cache_folder
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
@@ -59,8 +63,8 @@ async def test_in_fp32_it_is_peft(
 
 
 async def test_on_a_quantised_base_the_adapter_is_there(
-    tmp_path: Path, quantised: Path, adapters: list[Path], said_by_peft: Say
-) -> None:
+    tmp_path: Path, quantised: Path, adapters: list[Path], said_by_peft: Say  # noqa: F811
+) -> None:  # fmt: skip
     """What storing it costs. Served in fp32, for this build crashes on any quantised model where the processor has
     AMX and the system has not switched it on; so what quantised arithmetic costs is not in this."""
     found = await asyncio.to_thread(fuse, adapters[0], quantised, tmp_path / "packed.gguf")
@@ -71,3 +75,26 @@ async def test_on_a_quantised_base_the_adapter_is_there(
     away = max(abs(a - b) for a, b in zip(logprobs, theirs[1], strict=False))
     print(f"largest difference of log-probs, in nats: {away}; {found}")
     assert ids == theirs[0][: len(ids)] and len(ids) >= TOKENS - 1 and away < 0.1
+
+
+async def test_what_ollama_is_sent(
+    tmp_path: Path, quantised: Path, weights: Path, adapters: list[Path], said_by_peft: Say  # noqa: F811
+) -> None:  # fmt: skip
+    """A whole swap with nothing fake but Ollama itself: the file it gets is served, in fp32 as above."""
+    fake = FakeOllama(tmp_path / "ollama")
+    fake.add("fake:latest", fake.keep(quantised.read_bytes()))
+    await fake.start()
+    proxy = make_proxy(tmp_path / "home", fake.url, **{"train.weights": str(weights)})
+    proxy.launcher = LocalLauncher()  # type: ignore[assignment]
+    await proxy.start()
+    try:
+        await with_real_versions(proxy, adapters[:1])
+        status, body = await proxy.post("/rl/promote/1")
+        assert status == 200, body
+    finally:
+        await proxy.stop()
+        await fake.stop()
+    await asyncio.to_thread(widened, fake.blob(fake.created[0]["files"]["model.gguf"]), tmp_path / "v1.gguf")
+    ids, _ = await said(tmp_path, tmp_path / "v1.gguf")
+    theirs, _ = await asyncio.to_thread(said_by_peft, adapters[0])
+    assert ids == theirs[: len(ids)] and len(ids) >= TOKENS - 1

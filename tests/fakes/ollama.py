@@ -31,6 +31,8 @@ class FakeOllama:
         self.mood = "well"  # cut, full, refuse-create, no-memory
         self.created: list[dict[str, Any]] = []
         self.deleted: list[str] = []
+        self.cut: list[str] = []  # models that went, or lost their memory, in the middle of an answer
+        self._answering: list[str] = []
         self.uploads = 0
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.pause_s = 0.0
@@ -167,6 +169,7 @@ class FakeOllama:
         name = self._find((await request.json())["model"])
         if name is None:
             return _error(404, "model not found")
+        self.cut += [n for n in self._answering if n == name]
         gone = self.models.pop(name)
         self.deleted.append(name)
         self.loaded = [n for n in self.loaded if n != name]
@@ -190,6 +193,7 @@ class FakeOllama:
             return _error(404, f"model '{body['model']}' not found")
         head = {"model": body["model"], "created_at": "2026-11-21T10:00:00Z", "response": "", "done": True}
         if body.get("keep_alive") == 0:
+            self.cut += [n for n in self._answering if n == body["model"]]
             self.loaded = [n for n in self.loaded if n != body["model"]]
             return web.json_response({**head, "done_reason": "unload"})
         if self.mood == "no-memory":
@@ -236,10 +240,12 @@ class FakeOllama:
             return web.json_response({**head, "object": "chat.completion", "choices": [choice]})
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
+        self._answering.append(name)
         for n in range(WORDS):
             choice = {"index": 0, "delta": {"content": f"{name} "}, "finish_reason": "stop" if n == WORDS - 1 else None}
             await response.write(b"data: " + json.dumps({**head, "choices": [choice]}).encode() + b"\n\n")
             await asyncio.sleep(self.pause_s)
+        self._answering.remove(name)
         await response.write(b"data: [DONE]\n\n")
         return response
 

@@ -180,6 +180,15 @@ async def test_what_is_missing_is_said_before_training(tmp_path: Path, studio: F
     assert "none.gguf cannot be read" in said
 
 
+async def test_what_was_missing_and_is_there_now_needs_no_restart(proxy: Proxy, studio: FakeLMStudio) -> None:
+    away = studio.file.rename(studio.folder.parent / "away.gguf")
+    assert "cannot be read any more" in (await proxy.get("/rl/status"))["backend"]["obstacle"]
+    assert (await proxy.post("/rl/promote/1"))[0] in (501, 503)
+    away.rename(studio.file)
+    assert await said_by(proxy) == "fake" and (await proxy.get("/rl/status"))["backend"]["obstacle"] is None
+    assert (await proxy.post("/rl/promote/1"))[0] == 200
+
+
 async def test_no_room_is_said_before_training(
     tmp_path: Path, studio: FakeLMStudio, monkeypatch: pytest.MonkeyPatch
 ) -> None:

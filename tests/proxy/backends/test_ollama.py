@@ -94,6 +94,40 @@ async def test_ten_swaps_leave_two_of_ours_and_nobody_elses_is_touched(tmp_path:
     await proxy.stop()
 
 
+async def test_swaps_under_streams_break_none_and_mix_none(proxy: Proxy, ollama: FakeOllama) -> None:
+    ollama.pause_s = 0.005
+    stop, replies = asyncio.Event(), 0
+
+    async def client() -> None:
+        nonlocal replies
+        while not stop.is_set():
+            response = await proxy.chat("x", stream=True)
+            body = (await response.read()).decode()
+            label = response.headers["x-rl-adapter"]
+            name = "fake:latest" if label == "base" else f"fake-rl:{label}"
+            assert response.status == 200 and body.endswith("data: [DONE]\n\n"), body
+            assert body.count(f'"content": "{name} "') == body.count('"content"') == 4, f"{label} answered {body}"
+            replies += 1
+
+    clients = [asyncio.create_task(client()) for _ in range(8)]
+    for act in (
+        "promote/1",
+        "promote/2",
+        "promote/3",
+        "rollback",
+        "promote/1",
+        "promote/3",
+        "rollback?base",
+        "promote/2",
+    ):
+        status, body = await proxy.post(f"/rl/{act}")
+        assert status == 200, body
+        await asyncio.sleep(0.05)
+    stop.set()
+    await asyncio.gather(*clients)
+    assert replies > 20 and ollama.cut == []
+
+
 async def test_a_pinned_version_is_made_once_and_gives_its_memory_back(proxy: Proxy, ollama: FakeOllama) -> None:
     await proxy.post("/rl/promote/2")
     await proxy.post("/rl/promote/3")
