@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,7 @@ PUBLISHER: Final = "rlproxy"  # the folder of ours among the models
 LOAD_S: Final = 3600.0
 FOUND_S: Final = 60.0  # until it has seen a new file in its folder
 POLL_S: Final = 0.5
+AGAIN_S: Final = 10.0  # between looks at what was missing
 _VERSION: Final = re.compile(r"(?P<model>.+)@(?P<version>v\d+)")
 _OURS: Final = re.compile(r"(.*/)?[\w.-]+-rl-v\d+(:\d+)?")
 
@@ -58,6 +60,7 @@ class LMStudio(OpenAICompatible):
         self._about: Mapping[str, Any] = {}  # the model's entry in its list
         self._base: Path | None = None
         self._problem: str | None = "LM Studio has not been asked yet."
+        self._looked_at = 0.0
         self._repairing = asyncio.Lock()
 
     @property
@@ -89,7 +92,8 @@ class LMStudio(OpenAICompatible):
 
     async def ready(self) -> None:
         """Looks each time a version is loaded: it drops idle ones by itself, and all of them when it restarts."""
-        if not self._model or self._problem is not None:  # which may have been seen to
+        again = self._problem is not None and time.monotonic() > self._looked_at + AGAIN_S  # it may have been seen to
+        if not self._model or not self._about or again:
             await self._name_model()
         if self._wanted and await self._missing():
             async with self._repairing:
@@ -116,7 +120,7 @@ class LMStudio(OpenAICompatible):
 
     def _examine(self) -> None:
         """What a version needs: the folder, and the model's own file."""
-        self._base, self._problem = None, None
+        self._base, self._problem, self._looked_at = None, None, time.monotonic()
         if not self._folder.is_dir():
             self._problem = f"LM Studio's models folder {self._folder} is not there; name it with backend.models_dir."
             return
@@ -235,7 +239,9 @@ class LMStudio(OpenAICompatible):
 
     def _remove(self, slug: str) -> None:
         """Only what the record names; a folder in which somebody has put more stays."""
-        self._file(slug).unlink(missing_ok=True)
+        file = self._file(slug)
+        for one in (file, file.with_name(f".{file.name}.tmp")):  # the latter: of a conversion that was killed
+            one.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._file(slug).parent.rmdir()
         self._made.drop(slug)

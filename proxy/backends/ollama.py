@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
 import structlog
 
 from config.settings import Settings
@@ -119,6 +121,17 @@ class Ollama(OpenAICompatible):
 
     # Finding out
 
+    async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.to_thread(self._sweep)
+        await super().start(http, on_restart)
+
+    def _sweep(self) -> None:
+        """Whole models that a killed rlproxy has left on their way to Ollama. Whoever still writes one gives up."""
+        for left in (self._home / "gguf").glob("*.fused.gguf"):
+            left.unlink(missing_ok=True)
+        for left in (self._home / "gguf").glob(".*.fused.gguf.tmp"):
+            left.unlink(missing_ok=True)
+
     async def _name_model(self) -> None:
         if not self._model:
             names = [m["id"] for m in await self.models()]
@@ -189,6 +202,8 @@ class Ollama(OpenAICompatible):
             there = None
         if there is None:
             await self._make(tag, path, adapter)
+        elif about is not None and about["digest"] is None:  # made just before a crash
+            self._made.put(tag, adapter=adapter, digest=there)
         await self._warm(tag)
         self._made.used(tag)
         self._loaded.add(tag)

@@ -180,7 +180,10 @@ async def test_what_is_missing_is_said_before_training(tmp_path: Path, studio: F
     assert "none.gguf cannot be read" in said
 
 
-async def test_what_was_missing_and_is_there_now_needs_no_restart(proxy: Proxy, studio: FakeLMStudio) -> None:
+async def test_what_was_missing_and_is_there_now_needs_no_restart(
+    proxy: Proxy, studio: FakeLMStudio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lmstudio, "AGAIN_S", 0)
     away = studio.file.rename(studio.folder.parent / "away.gguf")
     assert "cannot be read any more" in (await proxy.get("/rl/status"))["backend"]["obstacle"]
     assert (await proxy.post("/rl/promote/1"))[0] in (501, 503)

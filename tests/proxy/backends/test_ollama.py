@@ -200,6 +200,26 @@ async def test_a_restart_of_ollama_and_of_rlproxy_makes_nothing_anew(proxy: Prox
     assert len(ollama.created) == 2 and ollama.deleted == []
 
 
+@pytest.mark.parametrize("made", [True, False])
+async def test_a_crash_while_a_version_is_made(proxy: Proxy, ollama: FakeOllama, made: bool) -> None:
+    """It was written down first: what is there is ours, what is not there is made."""
+    await proxy.post("/rl/promote/1")
+    await proxy.stop()
+    record = proxy.home / "ollama.json"
+    about = json.loads(record.read_text())
+    about["fake-rl:v1"]["digest"] = None
+    record.write_text(json.dumps(about))
+    if not made:
+        del ollama.models["fake-rl:v1"]
+    (proxy.home / "gguf").mkdir(exist_ok=True)
+    for left in ("v0001.fused.gguf", ".v0002.fused.gguf.tmp"):
+        (proxy.home / "gguf" / left).write_bytes(b"GGUF")
+    await proxy.start()
+    assert await said_by(proxy) == "fake-rl:v1" and len(ollama.created) == (1 if made else 2)
+    assert json.loads(record.read_text())["fake-rl:v1"]["digest"] is not None
+    assert not [p for p in (proxy.home / "gguf").iterdir() if "fused" in p.name]
+
+
 async def test_a_version_that_was_removed_there_is_made_again(proxy: Proxy, ollama: FakeOllama) -> None:
     await proxy.post("/rl/promote/1")
     del ollama.models["fake-rl:v1"]
