@@ -64,7 +64,7 @@ class Backend(Section):
     kind: Literal["builtin", "vllm", "llamacpp", "ollama", "lmstudio", "openai"] = "builtin"
     """Server that runs the model; "openai" is any OpenAI-compatible one."""
     url: str = ""
-    """Its address; empty with the built-in one, which rlproxy starts itself."""
+    """Its address; empty with the built-in one, and with Ollama or LM Studio at their usual port of this machine."""
     model: str = ""
     """Model name to ask it for; empty takes the only model it has."""
     api_key: Key = None

@@ -286,15 +286,15 @@ async def test_latest_is_the_same_model(proxy: Proxy, ollama: FakeOllama) -> Non
 
 
 async def test_several_models_and_none_named(tmp_path: Path, ollama: FakeOllama) -> None:
-    ollama.add("hf.co/someone/Other-GGUF:Q4_K_M", ollama.keep(b"GGUF other"))
+    ollama.add("hub.example/someone/Other-GGUF:Q4_K_M", ollama.keep(b"GGUF other"))
     proxy = make_proxy(tmp_path / "home", ollama.url)
     await proxy.start()
     response = await proxy.chat("x")
     message = (await response.json())["error"]["message"]
-    assert response.status == 503 and "fake, hf.co/someone/Other-GGUF:Q4_K_M; say which" in message
+    assert response.status == 503 and "fake, hub.example/someone/Other-GGUF:Q4_K_M; say which" in message
     await proxy.stop()
-    await proxy.start(backend__model="hf.co/someone/Other-GGUF:Q4_K_M")
-    assert await said_by(proxy, "hf.co/someone/Other-GGUF:Q4_K_M") == "hf.co/someone/Other-GGUF:Q4_K_M"
+    await proxy.start(backend__model="hub.example/someone/Other-GGUF:Q4_K_M")
+    assert await said_by(proxy, "hub.example/someone/Other-GGUF:Q4_K_M") == "hub.example/someone/Other-GGUF:Q4_K_M"
     await proxy.stop()
 
 
@@ -304,7 +304,7 @@ async def test_several_models_and_none_named(tmp_path: Path, ollama: FakeOllama)
         ("llama3.2", "llama3.2-rl:v7"),
         ("llama3.2:3b", "llama3.2-3b-rl:v7"),
         ("someone/x:q4_0", "someone/x-q4_0-rl:v7"),
-        ("hf.co/a/B-GGUF:Q4_K_M", "hf.co/a/B-GGUF-Q4_K_M-rl:v7"),
+        ("hub.example/a/B-GGUF:Q4_K_M", "hub.example/a/B-GGUF-Q4_K_M-rl:v7"),
     ],
 )
 def test_names(tmp_path: Path, model: str, tag: str) -> None:
