@@ -61,7 +61,7 @@ class Server(Section):
 
 
 class Backend(Section):
-    kind: Literal["builtin", "vllm", "llamacpp", "openai"] = "builtin"
+    kind: Literal["builtin", "vllm", "sglang", "llamacpp", "mlx", "openai"] = "builtin"
     """Server that runs the model; "openai" is any OpenAI-compatible one."""
     url: str = ""
     """Its address; empty with the built-in one, which rlproxy starts itself."""

@@ -87,6 +87,9 @@ class Launcher(Protocol):
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
 
+    async def mlx(self, adapter: Path, out: Path) -> None:
+        """Write the adapter in this folder as mlx-lm's folder `out`. Raises LaunchError."""
+
     async def start_server(
         self,
         weights: str | None,
@@ -133,20 +136,12 @@ class LocalLauncher:
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         named = ["--weights", weights] if weights else []
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "trainer.gguf", str(adapter), str(out), *named,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            env=child_environment(1), start_new_session=True,
-        )  # fmt: skip
-        try:
-            _, said = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-        if process.returncode:
-            lines = said.decode("utf-8", "replace").strip().splitlines()
-            why = lines[-1] if lines else f"status {process.returncode}"
+        if why := await _convert("trainer.gguf", str(adapter), str(out), *named):
             raise LaunchError(f"The adapter {adapter} was not converted to GGUF: {why}")
+
+    async def mlx(self, adapter: Path, out: Path) -> None:
+        if why := await _convert("trainer.mlx_layout", str(adapter), str(out)):
+            raise LaunchError(f"The adapter {adapter} was not converted for mlx-lm: {why}")
 
     async def start_server(
         self,
@@ -260,6 +255,24 @@ async def _spawn(command: list[str], *, threads: int, log: Path) -> asyncio.subp
     finally:
         if errors is not None:
             errors.close()
+
+
+async def _convert(module: str, *given: str) -> str | None:
+    """Run one of the converters; why it failed, None where it did not."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *given,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        env=child_environment(1), start_new_session=True,
+    )  # fmt: skip
+    try:
+        _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if not process.returncode:
+        return None
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else f"status {process.returncode}"
 
 
 def child_environment(threads: int) -> dict[str, str]:

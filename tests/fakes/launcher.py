@@ -71,6 +71,12 @@ class FakeLauncher:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(b"GGUF")
 
+    async def mlx(self, adapter: Path, out: Path) -> None:
+        if self.lacks:
+            raise LaunchError(self.lacks)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "adapter_config.json").write_text(json.dumps({"from": str(adapter)}))
+
 
 def write_result(folder: Path, status: str, more: dict[str, Any]) -> None:
     (folder / "checkpoint").mkdir(exist_ok=True)
