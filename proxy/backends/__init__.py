@@ -5,6 +5,7 @@ from __future__ import annotations
 from config.settings import Settings
 from proxy.backends.base import Backend, Capabilities
 from proxy.backends.builtin import Builtin
+from proxy.backends.cloud import Cloud
 from proxy.backends.llamacpp import LlamaCpp, LlamaRouter
 from proxy.backends.llamacpp_managed import LlamaManaged
 from proxy.backends.mlx import MLX
@@ -28,7 +29,7 @@ def make_backend(settings: Settings, launcher: Launcher) -> Backend:
         return (LlamaRouter if chosen.presets else LlamaCpp)(settings, launcher)
     if chosen.kind == "mlx":
         return MLX(settings, launcher)
-    kinds: dict[str, type[OpenAICompatible]] = {"vllm": VLLM, "sglang": SGLang, "openai": OpenAICompatible}
+    kinds: dict[str, type[OpenAICompatible]] = {"vllm": VLLM, "sglang": SGLang, "openai": Cloud}
     return kinds[chosen.kind](chosen)
 
 

@@ -23,6 +23,7 @@ class Capabilities:
     asks: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     dialects: frozenset[str] = frozenset({"chat"})  # wire formats it is known to have
     tries: bool = False  # whether others are worth asking for once
+    foreign: bool = False  # it runs a model that is not ours: what it says is of no version
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 

@@ -1,10 +1,10 @@
 """mlx_lm.server over a real socket, with no model behind it.
 
-Faithful to the recorded answers of mlx-lm 0.32.2 in what a swap meets: an adapter is a folder that a request names, read
-with the first request that names it and not again; one adapter is worn at a time, and a request for another one waits
-until the running ones have ended; `default_model` ignores adapters; whatever fails is a 404; an empty list of models
-where the hub's cache was never used; keepalive comments, and no log-probs, in streams. Every word of a reply is the name
-of what answered.
+Faithful to the recorded answers of mlx-lm 0.32.2 in what a swap meets: an adapter is a folder that a request names,
+read with the first request that names it and not again; one adapter is worn at a time, and a request for another one
+waits until the running ones have ended; `default_model` ignores adapters; whatever fails is a 404; an empty list of
+models where the hub's cache was never used; keepalive comments, and no log-probs, in streams. Every word of a reply is
+the name of what answered.
 """
 
 from __future__ import annotations
