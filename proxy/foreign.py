@@ -1,7 +1,7 @@
 """A model of ours that learns from the rated replies of one that is not: a cloud API answers, a local model trains.
 
-Owns what differs from training the model that answers: the objective, which adapter a run goes on from, what an adapter
-is good for that no backend wears yet. Such replies were captured as of no version of ours, and only they train here. Not
+Owns what differs from training the model that answers: the objective, which adapter a run goes on from, what one
+is good for that no backend wears. Such replies were captured as of no version of ours, and only they train here. Not
 here: when a run starts (due), the mathematics (trainer), serving (swap, once a backend of the local model is there).
 """
 

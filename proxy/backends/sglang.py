@@ -1,7 +1,7 @@
 """SGLang: runtime LoRA routes, and an adapter named behind a colon: `model:adapter`.
 
 Written after sglang 0.5.23 as it is in its wheel, not run: it needs CUDA. Needs `--enable-lora`, the rank and the
-layers of the adapters to come (`--max-lora-rank`, `--lora-target-modules`), and one data-parallel replica. Every version
+layers of the adapters to come (`--max-lora-rank`, `--lora-target-modules`), and one data-parallel replica. Each version
 gets a fresh name, as with vLLM.
 """
 
