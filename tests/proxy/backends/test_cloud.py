@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from config.settings import load
 from proxy.backends.vllm import VLLM
+from proxy.doctor import examine, gather
+from proxy.server_address import ADDRESS_FILE
 from tests.fakes.backend import FakeBackend
 from tests.fakes.cloud import KEY, FakeCloud
 from tests.proxy.backends.test_llamacpp import make_proxy
@@ -182,10 +186,19 @@ async def test_a_rejected_version_is_not_gone_on_from(proxy: Proxy) -> None:
     assert status["trains"]["version"] is None and status["ratings"]["fresh"] == 4
 
 
+async def test_the_doctor_asks_for_no_key(proxy: Proxy) -> None:
+    (proxy.home / ADDRESS_FILE).write_text(json.dumps({"url": proxy.url, "pid": os.getpid()}))
+    settings = load({"home": proxy.home}, environ={}).settings
+    checks = {check.name: check for check in examine(await asyncio.to_thread(gather, settings))}
+    assert checks["backend"].state == checks["model"].state == "ok"
+    assert "local-1b learns from these replies" in checks["model"].line
+    assert checks["adapters"].state == "note" and "trains a local model" in str(checks["adapters"].fix)
+
+
 @pytest.mark.model
 @pytest.mark.timeout(600)
 async def test_the_real_trainer_takes_such_a_run(tmp_path: Path, cloud: FakeCloud, tiny_weights: Path) -> None:
-    """With the real objective, and none of the log-probs that the others need."""
+    """With the real objective, and none of the log-probs that the others need; and the built-in backend wears it."""
     proxy = make_proxy(tmp_path / "home", kind="openai", url=cloud.url)
     proxy.flags |= {"train.weights": str(tiny_weights), "train.start_at": 8, "train.threads": 1}
     proxy.flags["train.overrides"] = {"batch": 4, "learning_rate": 1e-4}
@@ -193,14 +206,19 @@ async def test_the_real_trainer_takes_such_a_run(tmp_path: Path, cloud: FakeClou
     await proxy.start()
     try:
         await rated(proxy, 8)
-        for _ in range(600):
-            status = await proxy.get("/rl/status")
-            if status["last_run"] and status["last_run"]["ended_at"]:
-                break
+        result = proxy.home / "runs/r00001/result.json"
+        while not result.exists():
             await asyncio.sleep(0.2)
-        result = json.loads((proxy.home / "runs/r00001/result.json").read_text())
-        assert result["status"] in ("passed", "rejected"), result
-        manifest = json.loads((Path(result["adapter"]) / "manifest.json").read_text())
+        found = json.loads(result.read_text())
+        assert found["status"] == "passed", found
+        manifest = json.loads((Path(found["adapter"]) / "manifest.json").read_text())
         assert manifest["objective"] == "kto" and len(manifest["samples"]) == 8
+        await until(proxy, ended="done")
+        await proxy.stop()
+        await proxy.start(backend__kind="builtin", backend__url="", backend__threads=1)
+        code, body = await proxy.post("/rl/promote/1")
+        assert code == 200, body
+        response = await proxy.chat("hello", model=(await proxy.get("/rl/status"))["model"], max_tokens=4)
+        assert response.status == 200 and response.headers["x-rl-adapter"] == "v1"
     finally:
         await proxy.stop()

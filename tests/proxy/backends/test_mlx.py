@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 from config.settings import load
 from proxy.backends import make_backend
+from proxy.doctor import examine, gather
 from proxy.errors import BadRequest
+from proxy.server_address import ADDRESS_FILE
 from tests.fakes.launcher import FakeLauncher
 from tests.fakes.mlx import FakeMlx
 from tests.proxy.backends.test_llamacpp import make_proxy, said_by, with_versions
@@ -137,6 +140,14 @@ async def test_one_of_many_models_has_to_be_named(tmp_path: Path, server: FakeMl
     await proxy.start()
     assert (await proxy.chat("who?")).status == 503
     await proxy.stop()
+
+
+async def test_the_doctor_says_what_it_lacks(served: Proxy) -> None:
+    (served.home / ADDRESS_FILE).write_text(json.dumps({"url": served.url, "pid": os.getpid()}))
+    settings = load({"home": served.home}, environ={}).settings
+    checks = {check.name: check for check in examine(await asyncio.to_thread(gather, settings))}
+    assert checks["adapters"].state == "ok" and checks["exactness"].state == "note"
+    assert "no log-probs in streams" in str(checks["exactness"].fix)
 
 
 def test_the_default_model_is_refused() -> None:
