@@ -225,12 +225,21 @@ class Learner:
             self._kept = None if finished else await self._kept_from(run.id, starting=True)
             if self._kept is not None:
                 return
+            if await self._is_strange(run):
+                why = "it was begun behind another kind of backend; its ratings are fresh again there"
+                await self._end(run, "failed", why, None)
+                continue
             await self._carry_out(run)
             if self._kept is not None or self.paused or self._stopping:
                 return
         asked, self._asked = self._asked, False
         if (await self.due(asked=asked)).now and (claimed := await self._claim(asked)) is not None:
             await self._carry_out(claimed)
+
+    async def _is_strange(self, run: Run) -> bool:
+        """Whether its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
+        samples = await self._store.run_samples(run.id)
+        return any((s.completion.new.version is None) != (self._foreign is not None) for s in samples)
 
     async def _finish_swap(self) -> None:
         """A version that was published just before a crash goes live now; not one that nobody was to serve."""

@@ -156,6 +156,25 @@ async def test_what_it_learned_is_served_by_another_backend(proxy: Proxy, backen
     assert status["live"] == 0 and status["ratings"]["fresh"] == 2 and status["trains"]["version"] == 1
 
 
+async def test_a_run_is_not_gone_on_with_behind_another_backend(proxy: Proxy, backend: FakeBackend) -> None:
+    """There its samples would count as said by the model that trains, and what comes of it would go live."""
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    while not proxy.launcher.started:
+        await asyncio.sleep(0.01)
+    await proxy.stop()
+    proxy.launcher.hold, proxy.kind = False, VLLM
+    await proxy.start(backend__url=backend.url)
+    status = await until(proxy, ended="failed")
+    assert "another kind of backend" in status["last_run"]["reason"] and status["ratings"]["fresh"] == 0
+    await proxy.stop()
+    proxy.kind = None
+    await proxy.start()
+    assert (await proxy.get("/rl/status"))["ratings"]["fresh"] == 4
+    await proxy.post("/rl/train")
+    assert (await until(proxy, ended="done", runs=2))["trains"]["version"] == 1
+
+
 async def test_without_weights_it_is_captured_and_rated_only(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(train__weights="")
