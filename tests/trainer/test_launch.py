@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.trainer import tiny
+from tests.trainer.test_gguf import make_adapter
 from trainer import launch
 from trainer.launch import LaunchError, LocalLauncher, verify_adapter
 from trainer.run_folder import locked
@@ -156,3 +157,17 @@ def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(launch, "find_spec", lambda name: None if name == "peft" else object())
     assert "need peft" in launch.available()
     assert "rlproxy[train]" in LocalLauncher().available()
+
+
+async def test_a_converter_that_fails_says_why(tmp_path):
+    for convert in (LocalLauncher().mlx, lambda adapter, out: LocalLauncher().gguf(adapter, None, out)):
+        with pytest.raises(LaunchError, match=r"was not converted (to GGUF|for mlx-lm): .+"):
+            await convert(tmp_path / "nothing", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+async def test_an_adapter_becomes_a_folder_of_mlx(tmp_path):
+    make_adapter(tmp_path / "peft", {"model.layers.0.self_attn.q_proj": (8, 8)})
+    await LocalLauncher().mlx(tmp_path / "peft", tmp_path / "deep" / "mlx")
+    found = sorted(path.name for path in (tmp_path / "deep" / "mlx").iterdir())
+    assert found == ["adapter_config.json", "adapters.safetensors"]

@@ -14,6 +14,7 @@ import pytest
 
 from config.settings import load
 from proxy.backends.vllm import VLLM
+from proxy.cli_tables import show_status
 from proxy.doctor import examine, gather
 from proxy.server_address import ADDRESS_FILE
 from tests.fakes.backend import FakeBackend
@@ -203,6 +204,16 @@ async def test_a_rejected_version_is_not_gone_on_from(proxy: Proxy) -> None:
     await rated(proxy, 4)
     status = await until(proxy, ended="rejected")
     assert status["trains"]["version"] is None and status["ratings"]["fresh"] == 4
+
+
+async def test_what_it_says_of_itself(proxy: Proxy, cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> None:
+    await rated(proxy, 4)
+    status = await until(proxy, ended="done")
+    show_status(status, proxy.url)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "whichever is asked for, not ours" in shown and "local-1b v1, in " in shown
+    said = await proxy.say("/rl status")
+    assert f"openai at {cloud.url} answers." in said and "What trains: local-1b v1, in " in said
 
 
 async def test_the_doctor_asks_for_no_key(proxy: Proxy) -> None:
