@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 OBJECTIVE: Final = "kto"  # needs neither log-probs nor a version of the model that replied
 LISTENING: Final = "distill"  # nor does this: only comments and corrections teach
-NEWEST: Final = "foreign_version"  # in the store: what the last of these runs published
+NEWEST: Final = "foreign_version"  # in the store: what the last of these runs published, or is about to
 
 
 class Foreign:
@@ -59,16 +59,21 @@ class Foreign:
         """The version that the next run goes on from."""
         version = int(await self._store.get_meta(NEWEST, BASE))
         adapter = await self._store.adapter(version) if version else None
-        return version if adapter is not None and adapter.model == self.model else BASE
+        ours = adapter is not None and adapter.model == self.model and adapter.withdrawn is None
+        return version if ours else BASE
+
+    async def publishes(self, version: int) -> None:
+        """Before it is on record: a version that this module does not know of would go live behind another backend."""
+        await self._store.set_meta(NEWEST, version)
 
     async def published(self, version: int) -> None:
-        await self._store.set_meta(NEWEST, version)
         log.info("version published", version=version, why="the backend does not serve it")
         self._events.emit("published", version=version, line=await self._line())
 
-    async def reset(self) -> None:
+    async def reset(self, actor: str) -> None:
         """The next run starts from the local model as it is."""
-        await self._store.set_meta(NEWEST, BASE)
+        if version := await self.parent():
+            await self._store.withdraw(version, "reset", actor)
 
     async def report(self) -> dict[str, Any]:
         """For `status`: which model trains, and where what it learned is."""

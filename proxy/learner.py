@@ -140,7 +140,7 @@ class Learner:
         if self._swap.live:
             await self._swap.to(0, "reset", actor)
         if self._foreign:
-            await self._foreign.reset()
+            await self._foreign.reset(actor)
         await self._store.set_meta("baseline", 0.0)
 
     async def stop(self) -> None:
@@ -395,6 +395,8 @@ class Learner:
             return
         adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
         baseline = found.get("baseline_after", await self._store.get_meta("baseline", 0.0))
+        if self._foreign:
+            await self._foreign.publishes(run.version)
         await self._store.publish(run.id, adapter, found, float(baseline))
         self._ended(run, "done", found.get("reason", ""))
         if self._foreign:

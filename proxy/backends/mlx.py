@@ -69,14 +69,20 @@ class MLX(OpenAICompatible):
         self._model = names[0]
 
     async def models(self) -> list[dict[str, Any]]:
-        """Where the hub's cache was never used the server answers with nothing: then the model that we know."""
+        """With the one that it was started with, which its list of the disk may lack.
+
+        Where the hub's cache was never used it answers with nothing at all.
+        """
         try:
-            return await super().models()
+            found = await super().models()
         except BackendBroke:
             status, _ = await self._call("GET", "/health")
             if status != 200:
                 raise
-            return [{"id": self._model, "object": "model", "created": 0}] if self._model else []
+            found = []
+        if self._model and self._model not in {m["id"] for m in found}:
+            found.append({"id": self._model, "object": "model", "created": 0})
+        return found
 
     async def load(self, name: str, path: Path) -> None:
         """Converted, once. The server reads it when the swap's warm-up names it."""

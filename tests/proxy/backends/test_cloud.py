@@ -16,6 +16,7 @@ from config.settings import load
 from proxy.backends.vllm import VLLM
 from proxy.cli_tables import show_status
 from proxy.doctor import examine, gather
+from proxy.foreign import Foreign
 from proxy.server_address import ADDRESS_FILE
 from tests.fakes.backend import FakeBackend
 from tests.fakes.cloud import KEY, FakeCloud
@@ -155,6 +156,34 @@ async def test_what_it_learned_is_served_by_another_backend(proxy: Proxy, backen
     await proxy.start()  # and back: nothing of the other backend is live here
     status = await proxy.get("/rl/status")
     assert status["live"] == 0 and status["ratings"]["fresh"] == 2 and status["trains"]["version"] == 1
+
+
+async def test_what_was_reset_does_not_go_live_by_itself(proxy: Proxy, backend: FakeBackend) -> None:
+    await rated(proxy, 4)
+    await until(proxy, ended="done")
+    await proxy.post("/rl/reset")
+    assert (await proxy.get("/rl/status"))["trains"]["version"] is None
+    await proxy.stop()
+    proxy.kind = VLLM
+    await proxy.start(backend__url=backend.url)
+    await asyncio.sleep(0.2)
+    assert (await proxy.get("/rl/status"))["live"] == 0 and not backend.adapters
+
+
+async def test_a_crash_after_publishing_lets_nothing_go_live(
+    proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def crash(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(Foreign, "published", crash)
+    await rated(proxy, 4)
+    await until(proxy, ended="done")
+    await proxy.stop()
+    proxy.kind = VLLM
+    await proxy.start(backend__url=backend.url)
+    await asyncio.sleep(0.2)
+    assert (await proxy.get("/rl/status"))["live"] == 0 and not backend.adapters
 
 
 async def test_a_run_is_not_gone_on_with_behind_another_backend(proxy: Proxy, backend: FakeBackend) -> None:

@@ -140,6 +140,10 @@ async def test_one_of_many_models_has_to_be_named(tmp_path: Path, server: FakeMl
     await proxy.start()
     assert (await proxy.chat("who?")).status == 503
     await proxy.stop()
+    server.listed = ["another"]  # what it runs is not always on it
+    await proxy.start(backend__model="fake")
+    assert {m["id"] for m in (await proxy.get("/v1/models"))["data"]} == {"another", "fake", "fake@base"}
+    await proxy.stop()
 
 
 async def test_the_doctor_says_what_it_lacks(served: Proxy) -> None:
