@@ -45,7 +45,8 @@ class StatusReport:
         self._formats = formats
 
     async def full(self) -> dict[str, Any]:
-        fresh, runs = await self._learner.fresh(), await self._store.runs(limit=1)
+        runs = await self._store.runs(limit=1)
+        fresh = await self._learner.fresh()  # after the runs: one that is shown as ended has given its ratings back
         needed, _ = await self._learner.needed()
         due, pointer, run = await self._learner.due(), self._swap.pointer, self._learner.run
         return {
