@@ -61,8 +61,8 @@ class Server(Section):
 
 
 class Backend(Section):
-    kind: Literal["builtin", "vllm", "llamacpp", "ollama", "lmstudio", "openai"] = "builtin"
-    """Server that runs the model; "openai" is any OpenAI-compatible one."""
+    kind: Literal["builtin", "vllm", "sglang", "llamacpp", "ollama", "lmstudio", "mlx", "openai"] = "builtin"
+    """Server that runs the model; "openai" is any other, as a cloud API: captured and rated only."""
     url: str = ""
     """Its address; empty with the built-in one, and with Ollama or LM Studio at their usual port of this machine."""
     model: str = ""
@@ -91,7 +91,7 @@ class Backend(Section):
 
 class Train(Section):
     weights: str = ""
-    """Weights to train, a path or a hub id; empty takes what the built-in backend serves."""
+    """Weights to train, a path or a hub id; empty takes those that the backend serves, if it says where they are."""
     enabled: bool = True
     """Whether runs start by themselves."""
     start_at: int = Field(default=32, ge=1)

@@ -66,7 +66,8 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap))
     relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats), commands)
     stored = StoredResponses(store, relay)
-    models = Models(store, backend, swap)
+    # A list of somebody else's models is theirs alone, and a client's own key opens it.
+    models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap).list
     control = Control(store, backend, swap, learner, status, events, metrics)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
 
@@ -79,7 +80,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     app.add_routes(
         [
             *(web.post(p + path, _data(relay, d)) for d in DIALECTS for path in d.paths for p in ("", "/s/{session}")),
-            *(web.get(p + "/v1/models", models.list) for p in ("", "/s/{session}")),
+            *(web.get(p + "/v1/models", models) for p in ("", "/s/{session}")),
             *(web.get(p + "/v1/responses/{id}", stored.get) for p in ("", "/s/{session}")),
             *(web.delete(p + "/v1/responses/{id}", stored.delete) for p in ("", "/s/{session}")),
             web.post("/v1/feedback", feedback.post),

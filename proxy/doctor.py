@@ -44,7 +44,7 @@ class Facts:
     why: str | None  # then why not
     answers: bool  # whether a proxy is there at all
     not_ready: str | None  # why the backend does not answer; None: it does
-    models: tuple[str, ...] | None  # that the proxy offers
+    models: tuple[str, ...] | None  # that the proxy offers; None too where they are not ours
     holder: int | None  # the process that holds the home folder
     owner: int | None  # the process that says it serves there
     free_gb: float
@@ -57,7 +57,8 @@ def gather(settings: Settings) -> Facts:
         status = client.ask("GET", "/rl/status")
         try:
             client.ask("GET", "/readyz")
-            models = tuple(m["id"] for m in client.ask("GET", "/v1/models")["data"])
+            if not status["backend"]["foreign"]:  # whose list may want a client's key, and has nothing of ours
+                models = tuple(m["id"] for m in client.ask("GET", "/v1/models")["data"])
         except Refused as refused:
             not_ready = str(refused)
     except Refused as refused:
@@ -142,6 +143,10 @@ def backend(facts: Facts) -> Check:
 
 
 def model(facts: Facts) -> Check:
+    if facts.status is not None and (trains := facts.status.get("trains")):
+        if trains["model"]:
+            return Check("model", "ok", f"whichever a client asks for answers; what trains: {trains['line']}")
+        return Check("model", "ok", "whichever a client asks for answers")
     if facts.status is None or facts.models is None:
         return _unknown("model")
     served, live = facts.status["model"], facts.status["live"]
@@ -167,7 +172,8 @@ def exactness(facts: Facts) -> Check:
     if not (found["token_ids"] and found["logprobs"]):
         lacks = [what for what in ("token_ids", "logprobs") if not found[what]]
         line = f"the backend sends no {' and no '.join(lacks).replace('_', ' ')}: captures are marked inexact"
-        return Check(name, "note", line, "the built-in backend and vLLM send both")
+        why = found.get("lacks") if found.get("adapters") else None
+        return Check(name, "note", line, why or "the built-in backend and vLLM send both")
     if inexact := found["inexact"]:
         line = f"token ids and log-probs come with every answer but those in {', '.join(inexact)}"
         fix = f"backend.translate = {list(inexact)} makes these exact, said through chat completions".replace("'", '"')
@@ -183,7 +189,10 @@ def adapters(facts: Facts) -> Check:
         return Check("adapters", "problem", found["obstacle"], "that done, nothing has to be restarted, and runs go on")
     if found["adapters"]:
         return Check("adapters", "ok", "the backend takes a new adapter while it runs")
-    fix = "nothing, if capturing and rating is all you want; else use --backend builtin, vllm, llamacpp or ollama"
+    others = "builtin, vllm, sglang, llamacpp, ollama, lmstudio or mlx"
+    fix = f"nothing, if capturing and rating is all you want; else use --backend {others}"
+    if (facts.status.get("trains") or {}).get("model"):
+        fix = f"what is rated trains a local model, which needs a backend of its own: {others}"
     return Check("adapters", "note", found["lacks"] or "the backend takes no adapter while it runs", fix)
 
 

@@ -31,7 +31,7 @@ from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
 from proxy.retries import Attempt
-from proxy.security import outgoing_headers
+from proxy.security import outgoing_headers, without_keys
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
 from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
@@ -98,7 +98,7 @@ class Exchange:
         """Raises Conflict where the client chose an id that exists."""
         own_id = "x-rl-completion-id" in self._request.headers
         parts = self._parts
-        self._capture = Capture(parts.store, parts.metrics, parts.health, row, self._asked.n)
+        self._capture = Capture(parts.store, parts.metrics, parts.health, row, self._asked.n, self._keepable)
         try:
             await self._capture.begin(wait=own_id)
         except DuplicateCompletion:
@@ -245,7 +245,8 @@ class Exchange:
         body = await whole(upstream)
         headers = self._headers(upstream)
         if upstream.status != 200:
-            await self._finish("error", error=f"the backend answered {upstream.status}: {body[:300]!r}")
+            told = self._keepable(body.decode("utf-8", "replace"))[:300]  # in this order: half a key is one too
+            await self._finish("error", error=f"the backend answered {upstream.status}: {told!r}")
             if self._way.translated:
                 body = dumps(self._dialect.error(BackendRefused(upstream.status, message_in(body))))
                 headers["content-type"] = "application/json"
@@ -367,6 +368,9 @@ class Exchange:
         replies = self._capture.whole(whole) if whole is not None else None
         # Shielded: a client that goes away in this moment does not undo what it has already been sent.
         await asyncio.shield(self._capture.finish(status, replies, error=error))
+
+    def _keepable(self, said: str) -> str:
+        return without_keys(said, self._parts.request_headers(self._request))
 
 
 def _sendable(body: bytes) -> bytes | io.BytesIO:

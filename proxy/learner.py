@@ -25,6 +25,7 @@ from proxy.backends.base import Backend
 from proxy.due import Due, enough, kept_from, needed
 from proxy.errors import Conflict, ProxyError
 from proxy.events import Events
+from proxy.foreign import NEWEST, Foreign
 from proxy.lifecycle import Tasks
 from proxy.machine import Machine
 from proxy.metrics import Metrics
@@ -72,6 +73,7 @@ class Learner:
         self._tasks = tasks
         self._machine = machine
         self._last_request = last_request
+        self._foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()  # what becomes of the run under way is on record
         self._idle.set()
@@ -137,6 +139,8 @@ class Learner:
         """Back to the beginning: base, baseline 0, and the next run starts from there. Nothing is deleted."""
         if self._swap.live:
             await self._swap.to(0, "reset", actor)
+        if self._foreign:
+            await self._foreign.reset(actor)
         await self._store.set_meta("baseline", 0.0)
 
     async def stop(self) -> None:
@@ -152,7 +156,8 @@ class Learner:
 
     async def fresh(self, *, before: float | None = None) -> Fresh:
         gap = self._settings.train.max_version_gap
-        return await self._store.fresh(live=self._swap.live, max_version_gap=gap, before=before)
+        foreign = self._foreign is not None
+        return await self._store.fresh(live=self._swap.live, max_version_gap=gap, before=before, foreign=foreign)
 
     async def needed(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
@@ -164,7 +169,9 @@ class Learner:
         train = self._settings.train
         if not train.enabled and not asked:
             return Due(False, "training is off (train.enabled = false)")
-        if not self._backend.capabilities.adapters:
+        if self._foreign and (lacks := self._foreign.lacks()) is not None:
+            return Due(False, lacks)
+        if not (self._foreign or self._backend.capabilities.adapters):
             return Due(False, self._backend.capabilities.why_not)
         if (lacks := self._backend.lacks) is not None:
             return Due(False, lacks)
@@ -220,6 +227,10 @@ class Learner:
             self._kept = None if finished else await self._kept_from(run.id, starting=True)
             if self._kept is not None:
                 return
+            if await self._is_strange(run):
+                why = "it was begun behind another kind of backend; its ratings are fresh again there"
+                await self._end(run, "failed", why, None)
+                continue
             await self._carry_out(run)
             if self._kept is not None or self.paused or self._stopping:
                 return
@@ -227,28 +238,40 @@ class Learner:
         if (await self.due(asked=asked)).now and (claimed := await self._claim(asked)) is not None:
             await self._carry_out(claimed)
 
+    async def _is_strange(self, run: Run) -> bool:
+        """Whether its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
+        samples = await self._store.run_samples(run.id)
+        return any((s.completion.new.version is None) != (self._foreign is not None) for s in samples)
+
     async def _finish_swap(self) -> None:
-        """A version that was published just before a crash goes live now."""
+        """A version that was published just before a crash goes live now; not one that nobody was to serve."""
         adapters = await self._store.adapters()
         pointer = self._swap.pointer
-        if adapters:
+        if adapters and not self._foreign:
             newest = max(adapters, key=lambda a: a.version)
+            if newest.version == await self._store.get_meta(NEWEST, None):
+                return
             if newest.withdrawn is None and newest.parent == pointer.live and newest.created_at > pointer.changed_at:
                 await self._go_live(newest.version, newest.run_id)
+
+    async def trains(self) -> dict[str, Any] | None:
+        """For `status`: the model that trains, where it is another one than the one that answers."""
+        return await self._foreign.report() if self._foreign else None
 
     async def _claim(self, asked: bool) -> Run | None:
         train = self._settings.train
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
         version = max(await self._store.next_version(), 1 + newest)
         claimed = await self._store.claim(
-            model=self._swap.model,
-            live=self._swap.live,
+            model=self._foreign.model if self._foreign else self._swap.model,
+            live=await self._foreign.parent() if self._foreign else self._swap.live,
             max_version_gap=train.max_version_gap,
             limit=train.max_samples,
             held_share=train.held_share,
             folder_of=lambda run: str(self._settings.home / "runs" / f"r{run:05d}"),
             version=version,
             min_total=1 if asked else (await self.needed())[0],
+            foreign=self._foreign is not None,
         )
         if claimed is None:
             return None
@@ -257,7 +280,8 @@ class Learner:
         return claimed[0]
 
     def _model_folder(self) -> Path:
-        return run_folder.of_model(self._settings.adapters_dir, self._swap.model)
+        model = self._foreign.model if self._foreign else self._swap.model
+        return run_folder.of_model(self._settings.adapters_dir, model)
 
     async def _prepare(self, run: Run) -> None:
         """Write the run folder, unless an earlier attempt did."""
@@ -268,6 +292,7 @@ class Learner:
         calibration = await self._store.unrated(version=run.parent, limit=self._settings.train.calibration)
         train = self._settings.train
         again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
+        again = 0 if self._foreign else again
         adapters = {a.version: a.path for a in await self._store.adapters()}
         await asyncio.to_thread(
             run_folder.write,
@@ -282,6 +307,8 @@ class Learner:
             out=self._model_folder() / f"v{run.version:04d}",
             baseline=float(await self._store.get_meta("baseline", 0.0)),
             moments=await self._store.moments(),
+            objective=self._foreign.objective if self._foreign else None,
+            choices=self._foreign.choices if self._foreign else (),
         )
 
     # One run
@@ -370,8 +397,13 @@ class Learner:
             return
         adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
         baseline = found.get("baseline_after", await self._store.get_meta("baseline", 0.0))
+        if self._foreign:
+            await self._foreign.publishes(run.version)
         await self._store.publish(run.id, adapter, found, float(baseline))
         self._ended(run, "done", found.get("reason", ""))
+        if self._foreign:
+            await self._foreign.published(run.version)
+            return
         parent = await self._store.adapter(run.parent)
         if parent is not None and parent.withdrawn:  # while the run was under way
             message = f"v{run.version} was trained from v{run.parent}, which was rolled back: it waits for `promote`."

@@ -45,11 +45,13 @@ class StatusReport:
         self._formats = formats
 
     async def full(self) -> dict[str, Any]:
-        fresh, runs = await self._learner.fresh(), await self._store.runs(limit=1)
+        runs = await self._store.runs(limit=1)
+        fresh = await self._learner.fresh()  # after the runs: one that is shown as ended has given its ratings back
         needed, _ = await self._learner.needed()
         due, pointer, run = await self._learner.due(), self._swap.pointer, self._learner.run
         return {
             "model": self._swap.model,
+            "trains": await self._learner.trains(),
             "live": pointer.live,
             "previous": pointer.previous,
             "live_since": pointer.changed_at or None,
@@ -59,6 +61,7 @@ class StatusReport:
                 "kind": self._backend.kind,
                 "state": self._backend.state,
                 "adapters": self._backend.capabilities.adapters,
+                "foreign": self._backend.capabilities.foreign,
                 "exact": self._backend.capabilities.token_ids and self._backend.capabilities.logprobs,
                 "token_ids": self._backend.capabilities.token_ids,
                 "logprobs": self._backend.capabilities.logprobs,
@@ -94,11 +97,14 @@ class StatusReport:
         s = await self.full()
         live = f"v{s['live']}" if s["live"] else "the base model"
         ratings = s["ratings"]
+        trains = s["trains"]
         lines = [
-            f"{s['model']}, {live} answers.",
+            f"{s['model']}, {live} answers." if trains is None else f"{s['backend']['state']} answers.",
             f"{ratings['fresh']} fresh ratings ({ratings['good']} good, {ratings['bad']} bad).",
         ]
         lines.append(f"Training {s['training']['line']}.")
+        if trains is not None:
+            lines.append(f"What trains: {trains['line']}.")
         if s["watch"]:
             lines.append(f"{s['watch']['line']}.")
         if s["problem"]:

@@ -92,10 +92,10 @@ class Swap:
         `problem` says so. Raises BackendDown.
         """
         async with self._changing:
-            self._pointer = await self._store.pointer()
             self._loaded = {BASE}
             if not self._backend.capabilities.adapters:
-                return
+                return  # what the store points at waits for a backend that can
+            self._pointer = await self._store.pointer()
             for version in dict.fromkeys((self._pointer.live, self._pointer.previous)):
                 try:
                     await self._load(version)
@@ -127,6 +127,8 @@ class Swap:
         asked = asked.removesuffix(self._backend.capabilities.implied_tag)
         version = self._pinned(asked)
         pinned = version is not None
+        if self._backend.capabilities.foreign:
+            return Lease(self, None, asked or self.model, pinned=False)
         if version is None:
             if asked not in ("", self.model):
                 return Lease(self, None, asked, pinned=False)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import typer.main
 
+from config.sections import Backend
 from proxy.cli import app as cli
 from scripts.tables import PAGES, filled
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
@@ -40,6 +42,13 @@ def test_the_annotated_tree_names_every_module() -> None:
         for module in (ROOT / room).rglob("*.py"):
             if module.name != "__init__.py":
                 assert module.name in tree, f"{module.relative_to(ROOT)} is in no tree"
+
+
+def test_every_backend_has_a_row_and_says_how_it_was_tested() -> None:
+    rows = [line.split("|") for line in read("docs/backends.md").splitlines() if re.match(r"\| `\w+`", line)]
+    kinds = get_args(Backend.model_fields["kind"].annotation)
+    assert {re.findall(r"`(\w+)`", row[1])[0] for row in rows} == set(kinds)
+    assert all(re.search(r"real one|a fake", row[4]) for row in rows)
 
 
 def test_tables_are_those_of_the_benchmarks() -> None:

@@ -91,6 +91,9 @@ class Launcher(Protocol):
     async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
         """Write the model in the GGUF file `base` with the adapter in it as the file `out`. Raises LaunchError."""
 
+    async def mlx(self, adapter: Path, out: Path) -> None:
+        """Write the adapter in this folder as mlx-lm's folder `out`. Raises LaunchError."""
+
     async def start_server(
         self,
         weights: str | None,
@@ -143,6 +146,10 @@ class LocalLauncher:
     async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
         if (why := await _converted("trainer.fuse", str(adapter), str(base), str(out))) is not None:
             raise LaunchError(f"The adapter {adapter} was not fused with its model: {why}")
+
+    async def mlx(self, adapter: Path, out: Path) -> None:
+        if (why := await _converted("trainer.mlx_layout", str(adapter), str(out))) is not None:
+            raise LaunchError(f"The adapter {adapter} was not converted for mlx-lm: {why}")
 
     async def start_server(
         self,

@@ -24,6 +24,7 @@ class Capabilities:
     dialects: frozenset[str] = frozenset({"chat"})  # wire formats it is known to have
     tries: bool = False  # whether others are worth asking for once
     implied_tag: str = ""  # what a model's name may end in and mean the same
+    foreign: bool = False  # it runs a model that is not ours: what it says is of no version
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 

@@ -79,6 +79,12 @@ class FakeLauncher:
         out.write_bytes(base.read_bytes() + f" with {adapter}".encode())
         self.fused.append(adapter)
 
+    async def mlx(self, adapter: Path, out: Path) -> None:
+        if self.lacks:
+            raise LaunchError(self.lacks)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "adapter_config.json").write_text(json.dumps({"from": str(adapter)}))
+
 
 def write_result(folder: Path, status: str, more: dict[str, Any]) -> None:
     (folder / "checkpoint").mkdir(exist_ok=True)
