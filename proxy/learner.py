@@ -301,9 +301,11 @@ class Learner:
             self._idle.set()
 
     async def _train(self, run: Run) -> None:
+        found = run_folder.result(Path(run.folder))  # of a trainer that outlived us
         try:
-            async with self._lending.lent(run.id, lambda: self.paused or self._stopping):
-                found = await self._result(run)
+            if found is None:
+                async with self._lending.lent(run.id, lambda: self.paused or self._stopping):
+                    found = await self._result(run)
         except NotLent as error:
             if not (self.paused or self._stopping):
                 self._wait(run, str(error))
