@@ -318,6 +318,7 @@ class Learner:
         """Supervise the trainer until the run has a result; None where it failed, or was stopped at a checkpoint."""
         folder = Path(run.folder)
         if self._lending.on and (short := await self._kept_from(run.id, starting=False)) is not None:
+            self._lending.put_off(short)
             self._wait(run, short)
             return None
         if self.paused or self._stopping:  # said while the backend gave its memory back
@@ -347,7 +348,6 @@ class Learner:
     def _wait(self, run: Run, why: str) -> None:
         """What keeps the run, said: it goes on when that is over."""
         self._kept = why
-        self._lending.put_off(why)
         log.info("run waits", run=run.id, why=why)
         self._events.emit("waiting", run=run.id, why=why)
 
@@ -381,6 +381,7 @@ class Learner:
         while self._kept is None:
             await asyncio.sleep(LOOK_AGAIN_S)
             self._kept = await self._kept_from(run.id, starting=False)
+        self._lending.put_off(self._kept)  # or it would be freed for it again and again
         self._wait(run, self._kept)
         await job.terminate()
 

@@ -31,6 +31,7 @@ log = structlog.get_logger()
 
 DRAIN_S: Final = ROOM_S  # for the last answers
 AGAIN_S: Final = 60.0  # before a run that could not have the GPU asks for it once more
+RESTARTED_S: Final = 600.0  # and where the server has to be started otherwise first: each try lets requests wait
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between tries to wake a backend
 LEAVE_S: Final = 15.0  # to wake somebody else's server when rlproxy stops
 LENT: Final = "lent"  # in the store: whether the backend has been told to sleep and not yet to wake
@@ -68,8 +69,8 @@ class Lending:
         left = until - time.monotonic()
         return f"{why}; tried again in {left:.0f} s" if left > 0 else None
 
-    def put_off(self, why: str) -> None:
-        self._put_off = time.monotonic() + AGAIN_S, why
+    def put_off(self, why: str, seconds: float | None = None) -> None:
+        self._put_off = time.monotonic() + (AGAIN_S if seconds is None else seconds), why
 
     @contextlib.asynccontextmanager
     async def lent(self, run: int, unless: Callable[[], bool]) -> AsyncIterator[None]:
@@ -101,8 +102,9 @@ class Lending:
         except NotLent:
             raise
         except (ProxyError, StoreError) as error:
-            self.put_off(f"the backend did not give its memory back: {error}")
-            raise NotLent(self._put_off[1]) from error
+            why = f"the backend did not give its memory back: {error}"
+            self.put_off(why, RESTARTED_S if isinstance(error, Unsupported) else None)
+            raise NotLent(why) from error
         log.info("lent", run=run)
         self._events.emit("lent", run=run)
 
