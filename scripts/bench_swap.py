@@ -38,6 +38,7 @@ QUESTIONS = (
     "Tell me about the sea.", "How do I boil an egg?", "Who was Newton?", "Write a letter to a friend.",
     "Name a fruit and say why.", "What do bees make?", "Why is the sky blue?", "What is a proxy?",
 )  # fmt: skip
+Lengths = dict[str, int]  # how long the reply to a question may be
 
 
 @dataclass
@@ -93,8 +94,8 @@ async def streamed(http: aiohttp.ClientSession, model: str, question: str, token
 class Clients:
     """They ask until they are told to stop; what fails and what is mixed is kept, word for word."""
 
-    def __init__(self, http: aiohttp.ClientSession, expected: dict[tuple[str, str], str], tokens: int) -> None:
-        self._http, self._expected, self._tokens = http, expected, tokens
+    def __init__(self, http: aiohttp.ClientSession, expected: dict[tuple[str, str], str], lengths: Lengths) -> None:
+        self._http, self._expected, self._lengths = http, expected, lengths
         self._stop = asyncio.Event()
         self.replies: list[Reply] = []
         self.failed: list[str] = []
@@ -103,7 +104,7 @@ class Clients:
     async def ask(self, question: str) -> None:
         while not self._stop.is_set():
             try:
-                reply = await streamed(self._http, MODEL, question, self._tokens)
+                reply = await streamed(self._http, MODEL, question, self._lengths[question])
             except (aiohttp.ClientError, RuntimeError, OSError) as error:
                 self.failed.append(f"{error!r}"[:500])
                 await asyncio.sleep(0.2)
@@ -116,12 +117,15 @@ class Clients:
         self._stop.set()
 
 
-async def what_each_says(
-    http: aiohttp.ClientSession, versions: int, questions: Sequence[str], tokens: int
-) -> dict[tuple[str, str], str]:
-    expected = {}
+def lengths_of(tokens: int, clients: int) -> Lengths:
+    """From half as long to half as long again, so that replies do not all begin and end together."""
+    return {QUESTIONS[n]: round(tokens * (0.5 + n / len(QUESTIONS))) for n in range(min(clients, len(QUESTIONS)))}
+
+
+async def what_each_says(http: aiohttp.ClientSession, versions: int, lengths: Lengths) -> dict[tuple[str, str], str]:
+    expected, questions = {}, list(lengths)
     for pin in ("base", *(f"v{n}" for n in range(1, versions + 1))):
-        replies = await asyncio.gather(*(streamed(http, f"{MODEL}@{pin}", q, tokens) for q in questions))
+        replies = await asyncio.gather(*(streamed(http, f"{MODEL}@{pin}", q, lengths[q]) for q in questions))
         for question, reply in zip(questions, replies, strict=True):
             assert reply.label == pin
             expected[pin, question] = reply.text
@@ -176,7 +180,7 @@ def acts(swaps: int, rollbacks: int) -> list[str]:
 
 async def measure(options: argparse.Namespace, weights: Path, scratch: Path) -> dict[str, Any]:
     await adapters(weights, scratch / "adapters", options.swaps)
-    questions = [QUESTIONS[n % len(QUESTIONS)] for n in range(options.clients)]
+    lengths = lengths_of(options.tokens, options.clients)
     async with (
         proxy(options.backend, weights, scratch / "home", options.threads) as (url, store, timed),
         aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as http,
@@ -184,8 +188,14 @@ async def measure(options: argparse.Namespace, weights: Path, scratch: Path) -> 
         for version in range(1, options.swaps + 1):
             folder = scratch / "adapters" / f"v{version:04d}"
             await publish(http, store, scratch / "home", version, folder)
-        expected = await what_each_says(http, options.swaps, list(dict.fromkeys(questions)), options.tokens)
-        clients, pointer = Clients(http, expected, options.tokens), Pointer(http)
+        expected = await what_each_says(http, options.swaps, lengths)
+        async with asyncio.timeout(60):
+            while (await (await http.get("/rl/status")).json())["loaded"] != [
+                0
+            ]:  # what was asked by its pin goes again
+                await asyncio.sleep(0.1)
+        clients, pointer = Clients(http, expected, lengths), Pointer(http)
+        questions = [list(lengths)[n % len(lengths)] for n in range(options.clients)]
         tasks = [asyncio.create_task(clients.ask(question)) for question in questions]
         listening = asyncio.create_task(pointer.listen())
         changes = []
@@ -256,9 +266,10 @@ def main() -> None:
     parser.add_argument("--rollbacks", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60.0, help="before each change")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=32, help="of each reply, at most")
+    parser.add_argument("--tokens", type=int, default=32, help="of a reply; half as many to half as many again")
     parser.add_argument("--threads", type=int, default=1, help="of the server")
     parser.add_argument("--weights", help="default: the small model")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "swap.json")
     options = parser.parse_args()
     if options.quick:
         options.swaps, options.rollbacks, options.seconds, options.tokens = 2, 1, 4.0, 12
@@ -278,7 +289,7 @@ def main() -> None:
         "seconds_before_each": options.seconds,
         **found,
     }
-    path = ROOT / "benchmarks" / "swap.json"
+    path = options.out
     others = [r for r in (json.loads(path.read_text()) if path.exists() else []) if r["backend"] != options.backend]
     path.write_text(json.dumps(sorted([*others, result], key=lambda r: str(r["backend"])), indent=2) + "\n")
     shown = {key: result[key] for key in ("failed_count", "mixed_count", "first_token", "between_chunks", "load_s")}
