@@ -51,6 +51,7 @@ class Lending:
         self._store, self._backend, self._swap, self._door = store, backend, swap, door
         self._events, self._tasks = events, tasks
         self._lent = False
+        self._one = asyncio.Lock()  # a stop in the middle of falling asleep wakes it after that
         self._awake = asyncio.Event()
         self._awake.set()
         self._stopping = False
@@ -98,7 +99,8 @@ class Lending:
             await self._store.set_meta(LENT, True)
             self._lent = True
             self._awake.clear()
-            await self._backend.free()
+            async with self._one:
+                await self._backend.free()
         except NotLent:
             raise
         except (ProxyError, StoreError) as error:
@@ -132,7 +134,8 @@ class Lending:
         pause = FIRST_PAUSE_S
         while not self._stopping:
             try:
-                await self._backend.reclaim()
+                async with self._one:
+                    await self._backend.reclaim()
                 with contextlib.suppress(Unsupported):  # then versions are loaded when they are first asked for
                     await self._swap.restore()
                 await self._store.set_meta(LENT, False)
@@ -164,7 +167,7 @@ class Lending:
         if not (self._lent and self._theirs):
             return
         try:
-            async with asyncio.timeout(LEAVE_S):
+            async with asyncio.timeout(LEAVE_S), self._one:
                 await self._backend.reclaim()
                 await self._store.set_meta(LENT, False)
         except (TimeoutError, ProxyError, StoreError) as error:

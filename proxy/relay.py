@@ -73,10 +73,8 @@ class Relay:
         self.last_request = time.time()
         try:
             response = await self._data(request, dialect, started)
-        except ProxyError as error:
-            response = error.response(dialect.error(error))
-        except StoreError as error:
-            failed = StorageFailed(f"The store did not take it: {error}")
+        except (ProxyError, StoreError) as error:
+            failed = _as_proxy_error(error)
             response = failed.response(dialect.error(failed))
         self.parts.metrics.requests.labels(dialect.name, str(response.status)).inc()
         return response
@@ -121,10 +119,10 @@ class Relay:
                 # What it has waited is no overhead of ours.
                 call = call._replace(started=call.started + time.perf_counter() - came)
                 return await self._let_in(call, body, asked, add, kept, held)
-        except ProxyError as error:
+        except (ProxyError, StoreError) as error:
             if held is None or held.response is None:
                 raise
-            return await held.failed(error)
+            return await held.failed(_as_proxy_error(error))
 
     async def _let_in(
         self,
@@ -202,6 +200,10 @@ class Relay:
             if response is not None or isinstance(error, GONE):
                 raise  # the answer had begun: all we can do is break it off, as the backend did
             raise down(self.parts.backend.url, error) from error
+
+
+def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
+    return error if isinstance(error, ProxyError) else StorageFailed(f"The store did not take it: {error}")
 
 
 def _parsed(raw: bytes, dialect: Dialect) -> tuple[Any, Asked]:

@@ -274,15 +274,16 @@ def main() -> None:
     if options.quick:
         options.swaps, options.rollbacks, options.seconds, options.tokens = 2, 1, 4.0, 12
     about, weights = machine(), resolve(options.weights)
+    git = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(measure(options, weights.path, Path(folder)))
-    git = ["git", "describe", "--always", "--dirty"]
     result = {
         "backend": options.backend,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": about,
         "python": platform.python_version(),
-        "commit": subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip(),
+        "commit": commit,
         "model": weights.path.name,
         "clients": options.clients,
         "tokens_per_reply": options.tokens,
