@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import platform
 import subprocess
@@ -130,10 +131,9 @@ async def what_each_says(http: aiohttp.ClientSession, versions: int, lengths: Le
             assert reply.label == pin
             expected[pin, question] = reply.text
         print(f"{pin}: {expected[pin, questions[0]]!r}", flush=True)
-    for question in questions:
-        assert len({expected[pin, q] for pin, q in expected if q == question}) == versions + 1, (
-            "two versions say the same"
-        )
+    for one, other in itertools.combinations({pin for pin, _ in expected}, 2):
+        apart = sum(expected[one, q] != expected[other, q] for q in questions)
+        assert 2 * apart >= len(questions), f"{one} and {other} say the same"
     return expected
 
 
