@@ -37,7 +37,7 @@ bench: setup
 	@$(PY) scripts/bench_learn.py
 	@$(PY) scripts/tables.py
 
-# Eleven minutes a backend; QUICK=1 takes under one on a machine that is idle.
+# 17 minutes a backend; QUICK=1 only shows that it works, and writes nothing.
 bench-swap: setup
 	@$(PY) scripts/bench_swap.py --backend $(or $(BACKEND),builtin) $(if $(QUICK),--quick)
 

@@ -269,7 +269,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32, help="of a reply; half as many to half as many again")
     parser.add_argument("--threads", type=int, default=1, help="of the server")
     parser.add_argument("--weights", help="default: the small model")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "swap.json")
+    parser.add_argument("--out", type=Path, help="default: benchmarks/swap.json; with --quick nothing is written")
     options = parser.parse_args()
     if options.quick:
         options.swaps, options.rollbacks, options.seconds, options.tokens = 2, 1, 4.0, 12
@@ -290,11 +290,16 @@ def main() -> None:
         "seconds_before_each": options.seconds,
         **found,
     }
-    path = options.out
-    others = [r for r in (json.loads(path.read_text()) if path.exists() else []) if r["backend"] != options.backend]
-    path.write_text(json.dumps(sorted([*others, result], key=lambda r: str(r["backend"])), indent=2) + "\n")
+    if path := options.out or (None if options.quick else ROOT / "benchmarks" / "swap.json"):
+        _keep(path, result)
     shown = {key: result[key] for key in ("failed_count", "mixed_count", "first_token", "between_chunks", "load_s")}
     print(json.dumps(shown | {key: result[key] for key in ("switch_s", "swap_to_first_token_s")}, indent=2))
+
+
+def _keep(path: Path, result: dict[str, Any]) -> None:
+    """Beside the figures of other backends."""
+    others = [r for r in (json.loads(path.read_text()) if path.exists() else []) if r["backend"] != result["backend"]]
+    path.write_text(json.dumps(sorted([*others, result], key=lambda r: str(r["backend"])), indent=2) + "\n")
 
 
 if __name__ == "__main__":
