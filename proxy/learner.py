@@ -26,6 +26,7 @@ from proxy.due import Due, enough, kept_from, needed
 from proxy.errors import Conflict, ProxyError
 from proxy.events import Events
 from proxy.foreign import NEWEST, Foreign
+from proxy.lending import Lending, NotLent
 from proxy.lifecycle import Tasks
 from proxy.machine import Machine
 from proxy.metrics import Metrics
@@ -61,6 +62,7 @@ class Learner:
         metrics: Metrics,
         tasks: Tasks,
         machine: Machine,
+        lending: Lending,
         last_request: Callable[[], float],
     ) -> None:
         self._settings = settings
@@ -72,6 +74,7 @@ class Learner:
         self._metrics = metrics
         self._tasks = tasks
         self._machine = machine
+        self._lending = lending
         self._last_request = last_request
         self._foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
         self._wake = asyncio.Event()
@@ -196,6 +199,8 @@ class Learner:
 
     async def _kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""
+        if starting and (why := self._lending.why_not()) is not None:
+            return why
         trainer = self._job.pid if self._job is not None else None
         use = await asyncio.to_thread(self._machine.look, time.monotonic(), trainer)
         by_hand = by_hand or (run_id is not None and run_id == self._by_hand)
@@ -325,8 +330,28 @@ class Learner:
             self._idle.set()
 
     async def _train(self, run: Run) -> None:
-        """Supervise the trainer until the run has ended, or until it is stopped at a checkpoint."""
+        found = run_folder.result(Path(run.folder))  # of a trainer that outlived us
+        try:
+            if found is None:
+                async with self._lending.lent(run.id, lambda: self.paused or self._stopping):
+                    found = await self._result(run)
+        except NotLent as error:
+            if not (self.paused or self._stopping):
+                self._wait(run, str(error))
+            return
+        if found is not None:
+            await self._take(run, found)
+            await asyncio.to_thread(run_folder.tidy, Path(run.folder))
+
+    async def _result(self, run: Run) -> dict[str, Any] | None:
+        """Supervise the trainer until the run has a result; None where it failed, or was stopped at a checkpoint."""
         folder = Path(run.folder)
+        if self._lending.on and (short := await self._kept_from(run.id, starting=False)) is not None:
+            self._lending.put_off(short)
+            self._wait(run, short)
+            return None
+        if self.paused or self._stopping:  # said while the backend gave its memory back
+            return None
         status = None
         while (found := run_folder.result(folder)) is None:
             if status == HELD:  # a trainer of ours before us is still ending; that is no attempt
@@ -334,7 +359,7 @@ class Learner:
             elif run.attempts >= self._settings.train.max_attempts:
                 reason = f"the trainer ended {run.attempts} times without a result; see {folder}/trainer.log"
                 await self._end(run, "failed", reason, None)
-                return
+                return None
             else:
                 await self._store.run_started(run.id)
                 run = await self._store.run(run.id) or run
@@ -342,13 +367,18 @@ class Learner:
             status = await self._supervise(run)
             if self.paused or self._stopping:
                 await self._store.run_paused(run.id)  # told to stop: that was no failed attempt
-                return
+                return None
             if self._kept is not None and run_folder.result(folder) is None:
                 await self._store.run_paused(run.id)
-                return
+                return None
             log.info("trainer ended", run=run.id, status=status)
-        await self._take(run, found)
-        await asyncio.to_thread(run_folder.tidy, folder)
+        return found
+
+    def _wait(self, run: Run, why: str) -> None:
+        """What keeps the run, said: it goes on when that is over."""
+        self._kept = why
+        log.info("run waits", run=run.id, why=why)
+        self._events.emit("waiting", run=run.id, why=why)
 
     async def _supervise(self, run: Run) -> int:
         """One trainer process, from start to end. It never outlives this call."""
@@ -380,8 +410,8 @@ class Learner:
         while self._kept is None:
             await asyncio.sleep(LOOK_AGAIN_S)
             self._kept = await self._kept_from(run.id, starting=False)
-        log.info("run waits", run=run.id, why=self._kept)
-        self._events.emit("waiting", run=run.id, why=self._kept)
+        self._lending.put_off(self._kept)  # or it would be freed for it again and again
+        self._wait(run, self._kept)
         await job.terminate()
 
     async def _take(self, run: Run, found: dict[str, Any]) -> None:
@@ -414,6 +444,7 @@ class Learner:
 
     async def _go_live(self, version: int, run_id: int | None) -> None:
         """A backend that is down for a moment is asked again; then the version waits for `promote`."""
+        await self._lending.awake()
         for pause in (*RETRY_SWAP_S, None):
             try:
                 await self._swap.to(version, f"run {run_id} passed the gate", "rlproxy")

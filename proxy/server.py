@@ -66,7 +66,9 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
             host, port = runner.addresses[0][:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             address = settings.home / ADDRESS_FILE
-            address.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+            half = address.with_name(f".{address.name}")
+            half.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+            half.replace(address)  # whoever finds it finds it whole
             try:
                 yield url
             finally:

@@ -7,10 +7,12 @@ from typing import Any, Final
 from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.dialects import DIALECTS
+from proxy.door import Door
 from proxy.due import Due
 from proxy.errors import ProxyError
 from proxy.formats import Formats
 from proxy.learner import Learner
+from proxy.lending import Lending
 from proxy.swap import Swap
 from proxy.watch import Watch
 from store.records import Run
@@ -35,6 +37,8 @@ class StatusReport:
         watch: Watch,
         health: Health,
         formats: Formats,
+        door: Door,
+        lending: Lending,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -43,6 +47,8 @@ class StatusReport:
         self._watch = watch
         self._health = health
         self._formats = formats
+        self._door = door
+        self._lending = lending
 
     async def full(self) -> dict[str, Any]:
         runs = await self._store.runs(limit=1)
@@ -86,10 +92,11 @@ class StatusReport:
                 "waits_for": None if run or due.now else due.why,
                 "line": _training(run, self._learner.progress, due),
             },
+            "held": {"why": self._door.closed, "requests": self._door.waiting},
             "watch": await self._watch.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),
-            "problem": self._health.problem or self._swap.problem,
+            "problem": self._health.problem or self._lending.problem or self._swap.problem,
         }
 
     async def text(self) -> str:
@@ -105,6 +112,8 @@ class StatusReport:
         lines.append(f"Training {s['training']['line']}.")
         if trains is not None:
             lines.append(f"What trains: {trains['line']}.")
+        if s["held"]["why"]:
+            lines.append(f"{s['held']['why']}: {s['held']['requests']} requests wait.")
         if s["watch"]:
             lines.append(f"{s['watch']['line']}.")
         if s["problem"]:

@@ -17,6 +17,7 @@ import aiohttp
 import structlog
 
 from proxy.backends.base import Backend
+from proxy.door import Door
 from proxy.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
 from proxy.events import Events
 from proxy.lifecycle import Tasks
@@ -48,16 +49,21 @@ class Lease:
 
     @property
     def label(self) -> str:
-        """For `x-rl-adapter`."""
-        return "none" if self.version is None else "base" if self.version == BASE else f"v{self.version}"
+        return label(self.version)
+
+
+def label(version: int | None) -> str:
+    """For `x-rl-adapter`."""
+    return "none" if version is None else "base" if version == BASE else f"v{version}"
 
 
 class Swap:
-    def __init__(self, store: Store, backend: Backend, tasks: Tasks, events: Events) -> None:
+    def __init__(self, store: Store, backend: Backend, tasks: Tasks, events: Events, door: Door) -> None:
         self._store = store
         self._backend = backend
         self._tasks = tasks
         self._events = events
+        self._door = door
         self._loaded: set[int] = {BASE}
         self._in_use: Counter[int] = Counter()
         self._changing = asyncio.Lock()
@@ -118,21 +124,22 @@ class Swap:
 
     # Requests
 
-    async def acquire(self, asked: str) -> Lease:
-        """The version that a request for the model `asked` gets. Raises NotFound, BackendDown.
-
-        `MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a model
-        that is not ours to train.
-        """
-        asked = asked.removesuffix(self._backend.capabilities.implied_tag)
-        version = self._pinned(asked)
-        pinned = version is not None
+    def version_of(self, asked: str) -> int | None:
+        """`MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a
+        model that is not ours to train."""
         if self._backend.capabilities.foreign:
-            return Lease(self, None, asked or self.model, pinned=False)
+            return None
+        if (pinned := self._pinned(asked)) is not None:
+            return pinned
+        return self.live if self._known(asked) in ("", self.model) else None
+
+    async def acquire(self, asked: str, promised: int | None = None) -> Lease:
+        """The version that a request for the model `asked` gets, or the one that it was promised. Raises NotFound,
+        BackendDown."""
+        pinned = self._pinned(asked) is not None
+        version = self.version_of(asked) if promised is None else promised
         if version is None:
-            if asked not in ("", self.model):
-                return Lease(self, None, asked, pinned=False)
-            version = self.live
+            return Lease(self, None, asked or self.model, pinned=False)
         self._in_use[version] += 1
         try:
             if version not in self._loaded:
@@ -143,8 +150,12 @@ class Swap:
             raise
         return Lease(self, version, self.name(version), pinned)
 
+    def _known(self, asked: str) -> str:
+        """Without an ending that means nothing to this backend."""
+        return asked.removesuffix(self._backend.capabilities.implied_tag)
+
     def _pinned(self, asked: str) -> int | None:
-        model, at, pin = asked.rpartition("@")
+        model, at, pin = self._known(asked).rpartition("@")
         if not at or model != self.model:
             return None
         if pin == "base":
@@ -170,7 +181,7 @@ class Swap:
 
     async def to(self, version: int, reason: str, actor: str) -> Pointer:
         """Make `version` live. Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke."""
-        async with self._changing:
+        async with self._door.through(wait=False), self._changing:
             if version == self.live:
                 raise Conflict(f"{self._label(version)} is live already.")
             if not self._backend.capabilities.adapters:

@@ -25,6 +25,7 @@ class Capabilities:
     tries: bool = False  # whether others are worth asking for once
     implied_tag: str = ""  # what a model's name may end in and mean the same
     foreign: bool = False  # it runs a model that is not ours: what it says is of no version
+    frees: bool = False  # gives its memory back while a run trains
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 
@@ -93,3 +94,15 @@ class Backend(Protocol):
 
     async def unload(self, name: str) -> None:
         """Running replies finish on it. Unloading what is not there is no error."""
+
+    async def free(self) -> None:
+        """Give the accelerator's memory back while a run trains; nobody asks it until `reclaim`.
+
+        Raises Unsupported with what to start it with, BackendDown, BackendBroke. Freeing what is free is no error.
+        """
+
+    async def reclaim(self) -> None:
+        """Take the memory again and answer with the model itself; adapters are loaded anew after it.
+
+        Raises BackendDown, BackendBroke. Reclaiming what was never given back is no error.
+        """

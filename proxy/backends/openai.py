@@ -101,6 +101,15 @@ class OpenAICompatible:
     async def unload(self, name: str) -> None:
         raise Unsupported(self.capabilities.why_not)
 
+    async def free(self) -> None:
+        raise Unsupported(
+            f"The backend at {self._url} cannot give its memory back while a run trains; unset train.share_gpu, "
+            "and train on another GPU or while that server is stopped."
+        )
+
+    async def reclaim(self) -> None:
+        return None  # it never gave anything back
+
     async def _call(self, method: str, path: str, *, timeout_s: float = 60, **more: Any) -> tuple[int, bytes]:
         """One control request, a short one unless told otherwise. Raises BackendDown where nobody answers."""
         if self._http is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -32,6 +33,10 @@ class FakeJob:
         if self._launcher.hold:
             await self._stopped.wait()
             return 143
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._launcher.takes_s):
+                await self._stopped.wait()
+            return 143
         if self._launcher.held > 0:
             self._launcher.held -= 1
             return 75
@@ -55,6 +60,7 @@ class FakeLauncher:
         self.crashes = 0
         self.held = 0  # trainers that find another at work in their folder
         self.hold = False
+        self.takes_s = 0.0
         self.started: list[Path] = []
         self.lacks: str | None = None
         self.fused: list[Path] = []
