@@ -88,6 +88,8 @@ class Backend(Section):
 class Train(Section):
     weights: str = ""
     """Weights to train, a path or a hub id; empty takes what the built-in backend serves."""
+    match: Literal["stop", "warn"] = "stop"
+    """What follows where the served model is not the one that trains: no run, or only a word in the status."""
     enabled: bool = True
     """Whether runs start by themselves."""
     start_at: int = Field(default=32, ge=1)

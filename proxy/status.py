@@ -82,6 +82,7 @@ class StatusReport:
                 "waits_for": None if run or due.now else due.why,
                 "line": _training(run, self._learner.progress, due),
             },
+            "match": self._learner.match.report(),
             "watch": await self._watch.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),

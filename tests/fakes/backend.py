@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from proxy.likeness import CHATS
 from tests.fakes import native, native_others
 
 MODEL = "fake"
@@ -21,6 +22,7 @@ MODEL = "fake"
 class FakeBackend:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []  # bodies of chat completions, as they came
+        self.compared: list[dict[str, Any]] = []  # those that rlproxy asks of itself, to compare with the weights
         self.headers: list[dict[str, str]] = []
         self.adapters: dict[str, str] = {}
         self.unloaded: list[str] = []
@@ -96,9 +98,12 @@ class FakeBackend:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
-        self.requests.append(body)
-        self.asked.append((request.path, body))
-        self.headers.append({k.lower(): v for k, v in request.headers.items()})
+        if body["messages"] in CHATS:
+            self.compared.append(body)
+        else:
+            self.requests.append(body)
+            self.asked.append((request.path, body))
+            self.headers.append({k.lower(): v for k, v in request.headers.items()})
         if body["model"] != MODEL and body["model"] not in self.adapters:
             message = f"The model `{body['model']}` does not exist."
             return web.json_response({"error": {"message": message, "type": "NotFoundError"}}, status=404)
