@@ -19,6 +19,7 @@ from proxy.errors import BackendBroke, BackendDown, Unsupported
 from proxy.wire import dumps, loads
 
 # Of an entry in a model list: vLLM has the time of asking and fresh ids in it, a router who is loaded just now.
+CALL_S: Final = 60.0  # for a control request, a load among them
 PASSING: Final = {"created", "modified_at", "permission", "status", "tags"}
 
 
@@ -114,13 +115,18 @@ class OpenAICompatible:
         """One short control request. Raises BackendDown where nobody answers."""
         if self._http is None:
             raise BackendDown("The backend has not been started.")
-        timeout = aiohttp.ClientTimeout(total=60)
+        timeout = aiohttp.ClientTimeout(total=CALL_S)
         try:
             async with self._http.request(
                 method, self.url + path, headers=self.headers(), timeout=timeout, **more
             ) as response:
                 return response.status, await response.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        except aiohttp.ServerTimeoutError as error:  # no connection
+            raise down(self.url, error) from error
+        except TimeoutError as error:
+            message = f"The backend at {self.url} did not answer {method} {path} within {CALL_S:g} s; check its log."
+            raise BackendDown(message, retry_after=5) from error
+        except (aiohttp.ClientError, OSError) as error:
             raise down(self.url, error) from error
 
 

@@ -31,6 +31,8 @@ class FakeBackend:
         self.pause_s = 0.0  # between streamed tokens
         self.hold = asyncio.Event()  # cleared: answers wait
         self.hold.set()
+        self.hold_load = asyncio.Event()  # cleared: loads wait
+        self.hold_load.set()
         self.fail_next = 0  # so many answers to come are errors
         self.refuse_load = False
         self.thinks = False
@@ -75,6 +77,7 @@ class FakeBackend:
 
     async def _load(self, request: web.Request) -> web.Response:
         body = await request.json()
+        await self.hold_load.wait()
         if self.refuse_load:
             return web.json_response({"error": {"message": "rank 64 is over the maximum"}}, status=400)
         if body["lora_name"] in self.adapters:
