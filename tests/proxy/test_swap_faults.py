@@ -123,6 +123,29 @@ async def test_a_corrupt_file_during_the_swap(proxy: Proxy, versions: list[Path]
     assert await answered_by(proxy) == "v1"
 
 
+@pytest.mark.parametrize("model", ["fake", "fake@v2"])
+async def test_a_live_version_that_rotted_gives_way_without_a_failed_request(
+    proxy: Proxy,
+    versions: list[Path],  # noqa: F811
+    model: str,
+) -> None:
+    """But for who asked for that very version. The proxy was started while the backend was down: nothing is loaded."""
+    await proxy.post("/rl/promote/1")
+    await proxy.post("/rl/promote/2")
+    port = proxy.backend.port
+    await proxy.stop()
+    await proxy.backend.stop()
+    (versions[1] / "adapter_model.safetensors").write_bytes(b"rot")
+    await proxy.start()
+    proxy.backend.adapters.clear()
+    await proxy.backend.start(port)
+    first = await proxy.chat("x", model=model)
+    assert first.status == (200 if model == "fake" else 409), await first.text()
+    assert await answered_by(proxy) == "v1"
+    status = await proxy.get("/rl/status")
+    assert status["live"] == 1 and "v2 is damaged, v1 answers instead" in status["problem"]
+
+
 async def fill_up(proxy: Proxy) -> None:
     """To the last byte that SQLite has pages for."""
     await proxy.store._writer.submit(lambda db: db.execute("PRAGMA max_page_count = 1").fetchone())
