@@ -36,6 +36,8 @@ OVERRIDE: Final = 'train.match = "warn" trains all the same'
 # For servers of which nothing more is known. llama-server tells log-probs only with at least one alternative.
 ASKS: Final[dict[str, Any]] = {"logprobs": True, "top_logprobs": 1}
 
+_UNASKED: Final[dict[str, Any]] = {"state": "unasked", "apart": None, "regret": None, "stops": False}
+
 
 class Match:
     def __init__(self, settings: Settings, store: Store, backend: Backend, launcher: Launcher, events: Events) -> None:
@@ -61,9 +63,11 @@ class Match:
 
     def report(self) -> dict[str, Any]:
         """For `status`."""
+        if not self._backend.capabilities.adapters:
+            return {**_UNASKED, "line": "no version goes into this backend, so its model may be another one"}
         if self.verdict is None:
             line = "the served model is compared with the weights when the first rating has come"
-            return {"state": "unasked", "line": line, "apart": None, "regret": None, "stops": False}
+            return {**_UNASKED, "line": line}
         return {**self.verdict._asdict(), "stops": self.no is not None}
 
     async def start(self) -> None:
@@ -77,6 +81,8 @@ class Match:
         A minute where something changed, else a moment. While the server is down the last verdict on these weights
         holds; where there is none, `no` says so.
         """
+        if not self._backend.capabilities.adapters:
+            return
         async with self._asking:
             if self.verdict is not None and not now and time.monotonic() - self._looked < LOOK_S:
                 return

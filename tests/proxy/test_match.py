@@ -150,3 +150,12 @@ async def test_a_server_that_is_down_is_waited_for(proxy: Proxy) -> None:
     await proxy.backend.start(port)
     await proxy.post("/rl/train")
     await until(proxy, live=1)
+
+
+async def test_a_backend_that_takes_no_version_may_run_any_model(proxy: Proxy) -> None:
+    await proxy.stop()
+    proxy.kind = None
+    await proxy.start(**{"backend.kind": "openai"})
+    await rated(proxy, 4)
+    found = (await proxy.get("/rl/status"))["match"]
+    assert found["state"] == "unasked" and "may be another one" in found["line"] and proxy.backend.compared == []
