@@ -158,6 +158,13 @@ async def still(served: Serving, texts: dict[str, str], version: str, *words: st
     assert await answers(served, texts) == version
 
 
+async def noticed(served: Serving) -> None:
+    """That the backend's process has ended: a request of the moment before is lost with it."""
+    async with asyncio.timeout(ENOUGH_S):
+        while "down" not in (await served.status())["backend"]["state"]:
+            await asyncio.sleep(0.02)
+
+
 async def killed_backend(served: Serving, texts: dict[str, str]) -> None:
     """In the middle of a load: v1 comes back with the process, and then v2 goes live as if nothing had been."""
     backend = backend_of(served)
@@ -168,14 +175,13 @@ async def killed_backend(served: Serving, texts: dict[str, str]) -> None:
     backend.kill()
     status, _ = await swap
     assert status in (502, 503)
+    await noticed(served)
     await still(served, texts, "v1", "v2 did not go live", "backend")
     assert backend_of(served).pid != backend.pid
     assert (await promote(served, 2))[0] == 200
     assert await answers(served, texts) == "v2" and (await served.status())["problem"] is None
     backend_of(served).kill()  # and with both loaded: both are back before anybody is let in
-    async with asyncio.timeout(ENOUGH_S):
-        while "down" not in (await served.status())["backend"]["state"]:  # a request of this moment would break
-            await asyncio.sleep(0.02)
+    await noticed(served)
     assert await answers(served, texts) == "v2"
     assert (await served.post("/rl/rollback"))["live"] == 1
     assert await answers(served, texts) == "v1"
