@@ -96,6 +96,8 @@ class Backend(Section):
 class Train(Section):
     weights: str = ""
     """Weights to train, a path or a hub id; empty takes those that the backend serves, if it says where they are."""
+    match: Literal["stop", "warn"] = "stop"
+    """What follows where the served model is not the one that trains: no run, or only a word in the status."""
     enabled: bool = True
     """Whether runs start by themselves."""
     share_gpu: bool = False

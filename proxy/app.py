@@ -31,6 +31,7 @@ from proxy.learner import Learner
 from proxy.lending import Lending
 from proxy.lifecycle import Tasks
 from proxy.machine import Machine
+from proxy.match import Match
 from proxy.metrics import Metrics
 from proxy.models import Models
 from proxy.relay import Relay
@@ -62,8 +63,20 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     feedback = Feedback(store, events, metrics)
     train = settings.train
     machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
+    match = Match(settings, store, backend, launcher, events)
     learner = Learner(
-        settings, store, backend, swap, launcher, events, metrics, tasks, machine, lending, lambda: relay.last_request
+        settings,
+        store,
+        backend,
+        swap,
+        launcher,
+        events,
+        metrics,
+        tasks,
+        machine,
+        lending,
+        match,
+        lambda: relay.last_request,
     )
     watch = Watch(train.watch, store, swap, events)
     status = StatusReport(store, backend, swap, learner, watch, health, formats, door, lending)

@@ -196,6 +196,16 @@ def adapters(facts: Facts) -> Check:
     return Check("adapters", "note", found["lacks"] or "the backend takes no adapter while it runs", fix)
 
 
+def base(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("base")
+    found = facts.status["match"]
+    if found["state"] == "other":
+        fix = "serve the model of train.weights, or name the served one's weights there; train.match says what follows"
+        return Check("base", "problem" if found["stops"] else "note", found["line"], fix)
+    return Check("base", "note" if found["state"] == "unknown" else "ok", found["line"])
+
+
 def training(facts: Facts) -> Check:
     if facts.status is None:
         return _unknown("training")
@@ -203,6 +213,7 @@ def training(facts: Facts) -> Check:
     if found["waits_for"] is None:
         return Check("training", "ok", found["line"])
     fix = "rate more, or `rlproxy train` starts a run now" if facts.status["ratings"]["fresh"] else None
+    fix = None if facts.status["match"]["stops"] else fix
     fix = "`rlproxy resume`" if found["paused"] else fix
     return Check("training", "note", f"nothing trains now: {found['waits_for']}", fix)
 
@@ -233,7 +244,7 @@ def ratings(facts: Facts) -> Check:
 
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
-    proxy, data_folder, disk, backend, model, formats, exactness, adapters, capture, ratings, training, last_run,
+    proxy, data_folder, disk, backend, model, formats, exactness, adapters, base, capture, ratings, training, last_run,
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from proxy.foreign import NEWEST, Foreign
 from proxy.lending import Lending, NotLent
 from proxy.lifecycle import Tasks
 from proxy.machine import Machine
+from proxy.match import Match
 from proxy.metrics import Metrics
 from proxy.swap import Swap
 from store.records import Adapter, Fresh, Run
@@ -63,6 +64,7 @@ class Learner:
         tasks: Tasks,
         machine: Machine,
         lending: Lending,
+        match: Match,
         last_request: Callable[[], float],
     ) -> None:
         self._settings = settings
@@ -75,6 +77,7 @@ class Learner:
         self._tasks = tasks
         self._machine = machine
         self._lending = lending
+        self.match = match
         self._last_request = last_request
         self._foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
         self._wake = asyncio.Event()
@@ -94,6 +97,7 @@ class Learner:
     async def start(self) -> None:
         self.paused = bool(await self._store.get_meta("paused", False))
         self._by_hand = await self._store.get_meta("by_hand", None)
+        await self.match.start()
         self._tasks.spawn("learner", self._loop())
 
     def wake(self) -> None:
@@ -105,6 +109,7 @@ class Learner:
             raise Conflict(f"Run {self.run.id} is under way already.")
         if not self.paused and (waiting := await self._store.open_runs()):
             return await self._go_on(waiting[0])
+        await self._look_at_base(asked=True)
         due = await self.due(asked=True)
         if not due.now:
             raise Conflict(f"No run was started: {due.why}.")
@@ -168,7 +173,8 @@ class Learner:
         seen = (await self.fresh(before=last.created_at)).total if last else 0
         return needed(self._settings.train, last, seen)
 
-    async def due(self, *, asked: bool = False) -> Due:
+    async def due(self, *, asked: bool = False, early: bool = False) -> Due:
+        """`early`: whatever the number of ratings and the served model, could a run train now?"""
         train = self._settings.train
         if not train.enabled and not asked:
             return Due(False, "training is off (train.enabled = false)")
@@ -186,16 +192,24 @@ class Learner:
             return Due(False, "paused; `rlproxy resume` goes on")
         if self._kept is not None and (waiting := await self._store.open_runs()):
             return Due(False, f"run {waiting[0].id} waits at its last step: {self._kept}")
+        if not early and self.match.no is not None:
+            return Due(False, self.match.no)
         fresh = await self.fresh()
         if fresh.total == 0:
             return Due(False, "there are no fresh ratings")
-        if not asked:
+        if not asked and not early:
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.time() - self._last_request())
             if lacks is not None:
                 return Due(False, lacks)
         if (kept := await self._kept_from(None, starting=True, by_hand=asked)) is not None:
             return Due(False, kept)
         return Due(True, f"{fresh.total} fresh ratings")
+
+    async def _look_at_base(self, *, asked: bool) -> None:
+        """Is the served model the one that trains? Looked at from the first rating on, not only at the last one."""
+        weights = self._weights()
+        if weights is not None and (await self.due(asked=asked, early=True)).now:
+            await self.match.check(weights, now=asked)
 
     async def _kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""
@@ -240,6 +254,7 @@ class Learner:
             if self._kept is not None or self.paused or self._stopping:
                 return
         asked, self._asked = self._asked, False
+        await self._look_at_base(asked=asked)
         if (await self.due(asked=asked)).now and (claimed := await self._claim(asked)) is not None:
             await self._carry_out(claimed)
 

@@ -93,6 +93,7 @@ class StatusReport:
                 "line": _training(run, self._learner.progress, due),
             },
             "held": {"why": self._door.closed, "requests": self._door.waiting},
+            "match": self._learner.match.report(),
             "watch": await self._watch.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),

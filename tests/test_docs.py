@@ -91,3 +91,14 @@ def test_the_table_of_clients_is_true() -> None:
     assert not missing, f"docs/agents.md does not name {missing}"
     for package, version in json.loads(read("tests/clients/package.json"))["dependencies"].items():
         assert version in page, f"docs/agents.md does not name {package} {version}"
+
+
+def test_the_table_of_faults_is_true() -> None:
+    """Each row names tests that there are."""
+    page = read("docs/backends.md")
+    rows = page[page.index("| fault | what happened | test |") :].split("\n\n")[0].splitlines()[2:]
+    for row in rows:
+        tests = re.findall(r"`([\w/.]+)::(\w+)`", row)
+        assert tests, row
+        for file, name in tests:
+            assert f"def {name}(" in read(f"tests/{file}"), f"{file}::{name} is not there"

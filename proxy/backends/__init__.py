@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config.settings import Settings
-from proxy.backends.base import Backend, Capabilities
+from proxy.backends.base import Backend, Capabilities, Told
 from proxy.backends.builtin import Builtin
 from proxy.backends.cloud import Cloud
 from proxy.backends.llamacpp import LlamaCpp, LlamaRouter
@@ -37,4 +37,4 @@ def make_backend(settings: Settings, launcher: Launcher) -> Backend:
     return kinds[chosen.kind](chosen)
 
 
-__all__ = ["Backend", "Capabilities", "make_backend"]
+__all__ = ["Backend", "Capabilities", "Told", "make_backend"]

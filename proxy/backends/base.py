@@ -45,6 +45,17 @@ class Address(NamedTuple):
     members: Mapping[str, bytes]  # of the request's body, as JSON: they name the model there
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a server says of the model that it serves without an adapter; None: it does not tell."""
+
+    identity: str = ""  # changes when it serves another model
+    architecture: str | None = None  # as config.json's model_type
+    vocabulary: int | None = None  # tokens that its head knows
+    width: int | None = None  # hidden size
+    parameters: int | None = None
+
+
 class Backend(Protocol):
     kind: str
     capabilities: Capabilities
@@ -88,6 +99,12 @@ class Backend(Protocol):
 
     async def models(self) -> list[dict[str, Any]]:
         """The server's own list. Raises BackendDown, BackendBroke."""
+
+    async def tells(self) -> Told:
+        """Of the model itself, in a moment. Raises BackendDown, BackendBroke."""
+
+    async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
+        """These messages as the model reads them, where the server has a route for that. Raises BackendDown."""
 
     async def load(self, name: str, path: Path) -> None:
         """Make the adapter at `path` answer to the model name `name`. Loading what is loaded is no error."""

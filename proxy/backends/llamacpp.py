@@ -59,6 +59,15 @@ class LlamaCpp(OpenAICompatible):
         """Without our own versions: they are listed by their names anyway."""
         return [m for m in await super().models() if not _VERSION.fullmatch(str(m.get("id", "")))]
 
+    async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
+        """Rendered and read by its own routes: an answer does not have them."""
+        status, body = await self._call("POST", "/apply-template", json={"model": self._model, "messages": messages})
+        if status != 200:
+            return None
+        asked = {"model": self._model, "content": loads(body)["prompt"], "add_special": True, "parse_special": True}
+        status, body = await self._call("POST", "/tokenize", json=asked)
+        return [int(id) for id in loads(body)["tokens"]] if status == 200 else None
+
     async def _gguf(self, path: Path) -> Path:
         """The adapter as a GGUF file, made once. Raises BackendBroke."""
         return await adapter_file(self._launcher, path, self._weights, self._files)
