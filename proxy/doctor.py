@@ -179,6 +179,8 @@ def adapters(facts: Facts) -> Check:
     if facts.status is None:
         return _unknown("adapters")
     found = facts.status["backend"]
+    if found.get("refuses"):
+        return Check("adapters", "problem", found["refuses"], "nothing trains until then; it is asked every minute")
     if found["adapters"]:
         return Check("adapters", "ok", "the backend takes a new adapter while it runs")
     fix = "nothing, if capturing and rating is all you want; else use --backend builtin, vllm or llamacpp"

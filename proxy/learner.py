@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -41,6 +42,12 @@ RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
 LET_GO_S: Final = 5.0
+CHECK_AGAIN_S: Final = 60.0
+
+
+class Refused(NamedTuple):
+    why: str | None
+    until: float  # monotonic seconds
 
 
 def local_time() -> datetime:
@@ -80,6 +87,8 @@ class Learner:
         self._by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
         self._stopping = False
         self._kept: str | None = None  # the rule that keeps the open run from training
+        self._adapters_dir = Path(os.path.abspath(settings.adapters_dir))  # as the backend will be told
+        self._refused: Refused | None = None  # what the backend said to an adapter such as a run makes
         self.paused = False
         self.run: Run | None = None  # the one under way
         self.progress: dict[str, Any] = {}  # its last events, by kind
@@ -170,6 +179,8 @@ class Learner:
             return Due(False, lacks)
         if self._weights() is None:
             return Due(False, "train.weights does not say where the model's weights are")
+        if (refused := await self.refused()) is not None:
+            return Due(False, refused)
         if self.paused:
             return Due(False, "paused; `rlproxy resume` goes on")
         if self._kept is not None and (waiting := await self._store.open_runs()):
@@ -184,6 +195,25 @@ class Learner:
         if (kept := await self._kept_from(None, starting=True, by_hand=asked)) is not None:
             return Due(False, kept)
         return Due(True, f"{fresh.total} fresh ratings")
+
+    async def refused(self, *, anew: bool = False) -> str | None:
+        """Why the backend would not take what a run makes. Asked at the start, before each run, and every minute while
+        it says no: somebody may have started it otherwise."""
+        known, weights, now = self._refused, self._weights(), time.monotonic()
+        if weights is None or not self._backend.capabilities.adapters:
+            return None
+        if known is not None and not anew and (known.why is None or now < known.until):
+            return known.why
+        train = self._settings.train
+        rank = await self._launcher.rank(weights, train.preset, train.overrides)
+        try:
+            why = await self._backend.check(rank, self._adapters_dir)
+        except ProxyError:  # not known: it may be starting, and a run needs it only at its end
+            return None
+        if why is not None and (known is None or why != known.why):
+            log.warning("the backend would not take an adapter", why=why)
+        self._refused = Refused(why, now + CHECK_AGAIN_S)
+        return why
 
     async def _kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""
@@ -222,7 +252,9 @@ class Learner:
             if self._kept is not None or self.paused or self._stopping:
                 return
         asked, self._asked = self._asked, False
-        if (await self.due(asked=asked)).now and (claimed := await self._claim(asked)) is not None:
+        if not (await self.due(asked=asked)).now or await self.refused(anew=True) is not None:
+            return
+        if (claimed := await self._claim(asked)) is not None:
             await self._carry_out(claimed)
 
     async def _finish_swap(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import structlog
 
-from proxy.backends.base import Backend
+from proxy.backends.base import Address, Backend
 from proxy.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
 from proxy.events import Events
 from proxy.lifecycle import Tasks
@@ -253,17 +253,21 @@ class Swap:
 
     async def _warm(self, version: int) -> None:
         """One short request: a version that cannot answer fails here, not at the first person to ask."""
+        for address in self._backend.addresses(self.name(version)):
+            await self._warm_at(address)
+
+    async def _warm_at(self, address: Address) -> None:
         body: dict[str, Any] = {
             "messages": [{"role": "user", "content": "Hello"}],
             "max_tokens": 1,
         }
-        url, members = self._backend.address(self.name(version))
-        body |= {key: loads(value) for key, value in members.items()}
+        body |= {key: loads(value) for key, value in address.members.items()}
+        url = f"{address.url}/v1/chat/completions"
         timeout = aiohttp.ClientTimeout(total=WARM_UP_S)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as http,
-                http.post(f"{url}/v1/chat/completions", json=body, headers=self._backend.headers()) as response,
+                http.post(url, json=body, headers=self._backend.headers()) as response,
             ):
                 if response.status != 200:
                     text = (await response.text())[:200]

@@ -15,13 +15,17 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from config import presets
+from trainer import profile
+from trainer.fitting import fit
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
+from trainer.weights import local
 
 __all__ = [
     "AdapterError",
@@ -84,6 +88,9 @@ class Launcher(Protocol):
     async def start(self, run_folder: Path, *, threads: int, nice: int) -> Job:
         """`threads` 0 chooses by the machine. Raises LaunchError."""
 
+    async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
+        """Of the adapter that a run would make."""
+
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
 
@@ -110,6 +117,16 @@ def available() -> str | None:
     )
 
 
+def adapter_rank(weights: str, name: str, overrides: Mapping[str, Any]) -> int:
+    """As the run will choose it (`fitting`); the preset's own where the weights are not on this machine yet."""
+    preset = presets.resolve(name, overrides)
+    try:
+        folder = local(weights)
+        return preset.rank if folder is None else fit(preset, name, overrides, profile.read(folder))[0].rank
+    except (ImportError, OSError, ValueError, KeyError, TypeError):  # the run itself says what is wrong with them
+        return preset.rank
+
+
 def default_threads() -> tuple[int, int]:
     """(server, trainer): together no more than the cores we may use, or the two spin against each other."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -130,6 +147,9 @@ class LocalLauncher:
         with contextlib.suppress(OSError):  # gone already, or not ours to slow down
             os.setpriority(os.PRIO_PROCESS, process.pid, nice)  # before it has a second thread, which would inherit
         return LocalJob(process)
+
+    async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
+        return await asyncio.to_thread(adapter_rank, weights, preset, overrides)
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         named = ["--weights", weights] if weights else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import aiohttp
 import structlog
@@ -25,7 +26,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
 class Builtin(VLLM):
     kind = "builtin"
-    capabilities = replace(VLLM.capabilities, dialects=frozenset({"chat"}))
+    capabilities = replace(VLLM.capabilities, dialects=frozenset({"chat"}), frees=False)
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend)
@@ -116,6 +117,9 @@ class Builtin(VLLM):
             await self._server.stop()
             self._server = None
         self._up.clear()
+
+    async def check(self, rank: int, folder: Path) -> str | None:
+        return None  # it takes every rank
 
     async def ready(self) -> None:
         try:

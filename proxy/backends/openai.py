@@ -6,7 +6,7 @@ Owns what all servers over HTTP have in common: address, key, model list, reacha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,15 @@ class OpenAICompatible:
     def address(self, model: str) -> Address:
         return Address(self.url, {"model": dumps(model)})
 
+    def addresses(self, model: str) -> Sequence[Address]:
+        return (self.address(model),)
+
+    def ended(self, address: Address) -> None:
+        return None
+
+    def elsewhere(self, address: Address) -> bool:
+        return False
+
     def headers(self) -> Mapping[str, str]:
         key = self._settings.api_key
         return {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
@@ -97,11 +106,20 @@ class OpenAICompatible:
     async def unload(self, name: str) -> None:
         raise Unsupported(self.capabilities.why_not)
 
-    async def _call(self, method: str, path: str, **more: Any) -> tuple[int, bytes]:
-        """One short control request. Raises BackendDown where nobody answers."""
+    async def check(self, rank: int, folder: Path) -> str | None:
+        return None
+
+    async def free(self) -> None:
+        raise Unsupported(f"A backend of the kind {self.kind} does not give its memory back while it runs.")
+
+    async def reclaim(self) -> None:
+        return None
+
+    async def _call(self, method: str, path: str, *, total_s: float = 60.0, **more: Any) -> tuple[int, bytes]:
+        """One control request. Raises BackendDown where nobody answers."""
         if self._http is None:
             raise BackendDown("The backend has not been started.")
-        timeout = aiohttp.ClientTimeout(total=60)
+        timeout = aiohttp.ClientTimeout(total=total_s)
         try:
             async with self._http.request(
                 method, self.url + path, headers=self.headers(), timeout=timeout, **more

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -31,6 +33,8 @@ class FakeBackend:
         self.hold.set()
         self.fail_next = 0  # so many answers to come are errors
         self.refuse_load = False
+        self.lora: bool | None = True  # False: as vLLM without --enable-lora; None: without the routes, too
+        self.max_rank = 64
         self.thinks = False
         self.prompt_tokens = 3  # what it says that it has read
         self.speaks = {"chat"}
@@ -72,13 +76,31 @@ class FakeBackend:
         return web.json_response({"object": "list", "data": ours})
 
     async def _load(self, request: web.Request) -> web.Response:
+        if self.lora is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
         body = await request.json()
+        if (refused := self._refused(body["lora_path"])) is not None:
+            message, status = refused
+            return web.json_response({"error": {"message": message, "code": status}}, status=status)
         if self.refuse_load:
             return web.json_response({"error": {"message": "rank 64 is over the maximum"}}, status=400)
         if body["lora_name"] in self.adapters:
             return web.json_response({"error": {"message": "has already been loaded"}}, status=400)
         self.adapters[body["lora_name"]] = body["lora_path"]
         return web.Response(text="Success: LoRA adapter added successfully.")
+
+    def _refused(self, path: str) -> tuple[str, int] | None:
+        """Before vLLM looks at any weights."""
+        failed = "Call to add_lora method failed: Worker failed with error '{}', please check the stack trace above"
+        if not self.lora:
+            return failed.format("LoRA is not enabled. Use --enable-lora to enable LoRA."), 500
+        config = Path(path) / "adapter_config.json"
+        if not config.is_file():
+            return "Loading lora failed: No adapter found for <path>", 404
+        rank = int(re.search(r'"r": (\d+)|$', config.read_text())[1] or 0)
+        if rank > self.max_rank:
+            return failed.format(f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}."), 500
+        return None
 
     async def _unload(self, request: web.Request) -> web.Response:
         name = (await request.json())["lora_name"]

@@ -6,10 +6,11 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from config import presets
 from trainer.launch import LaunchError
 
 
@@ -64,6 +65,9 @@ class FakeLauncher:
     async def start(self, run_folder: Path, *, threads: int, nice: int) -> FakeJob:
         self.started.append(run_folder)
         return FakeJob(run_folder, self)
+
+    async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
+        return presets.resolve(preset, overrides).rank
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         if self.lacks:
