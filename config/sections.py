@@ -65,6 +65,8 @@ class Backend(Section):
     """Server that runs the model; "openai" is any OpenAI-compatible one."""
     url: str = ""
     """Its address; empty with the built-in one, which rlproxy starts itself."""
+    replicas: tuple[str, ...] = ()
+    """Addresses of more vLLM servers with the same model; requests are spread, and each version goes into all."""
     model: str = ""
     """Model name to ask it for; empty takes the only model it has."""
     api_key: Key = None

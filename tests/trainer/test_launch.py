@@ -156,3 +156,17 @@ def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(launch, "find_spec", lambda name: None if name == "peft" else object())
     assert "need peft" in launch.available()
     assert "rlproxy[train]" in LocalLauncher().available()
+
+
+async def test_the_rank_that_a_run_would_choose(tmp_path, model):
+    launcher = LocalLauncher()
+    assert await launcher.rank(str(model), "balanced", {}) == 16
+    assert await launcher.rank(str(model), "balanced", {"rank": 4}) == 4
+    mixture = tmp_path / "mixture"
+    mixture.mkdir()
+    config = json.loads((model / "config.json").read_text()) | {"num_local_experts": 8, "num_experts_per_tok": 2}
+    (mixture / "config.json").write_text(json.dumps(config))
+    (mixture / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    assert await launcher.rank(str(mixture), "balanced", {}) == 24
+    for unknown in ("/nowhere", "owner/not-on-this-machine", "no/hub/id"):
+        assert await launcher.rank(unknown, "balanced", {}) == 16
