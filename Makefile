@@ -24,7 +24,7 @@ test-mlx:
 test-agents: setup
 	@scripts/test_agents
 
-# Nor this: it makes an environment with llama.cpp's prebuilt server, and runs it on the small model.
+# Nor this: it makes environments with llama.cpp's prebuilt server and with vLLM for CPUs, and runs them on the small model.
 test-backends: setup
 	@scripts/test_backends
 

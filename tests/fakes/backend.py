@@ -119,7 +119,7 @@ class FakeBackend:
         return web.Response(text="Success: LoRA adapter removed successfully.")
 
     async def _development(self, request: web.Request) -> web.Response:
-        """The routes of VLLM_SERVER_DEV_MODE=1. Without --enable-sleep-mode it says that it sleeps, and frees nothing."""
+        """Routes of VLLM_SERVER_DEV_MODE=1. Without --enable-sleep-mode it says that it sleeps and frees nothing."""
         if self.sleeps is None:
             return web.json_response({"detail": "Not Found"}, status=404)
         self.asked.append((request.path_qs, {}))
