@@ -16,7 +16,7 @@ from proxy.backends.vllm import VLLM
 from proxy.errors import Unsupported
 from store.records import FinishedCompletion
 from tests.backends.conftest import ASKED, TOKENS, Say
-from tests.backends.test_llamacpp import streamed, with_real_versions
+from tests.backends.test_llamacpp import with_real_versions
 from tests.backends.vllm_server import VLLMServer
 from tests.fakes.backend import FakeBackend
 from tests.proxy.conftest import Proxy
@@ -148,23 +148,40 @@ async def test_log_probs_are_of_the_distribution_that_was_sampled_from(
     assert max(measured.values()) < NATS, measured
 
 
+async def whole_stream(response: aiohttp.ClientResponse) -> str:
+    raw = (await response.read()).decode()
+    assert response.status == 200 and raw.endswith("data: [DONE]\n\n"), raw
+    events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
+    return "".join(e["choices"][0]["delta"].get("content") or "" for e in events if e["choices"])
+
+
 async def test_swaps_and_rollbacks_under_streams(proxy: Proxy) -> None:
+    """Every reply is whole, and all of it by the version that its header names."""
     for version in (1, 2):
         await proxy.post(f"/rl/promote/{version}")
     texts = {}
     for pin in ("base", "v1", "v2"):
-        answer = await proxy.chat(ASKED, model=f"fake@{pin}", temperature=0, max_tokens=TOKENS)
-        texts[pin] = (await answer.json())["choices"][0]["message"]["content"]
+        texts[pin] = await proxy.say(ASKED, model=f"fake@{pin}", temperature=0, max_tokens=TOKENS)
     assert len(set(texts.values())) == 3
     stop = asyncio.Event()
-    clients = [asyncio.create_task(streamed(proxy, texts, stop)) for _ in range(3)]
-    for act in ("promote/1", "rollback", "promote/base", "promote/1", "rollback"):
+    replies: list[str] = []
+
+    async def client() -> None:
+        while not stop.is_set():
+            response = await proxy.chat(ASKED, temperature=0, max_tokens=TOKENS, stream=True)
+            assert await whole_stream(response) == texts[response.headers["x-rl-adapter"]]
+            replies.append(response.headers["x-rl-adapter"])
+
+    clients = [asyncio.create_task(client()) for _ in range(3)]
+    for act, live in (("promote/1", "v1"), ("rollback", "v2"), ("promote/base", "base"), ("rollback", "v2")):
         assert (await proxy.post(f"/rl/{act}"))[0] == 200
-        await asyncio.sleep(2)
+        since = len(replies)
+        while live not in replies[since:]:
+            assert not any(task.done() for task in clients)
+            await asyncio.sleep(0.1)
     stop.set()
-    served = await asyncio.gather(*clients)  # each reply was whole, and of the version that its header names
-    print("replies under five changes, none failed:", sum(served))
-    assert sum(served) > 6
+    await asyncio.gather(*clients)
+    print("streams under four changes, none failed:", len(replies))
 
 
 async def test_a_version_stays_until_its_last_reply_has_ended(proxy: Proxy, server: VLLMServer) -> None:
@@ -175,10 +192,7 @@ async def test_a_version_stays_until_its_last_reply_has_ended(proxy: Proxy, serv
     for act in ("promote/2", "promote/base"):  # v1 is now neither live nor the one before
         assert (await proxy.post(f"/rl/{act}"))[0] == 200
     assert server.models() == {"fake", "fake@v1", "fake@v2"}
-    raw = (await running.read()).decode()
-    events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
-    text = "".join(e["choices"][0]["delta"].get("content") or "" for e in events if e["choices"])
-    assert raw.endswith("data: [DONE]\n\n") and text == expected
+    assert await whole_stream(running) == expected
     async with asyncio.timeout(30):
         while "fake@v1" in await asyncio.to_thread(server.models):
             await asyncio.sleep(0.1)

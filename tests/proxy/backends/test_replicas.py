@@ -149,9 +149,9 @@ async def test_a_reply_that_one_breaks_off_before_it_began_comes_from_another(
     spread: Proxy, two: list[FakeBackend]
 ) -> None:
     two[0].mood = "drop"  # it dies over the question
-    for _ in range(2):
+    two[0].requests.clear()
+    while not two[0].requests:
         assert (await spread.chat("x")).status == 200
-    assert "1 of 2" in await state(spread) or two[0].requests == []
 
 
 async def test_none_answers(spread: Proxy, two: list[FakeBackend]) -> None:
