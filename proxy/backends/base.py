@@ -23,8 +23,8 @@ class Capabilities:
     asks: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     dialects: frozenset[str] = frozenset({"chat"})  # wire formats it is known to have
     tries: bool = False  # whether others are worth asking for once
+    frees: bool = False  # gives its memory back while a run trains
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
-    frees: bool = False  # gives the accelerator's memory back while a run trains, and takes it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,13 @@ class Backend(Protocol):
         """
 
     async def free(self) -> None:
-        """Give the accelerator's memory back while a run trains; raises Unsupported with what to start it with."""
+        """Give the accelerator's memory back while a run trains; nobody asks it until `reclaim`.
+
+        Raises Unsupported with what to start it with, BackendDown, BackendBroke. Freeing what is free is no error.
+        """
 
     async def reclaim(self) -> None:
-        """Take it again, and answer as before; no error where it was never given back."""
+        """Take the memory again and answer with the model itself; adapters are loaded anew after it.
+
+        Raises BackendDown, BackendBroke. Reclaiming what was never given back is no error.
+        """

@@ -94,12 +94,14 @@ class VLLM(OpenAICompatible):
 
     async def free(self) -> None:
         """Level 1: the weights go to the machine's memory, its adapters with them; what runs ends first."""
-        status, _ = await self._call("GET", "/is_sleeping")
-        if status != 200 or not await self._sleeps():
+        status, answer = await self._call("GET", "/is_sleeping")
+        if status != 200 or not await self._can_sleep():
             raise Unsupported(
                 f"vLLM at {self.url} cannot give its GPU back: start it with --enable-sleep-mode and "
                 "VLLM_SERVER_DEV_MODE=1, reachable for nobody but rlproxy."
             )
+        if loads(answer).get("is_sleeping"):
+            return
         status, answer = await self._call("POST", "/sleep?level=1&mode=wait", total_s=SLEEP_S)
         if status != 200:
             raise BackendBroke(f"vLLM at {self.url} does not sleep ({status}): {message_in(answer)}")
@@ -112,7 +114,7 @@ class VLLM(OpenAICompatible):
         if status != 200:
             raise BackendBroke(f"vLLM at {self.url} does not wake up ({status}): {message_in(answer)}")
 
-    async def _sleeps(self) -> bool:
+    async def _can_sleep(self) -> bool:
         """Without the option the route answers that it sleeps, and frees nothing. Versions that do not tell: yes."""
         status, answer = await self._call("GET", "/server_info?config_format=json")
         if status != 200:
