@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -42,6 +43,7 @@ RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
 LET_GO_S: Final = 5.0
+CHECK_S: Final = 20.0  # a backend that is silent for so long is taken for one that does not answer
 CHECK_AGAIN_S: Final = 60.0
 
 
@@ -87,8 +89,9 @@ class Learner:
         self._by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
         self._stopping = False
         self._kept: str | None = None  # the rule that keeps the open run from training
+        self._asking = asyncio.Lock()
         self._adapters_dir = Path(os.path.abspath(settings.adapters_dir))  # as the backend will be told
-        self._refused: Refused | None = None  # what the backend said to an adapter such as a run makes
+        self._refused = Refused(None, 0.0)  # what the backend said to an adapter such as a run makes
         self.paused = False
         self.run: Run | None = None  # the one under way
         self.progress: dict[str, Any] = {}  # its last events, by kind
@@ -179,7 +182,7 @@ class Learner:
             return Due(False, lacks)
         if self._weights() is None:
             return Due(False, "train.weights does not say where the model's weights are")
-        if (refused := await self.refused()) is not None:
+        if (refused := await self.refused(anew=asked)) is not None:
             return Due(False, refused)
         if self.paused:
             return Due(False, "paused; `rlproxy resume` goes on")
@@ -198,21 +201,24 @@ class Learner:
 
     async def refused(self, *, anew: bool = False) -> str | None:
         """Why the backend would not take what a run makes. Asked at the start, before each run, and every minute while
-        it says no: somebody may have started it otherwise."""
-        known, weights, now = self._refused, self._weights(), time.monotonic()
+        it says no: somebody may have started it otherwise. One that does not answer has refused nothing new."""
+        weights, known = self._weights(), self._refused
         if weights is None or not self._backend.capabilities.adapters:
             return None
-        if known is not None and not anew and (known.why is None or now < known.until):
+        if not anew and (time.monotonic() < known.until or self.run is not None or self._asking.locked()):
             return known.why
         train = self._settings.train
-        rank = await self._launcher.rank(weights, train.preset, train.overrides)
-        try:
-            why = await self._backend.check(rank, self._adapters_dir)
-        except ProxyError:  # not known: it may be starting, and a run needs it only at its end
-            return None
-        if why is not None and (known is None or why != known.why):
+        async with self._asking:
+            rank = await self._launcher.rank(weights, train.preset, train.overrides)
+            try:
+                async with asyncio.timeout(CHECK_S):
+                    why = await self._backend.check(rank, self._adapters_dir)
+            except (ProxyError, TimeoutError):
+                self._refused = Refused(known.why, time.monotonic() + LOOK_AGAIN_S)
+                return known.why
+        if why is not None and why != known.why:
             log.warning("the backend would not take an adapter", why=why)
-        self._refused = Refused(why, now + CHECK_AGAIN_S)
+        self._refused = Refused(why, math.inf if why is None else time.monotonic() + CHECK_AGAIN_S)
         return why
 
     async def _kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
@@ -252,7 +258,7 @@ class Learner:
             if self._kept is not None or self.paused or self._stopping:
                 return
         asked, self._asked = self._asked, False
-        if not (await self.due(asked=asked)).now or await self.refused(anew=True) is not None:
+        if not (await self.due(asked=asked)).now or (not asked and await self.refused(anew=True) is not None):
             return
         if (claimed := await self._claim(asked)) is not None:
             await self._carry_out(claimed)

@@ -39,6 +39,7 @@ class FakeBackend:
         self.sleep_mode = True  # --enable-sleep-mode
         self.lora: bool | None = True  # False: as vLLM without --enable-lora; None: without the routes, too
         self.max_rank = 64
+        self.silent = False  # to whoever loads an adapter
         self.root = Path("/")  # of the files that it sees
         self.thinks = False
         self.prompt_tokens = 3  # what it says that it has read
@@ -85,6 +86,8 @@ class FakeBackend:
         return web.json_response({"object": "list", "data": ours})
 
     async def _load(self, request: web.Request) -> web.Response:
+        if self.silent:
+            await asyncio.sleep(60)
         if self.lora is None:
             return web.json_response({"detail": "Not Found"}, status=404)
         body = await request.json()

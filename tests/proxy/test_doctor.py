@@ -157,6 +157,8 @@ def status(**changes: Any) -> dict[str, Any]:
          "sends no token ids and no logprobs", "built-in"),
         ("exactness", {"status": status(backend={"token_ids": True, "logprobs": True, "inexact": []})}, "ok", "", None),
         ("adapters", {"status": status(backend={"adapters": False, "lacks": "cannot load"})}, "note", "cannot", "vllm"),
+        ("adapters", {"status": status(backend={"adapters": True, "refuses": "start it with --enable-lora"})}, "problem",
+         "start it with --enable-lora", "nothing trains until then"),
         ("ratings", {"status": status(ratings={"fresh": 9, "good": 9, "bad": 0, "untrainable": {}})}, "note", "9 good",
          "other kind"),
         ("last_run", {"status": status(last_run={"id": 3, "status": "failed", "reason": "no memory", "ended_at": 1.0,

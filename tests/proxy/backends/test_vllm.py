@@ -97,6 +97,28 @@ async def test_nothing_trains_what_would_not_get_in(
     assert list(backend.adapters) == ["fake@v1"]
 
 
+async def test_a_run_that_somebody_asks_for_asks_anew(proxy: Proxy, backend: FakeBackend) -> None:
+    await proxy.chat("q")
+    await proxy.rate(completion_id="last", rating="good")
+    assert (await proxy.get("/rl/status"))["backend"]["refuses"] is None
+    backend.lora = False  # restarted otherwise since
+    code, body = await proxy.post("/rl/train")
+    assert code == 409 and "start it with --enable-lora" in body["error"]["message"]
+    assert "--enable-lora" in (await proxy.get("/rl/status"))["backend"]["refuses"]
+
+
+async def test_a_silent_backend_keeps_no_status_waiting(
+    proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.learner.CHECK_S", 0.1)
+    monkeypatch.setattr("proxy.learner.CHECK_AGAIN_S", 0.0)
+    backend.max_rank = 8
+    await proxy.post("/rl/train")  # 409 for want of ratings or of a rank: it has been asked
+    refused = (await proxy.get("/rl/status"))["backend"]["refuses"]
+    backend.silent = True
+    assert refused and (await proxy.get("/rl/status"))["backend"]["refuses"] == refused, "nothing new was said"
+
+
 async def test_it_gives_its_gpu_back_and_takes_it_again(backend: FakeBackend, vllm: VLLM) -> None:
     backend.sleeps = False
     await vllm.free()
