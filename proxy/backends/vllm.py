@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from config.sections import Backend as BackendSection
 from proxy.backends.base import Capabilities
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, Unsupported
@@ -50,14 +51,21 @@ class VLLM(OpenAICompatible):
         frees=True,
     )
 
+    def __init__(self, settings: BackendSection) -> None:
+        super().__init__(settings)
+        self._given: dict[str, Path] = {}  # what it was given by us, by name
+
     async def load(self, name: str, path: Path) -> None:
         if name in {m["id"] for m in await self.models()}:
-            return
+            if self._given.get(name) == path:
+                return
+            await self.unload(name)  # an earlier rlproxy's; another home may have had another version of that number
         status, answer = await self._load(name, path)
         if _no_such_route(status, answer):
             raise Unsupported(NO_ROUTES.format(url=self.url) + ".")
         if status != 200:
             raise BackendBroke(f"The backend refused the adapter {name} ({status}): {message_in(answer)}")
+        self._given[name] = path
 
     async def _load(self, name: str, path: Path) -> tuple[int, bytes]:
         body = {"lora_name": name, "lora_path": str(path)}

@@ -206,9 +206,11 @@ async def test_it_says_before_a_run_what_it_would_say_after(
     print("of a rank that it does not take:", why)
     assert "takes up to 16: start it with --max-lora-rank 32, or set train.overrides.rank to 16" in why
     assert (await proxy.get("/rl/status"))["backend"]["refuses"] is None
-    await proxy.stop()
-    await proxy.start(train__overrides={"rank": 24})
-    assert "--max-lora-rank 32" in (await proxy.get("/rl/status"))["training"]["waits_for"]
+    other = Proxy(tmp_path / "other", proxy.backend, proxy.launcher)
+    other.kind, other.flags = None, {**proxy.flags, "home": other.home, "train.overrides": {"rank": 24}}
+    await other.start()
+    assert "--max-lora-rank 32" in (await other.get("/rl/status"))["training"]["waits_for"]
+    await other.stop()
 
 
 async def test_a_rank_too_high_changes_nothing(proxy: Proxy, weights: Path, tmp_path: Path) -> None:

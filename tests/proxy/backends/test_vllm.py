@@ -25,6 +25,16 @@ async def vllm(backend: FakeBackend) -> AsyncIterator[VLLM]:
         yield server
 
 
+async def test_a_name_that_somebody_else_left_there_is_loaded_anew(
+    backend: FakeBackend, vllm: VLLM, tmp_path: Path
+) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"r": 8}')
+    backend.adapters["fake@v1"] = "/another/home/v0001"
+    for _ in range(2):
+        await vllm.load("fake@v1", tmp_path)
+    assert backend.adapters == {"fake@v1": str(tmp_path)} and backend.unloaded == ["fake@v1"]
+
+
 @pytest.mark.parametrize(
     ("lora", "rank", "says"),
     [
