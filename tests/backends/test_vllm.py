@@ -209,8 +209,13 @@ async def test_it_says_before_a_run_what_it_would_say_after(
     other = Proxy(tmp_path / "other", proxy.backend, proxy.launcher)
     other.kind, other.flags = None, {**proxy.flags, "home": other.home, "train.overrides": {"rank": 24}}
     await other.start()
-    assert "--max-lora-rank 32" in (await other.get("/rl/status"))["training"]["waits_for"]
-    await other.stop()
+    try:
+        async with asyncio.timeout(60):
+            while (status := await other.get("/rl/status"))["backend"]["refuses"] is None:  # it is being asked
+                await asyncio.sleep(0.1)
+        assert "--max-lora-rank 32" in status["training"]["waits_for"]
+    finally:
+        await other.stop()
 
 
 async def test_a_rank_too_high_changes_nothing(proxy: Proxy, weights: Path, tmp_path: Path) -> None:
