@@ -24,7 +24,7 @@ test-mlx:
 test-agents: setup
 	@scripts/test_agents
 
-# Nor this: it makes environments with llama.cpp's prebuilt server and mlx-lm's, and runs them on the small model.
+# Nor this: it makes environments with llama.cpp's prebuilt server, mlx-lm's and vLLM for CPUs, and runs them on the small model.
 test-backends: setup
 	@scripts/test_backends
 

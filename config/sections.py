@@ -69,6 +69,8 @@ class Backend(Section):
     """Server that runs the model; "openai" is any other, as a cloud API: captured and rated only."""
     url: str = ""
     """Its address; empty with the built-in one, and with Ollama or LM Studio at their usual port of this machine."""
+    replicas: tuple[str, ...] = ()
+    """Addresses of more vLLM servers with the same model; requests are spread, and each version goes into all."""
     model: str = ""
     """Model name to ask it for; empty takes the only model it has."""
     api_key: Key = None

@@ -186,7 +186,9 @@ def adapters(facts: Facts) -> Check:
         return _unknown("adapters")
     found = facts.status["backend"]
     if found["obstacle"]:
-        return Check("adapters", "problem", found["obstacle"], "that done, nothing has to be restarted, and runs go on")
+        return Check(
+            "adapters", "problem", found["obstacle"], "nothing trains until then; it is asked again every minute"
+        )
     if found["adapters"]:
         return Check("adapters", "ok", "the backend takes a new adapter while it runs")
     others = "builtin, vllm, sglang, llamacpp, ollama, lmstudio or mlx"

@@ -19,7 +19,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from config.settings import Settings
-from proxy.backends.base import Backend
+from proxy.backends.base import Address, Backend
 from proxy.backends.openai import down
 from proxy.capture import Capture, Health, new_id
 from proxy.dialects import CHAT, Dialect
@@ -96,6 +96,7 @@ class Exchange:
         self._capture: Capture | None = None
         self._way: Way
         self._finished = False
+        self._address: Address | None = None  # where the question is
         self._overhead_ms = 0.0
 
     async def capture_as(self, row: NewCompletion) -> None:
@@ -131,6 +132,7 @@ class Exchange:
             error = "the client went away"
             raise
         finally:
+            self._leave()
             if self._capture is not None and not self._finished:
                 status = "partial" if error == "the client went away" else "error"
                 # In a task of its own: this one may have been cancelled.
@@ -202,24 +204,41 @@ class Exchange:
         headers.popall("content-encoding", None)  # it was undone when we read the body
         headers["accept-encoding"] = "identity"  # the answer has to be read here
         headers["content-type"] = "application/json"
-        address = parts.backend.address(self._lease.model)
-        body = await off_loop(self._question.size, self._way.body, address.members, asking=asking)
-        url = address.url + (self._way.path or upstream_path(self._request))
-        overhead = time.perf_counter() - self._started
-        parts.metrics.overhead.observe(overhead)
-        self._overhead_ms = overhead * 1000
+        for last_place in (False, True):  # not every one of them: it may be the question that ends a server
+            self._leave()  # an earlier question of this request
+            self._address = address = parts.backend.address(self._lease.model)
+            body = await off_loop(self._question.size, self._way.body, address.members, asking=asking)
+            overhead = time.perf_counter() - self._started
+            parts.metrics.overhead.observe(overhead)
+            self._overhead_ms = overhead * 1000
+            try:
+                return await self._post(address.url, body, headers)
+            except aiohttp.SocketTimeoutError as error:  # it took the question and is silent: another would be, too
+                raise down(address.url, error) from error
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                if not parts.backend.elsewhere(address) or last_place:
+                    raise down(address.url, error) from error
+        raise AssertionError("unreachable")
+
+    async def _post(self, url: str, body: bytes, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
+        """Twice where a connection that was kept open had just been closed."""
+        parts = self._parts
         assert parts.http is not None
+        url += self._way.path or upstream_path(self._request)
         for last_try in (False, True):
             try:
                 return await parts.http.post(
                     url, data=_sendable(body), headers=headers, allow_redirects=False, auto_decompress=True
                 )
-            except aiohttp.ServerDisconnectedError as error:
+            except aiohttp.ServerDisconnectedError:
                 if last_try:
-                    raise down(parts.backend.url, error) from error
-            except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                raise down(parts.backend.url, error) from error
+                    raise
         raise AssertionError("unreachable")
+
+    def _leave(self) -> None:
+        if self._address is not None:
+            self._parts.backend.ended(self._address)
+            self._address = None
 
     # Answering
 

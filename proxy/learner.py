@@ -31,6 +31,7 @@ from proxy.lifecycle import Tasks
 from proxy.machine import Machine
 from proxy.match import Match
 from proxy.metrics import Metrics
+from proxy.refusal import Refusal
 from proxy.swap import Swap
 from store.records import Adapter, Fresh, Run
 from store.store import Store
@@ -88,6 +89,7 @@ class Learner:
         self._by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
         self._stopping = False
         self._kept: str | None = None  # the rule that keeps the open run from training
+        self._refusal = Refusal(settings, backend, launcher)
         self.paused = False
         self.run: Run | None = None  # the one under way
         self.progress: dict[str, Any] = {}  # its last events, by kind
@@ -182,12 +184,12 @@ class Learner:
             return Due(False, lacks)
         if not (self._foreign or self._backend.capabilities.adapters):
             return Due(False, self._backend.capabilities.why_not)
-        if (lacks := self._backend.lacks) is not None:
-            return Due(False, lacks)
         if (lacks := self._launcher.available(tensorboard=train.tensorboard)) is not None:
             return Due(False, lacks)
         if self._weights() is None:
             return Due(False, "train.weights does not say where the model's weights are")
+        if (obstacle := await self.obstacle(anew=asked)) is not None:
+            return Due(False, obstacle)
         if self.paused:
             return Due(False, "paused; `rlproxy resume` goes on")
         if self._kept is not None and (waiting := await self._store.open_runs()):
@@ -210,6 +212,17 @@ class Learner:
         weights = self._weights()
         if weights is not None and (await self.due(asked=asked, early=True)).now:
             await self.match.check(weights, now=asked)
+
+    async def obstacle(self, *, anew: bool = False) -> str | None:
+        """What keeps the backend from taking what a run makes; asked `anew` before a run, else as far as is known."""
+        weights = self._weights()
+        if (lacks := self._backend.lacks) is not None:
+            return lacks
+        if weights is None or not self._backend.capabilities.adapters:
+            return None
+        if anew:
+            return await self._refusal.anew(weights)
+        return self._refusal.why if self.run is not None else await self._refusal.known(weights)
 
     async def _kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""
@@ -255,7 +268,9 @@ class Learner:
                 return
         asked, self._asked = self._asked, False
         await self._look_at_base(asked=asked)
-        if (await self.due(asked=asked)).now and (claimed := await self._claim(asked)) is not None:
+        if not (await self.due(asked=asked)).now or (not asked and await self.obstacle(anew=True) is not None):
+            return
+        if (claimed := await self._claim(asked)) is not None:
             await self._carry_out(claimed)
 
     async def _is_strange(self, run: Run) -> bool:

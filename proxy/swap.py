@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import structlog
 
-from proxy.backends.base import Backend
+from proxy.backends.base import Address, Backend
 from proxy.door import Door
 from proxy.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
 from proxy.events import Events
@@ -295,30 +295,32 @@ class Swap:
         return adapter
 
     async def _warm(self, version: int) -> None:
-        """One short request: a version that cannot answer fails here, not at the first person to ask.
+        """One short request wherever it will answer: a version that cannot fails here, not at the first person to ask.
 
         Needs the lock. A backend that was restarted beside us does not have what it had: it is given back.
         """
-        status, text = await self._ask_shortly(version)
-        if status in self._backend.capabilities.lost and version != BASE:
+        for again in (True, False):
+            answers = [await self._ask_shortly(a) for a in self._backend.addresses(self.name(version))]
+            status, text = next((answer for answer in answers if answer[0] != 200), (200, ""))
+            if status == 200:
+                return
+            if not (again and version != BASE and status in self._backend.capabilities.lost):
+                raise BackendBroke(f"The warm-up request was answered with {status}: {text[:200]}")
             self._loaded.discard(version)
             await self._load(version)
-            status, text = await self._ask_shortly(version)
-        if status != 200:
-            raise BackendBroke(f"The warm-up request was answered with {status}: {text[:200]}")
 
-    async def _ask_shortly(self, version: int) -> tuple[int, str]:
+    async def _ask_shortly(self, address: Address) -> tuple[int, str]:
         body: dict[str, Any] = {
             "messages": [{"role": "user", "content": "Hello"}],
             "max_tokens": 1,
         }
-        url, members = self._backend.address(self.name(version))
-        body |= {key: loads(value) for key, value in members.items()}
+        body |= {key: loads(value) for key, value in address.members.items()}
+        url = f"{address.url}/v1/chat/completions"
         timeout = aiohttp.ClientTimeout(total=WARM_UP_S)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as http,
-                http.post(f"{url}/v1/chat/completions", json=body, headers=self._backend.headers()) as response,
+                http.post(url, json=body, headers=self._backend.headers()) as response,
             ):
                 return response.status, await response.text()
         except TimeoutError as error:

@@ -20,8 +20,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from config import presets
+from trainer import profile
+from trainer.fitting import fit
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
+from trainer.weights import local
 
 __all__ = [
     "AdapterError",
@@ -85,6 +89,9 @@ class Launcher(Protocol):
     async def start(self, run_folder: Path, *, threads: int, nice: int) -> Job:
         """`threads` 0 chooses by the machine. Raises LaunchError."""
 
+    async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
+        """Of the adapter that a run would make."""
+
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
 
@@ -120,6 +127,16 @@ def available() -> str | None:
         f"training and the built-in backend need {', '.join(missing)}: install the train extra with "
         "`pip install 'rlproxy[train]'`"
     )
+
+
+def adapter_rank(weights: str, name: str, overrides: Mapping[str, Any]) -> int:
+    """As the run will choose it (`fitting`); the preset's own where the weights are not on this machine yet."""
+    preset = presets.resolve(name, overrides)
+    try:
+        folder = local(weights)
+        return preset.rank if folder is None else fit(preset, name, overrides, profile.read(folder))[0].rank
+    except (ImportError, OSError, ValueError, KeyError, TypeError):  # the run itself says what is wrong with them
+        return preset.rank
 
 
 def default_threads() -> tuple[int, int]:
@@ -168,6 +185,9 @@ class LocalLauncher:
         if "error" in found[-1]:
             raise LaunchError(str(found[-1]["error"]))
         return found[-1]
+
+    async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
+        return await asyncio.to_thread(adapter_rank, weights, preset, overrides)
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         named = ["--weights", weights] if weights else []

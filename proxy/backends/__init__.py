@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from config.sections import Backend as BackendSection
 from config.settings import Settings
 from proxy.backends.base import Backend, Capabilities, Told
 from proxy.backends.builtin import Builtin
@@ -12,6 +13,7 @@ from proxy.backends.lmstudio import LMStudio
 from proxy.backends.mlx import MLX
 from proxy.backends.ollama import Ollama
 from proxy.backends.openai import OpenAICompatible
+from proxy.backends.replicas import Replicas
 from proxy.backends.sglang import SGLang
 from proxy.backends.vllm import VLLM
 from proxy.errors import BadRequest
@@ -33,8 +35,17 @@ def make_backend(settings: Settings, launcher: Launcher) -> Backend:
         return (LlamaRouter if chosen.presets else LlamaCpp)(settings, launcher)
     if chosen.kind == "mlx":
         return MLX(settings, launcher)
+    if chosen.replicas:
+        return _replicas(chosen)
     kinds: dict[str, type[OpenAICompatible]] = {"vllm": VLLM, "sglang": SGLang, "openai": Cloud}
     return kinds[chosen.kind](chosen)
+
+
+def _replicas(chosen: BackendSection) -> Replicas:
+    if chosen.kind != "vllm":
+        raise BadRequest(f"backend.replicas are for vLLM, and backend.kind is {chosen.kind}.")
+    urls = dict.fromkeys(url.rstrip("/").removesuffix("/v1") for url in (chosen.url, *chosen.replicas))
+    return Replicas([VLLM(chosen.model_copy(update={"url": url})) for url in urls])
 
 
 __all__ = ["Backend", "Capabilities", "Told", "make_backend"]

@@ -5,7 +5,7 @@ Owns the Protocol. What a server cannot do is a capability it reports, never a s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -94,6 +94,15 @@ class Backend(Protocol):
     def address(self, model: str) -> Address:
         """For the model itself and every name that was loaded. Raises BackendDown."""
 
+    def addresses(self, model: str) -> Sequence[Address]:
+        """All places where it answers: each is warmed up before a version goes live. Raises BackendDown."""
+
+    def ended(self, address: Address) -> None:
+        """What was sent to an `address` has been answered, or never will be."""
+
+    def elsewhere(self, address: Address) -> bool:
+        """Nobody answers at this one; whether to ask for another."""
+
     def headers(self) -> Mapping[str, str]:
         """What authenticates rlproxy to the server; empty = the client's own pass through."""
 
@@ -111,6 +120,12 @@ class Backend(Protocol):
 
     async def unload(self, name: str) -> None:
         """Running replies finish on it. Unloading what is not there is no error."""
+
+    async def check(self, rank: int, folder: Path) -> str | None:
+        """Why an adapter of this rank in `folder` would not get in; None where nothing is known to speak against it.
+
+        Asked before a run, so that it does not train what nobody can load. Changes nothing. Raises BackendDown.
+        """
 
     async def free(self) -> None:
         """Give the accelerator's memory back while a run trains; nobody asks it until `reclaim`.

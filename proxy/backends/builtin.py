@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import aiohttp
 import structlog
@@ -120,6 +121,9 @@ class Builtin(VLLM):
             await self._server.stop()
             self._server = None
         self._up.clear()
+
+    async def check(self, rank: int, folder: Path) -> str | None:
+        return None  # it takes every rank
 
     async def free(self) -> None:
         """By ending the process: on a machine without a GPU it is main memory that the run needs."""

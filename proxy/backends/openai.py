@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +63,15 @@ class OpenAICompatible:
     def address(self, model: str) -> Address:
         return Address(self.url, {"model": dumps(model)})
 
+    def addresses(self, model: str) -> Sequence[Address]:
+        return (self.address(model),)
+
+    def ended(self, address: Address) -> None:
+        return None
+
+    def elsewhere(self, address: Address) -> bool:
+        return False
+
     def headers(self) -> Mapping[str, str]:
         key = self._settings.api_key
         return {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
@@ -114,6 +123,9 @@ class OpenAICompatible:
 
     async def unload(self, name: str) -> None:
         raise Unsupported(self.capabilities.why_not)
+
+    async def check(self, rank: int, folder: Path) -> str | None:
+        return None
 
     async def free(self) -> None:
         raise Unsupported(

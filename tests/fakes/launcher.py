@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from config import presets
 from trainer.launch import LaunchError
 
 
@@ -75,6 +76,9 @@ class FakeLauncher:
     async def start(self, run_folder: Path, *, threads: int, nice: int) -> FakeJob:
         self.started.append(run_folder)
         return FakeJob(run_folder, self)
+
+    async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
+        return presets.resolve(preset, overrides).rank
 
     async def probe(
         self, weights: str, conversations: Sequence[Mapping[str, Any]], *, threads: int, nice: int, log: Path

@@ -163,7 +163,7 @@ def status(**changes: Any) -> dict[str, Any]:
         ("adapters", {"status": status(backend={"adapters": False, "obstacle": None, "lacks": "cannot load"},
                                         trains={"model": "local", "line": "it learns"})}, "note", "cannot", "a local"),
         ("adapters", {"status": status(backend={"adapters": True, "obstacle": "No GB are free.", "lacks": None})},
-         "problem", "No GB", "that done"),
+         "problem", "No GB", "nothing trains until then"),
         ("adapters", {"status": status(backend={"adapters": True, "obstacle": None, "lacks": None})}, "ok", "", None),
         ("model", {"status": status(trains={"model": "local", "line": "local learns"})}, "ok", "local learns", None),
         ("ratings", {"status": status(ratings={"fresh": 9, "good": 9, "bad": 0, "untrainable": {}})}, "note", "9 good",

@@ -183,3 +183,17 @@ async def test_an_adapter_becomes_a_folder_of_mlx(tmp_path):
     await LocalLauncher().mlx(tmp_path / "peft", tmp_path / "deep" / "mlx")
     found = sorted(path.name for path in (tmp_path / "deep" / "mlx").iterdir())
     assert found == ["adapter_config.json", "adapters.safetensors"]
+
+
+async def test_the_rank_that_a_run_would_choose(tmp_path, model):
+    launcher = LocalLauncher()
+    assert await launcher.rank(str(model), "balanced", {}) == 16
+    assert await launcher.rank(str(model), "balanced", {"rank": 4}) == 4
+    mixture = tmp_path / "mixture"
+    mixture.mkdir()
+    config = json.loads((model / "config.json").read_text()) | {"num_local_experts": 8, "num_experts_per_tok": 2}
+    (mixture / "config.json").write_text(json.dumps(config))
+    (mixture / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    assert await launcher.rank(str(mixture), "balanced", {}) == 24
+    for unknown in ("/nowhere", "owner/not-on-this-machine", "no/hub/id"):
+        assert await launcher.rank(unknown, "balanced", {}) == 16
