@@ -199,8 +199,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except ProxyError as error:
-        dialect = dialect_at(request.path) if request.method == "POST" else None
-        return error.response(dialect.error(error) if dialect else None)
+        return _shaped(request, error)
     except StoreError as error:
         return StorageFailed(f"The store did not take it: {error}").response()
     except web.HTTPNotFound:
@@ -209,3 +208,19 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = NotFound(f"{request.path} takes {', '.join(sorted(error.allowed_methods))} only.").response()
         response.set_status(405)
         return response
+    except web.HTTPException:
+        raise
+    except Exception as error:
+        if request.writer.output_size:
+            raise  # the answer has begun: it can only be broken off
+        log.exception("a bug of rlproxy's own", path=request.path)
+        what = f"{type(error).__name__}: {error}"[:300]
+        return _shaped(
+            request,
+            ProxyError(f"rlproxy itself failed at this request ({what}), which is a bug; its log has more. Ask again."),
+        )
+
+
+def _shaped(request: web.Request, error: ProxyError) -> web.Response:
+    dialect = dialect_at(request.path) if request.method == "POST" else None
+    return error.response(dialect.error(error) if dialect else None)

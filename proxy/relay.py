@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import aiohttp
+import structlog
 from aiohttp import web
 
 from config.sections import TurnRule
@@ -25,7 +26,7 @@ from proxy.chat_command import ChatCommands
 from proxy.conversations import Speaker, canonical, command_at, speaker, thread, without_commands
 from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
-from proxy.errors import BadRequest, ProxyError, StorageFailed, TooLarge
+from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooLarge
 from proxy.exchange import GONE, Exchange, Parts
 from proxy.large import off_loop
 from proxy.retries import Attempt, Retries, key_of
@@ -33,11 +34,13 @@ from proxy.security import ROLE
 from proxy.swap import Lease
 from proxy.trainable import more_than_text
 from proxy.turns import turn_of
-from proxy.upstream import end_to_end, upstream_path
+from proxy.upstream import end_to_end, pieces, upstream_path
 from proxy.ways import Question
 from proxy.wire import dumps, loads
 from store.errors import StoreError
 from store.records import NewCompletion
+
+log = structlog.get_logger()
 
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -161,10 +164,16 @@ class Relay:
                     status=upstream.status, reason=upstream.reason, headers=end_to_end(upstream.headers)
                 )
                 await response.prepare(request)
-                async for chunk in upstream.content.iter_any():
-                    await response.write(chunk)
+                async for piece in pieces(upstream):
+                    await response.write(piece)
                 await response.write_eof()
                 return response
+        except BackendBroke as error:
+            assert response is not None
+            log.warning("an answer that passes through broke off", path=request.path, error=str(error.__cause__))
+            if request.transport is not None:
+                request.transport.close()  # as the backend did: there is no place in these bytes for words of ours
+            return response
         except (TimeoutError, aiohttp.ClientConnectionError) as error:
             if response is not None or isinstance(error, GONE):
                 raise  # the answer had begun: all we can do is break it off, as the backend did
