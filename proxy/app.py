@@ -20,7 +20,8 @@ from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
 from proxy.control import Control
-from proxy.dialects import DIALECTS, Dialect, dialect_at
+from proxy.count_tokens import CountTokens
+from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect, dialect_at
 from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.exchange import Parts
@@ -64,6 +65,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     status = StatusReport(store, backend, swap, learner, watch, health, formats)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap))
     relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats), commands)
+    counts = CountTokens(relay.parts)
     stored = StoredResponses(store, relay)
     models = Models(store, backend, swap)
     control = Control(store, backend, swap, learner, status, events, metrics)
@@ -77,6 +79,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     app.add_routes(
         [
             *(web.post(p + path, _data(relay, d)) for d in DIALECTS for path in d.paths for p in ("", "/s/{session}")),
+            *(web.post(p + COUNT_TOKENS, counts.post) for p in ("", "/s/{session}")),
             *(web.get(p + "/v1/models", models.list) for p in ("", "/s/{session}")),
             *(web.get(p + "/v1/responses/{id}", stored.get) for p in ("", "/s/{session}")),
             *(web.delete(p + "/v1/responses/{id}", stored.delete) for p in ("", "/s/{session}")),

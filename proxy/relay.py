@@ -6,10 +6,8 @@ What happens from there on is an `Exchange`. Routes that no dialect knows pass t
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -26,9 +24,10 @@ from proxy.chat_command import ChatCommands
 from proxy.conversations import Speaker, canonical, command_at, speaker, thread, without_commands
 from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
-from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooLarge
+from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.exchange import GONE, Exchange, Parts
 from proxy.large import off_loop
+from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
 from proxy.security import ROLE
 from proxy.swap import Lease
@@ -42,7 +41,6 @@ from store.records import NewCompletion
 
 log = structlog.get_logger()
 
-_WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -83,8 +81,8 @@ class Relay:
         return response
 
     async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
-        raw = await _body(request, self.parts.settings.server.max_body_bytes)
-        body, as_came = await off_loop(len(raw), _parsed, raw, dialect)
+        raw = await read(request, self.parts.settings.server.max_body_bytes)
+        body, as_came = await off_loop(len(raw), parsed, raw, dialect)
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
         if dialect.goes_on:
@@ -180,14 +178,6 @@ class Relay:
             raise down(self.parts.backend.url, error) from error
 
 
-def _parsed(raw: bytes, dialect: Dialect) -> tuple[Any, Asked]:
-    try:
-        body = loads(raw)
-    except ValueError as error:
-        raise BadRequest(f"The body is not valid JSON ({error}).") from None
-    return body, dialect.parse(body)
-
-
 def _size(members: Mapping[str, bytes]) -> int:
     return sum(len(value) for value in members.values())
 
@@ -228,32 +218,3 @@ def _with(
         return body, asked
     body = {**body, **{key: loads(value) for key, value in changed.items()}}
     return body, dialect.parse(body)
-
-
-async def _body(request: web.Request, limit: int) -> bytes:
-    """The body, unpacked. Raises TooLarge, BadRequest."""
-    try:
-        raw = await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise _too_large(limit) from None
-    encoding = request.headers.get("content-encoding", "identity").lower()
-    if encoding == "identity":
-        return raw
-    if encoding not in _WINDOWS:
-        raise BadRequest(f"A body in content-encoding {encoding} is not read here; send it plain, or as gzip.")
-    return await asyncio.to_thread(_unpacked, raw, encoding, limit)
-
-
-def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:
-    unpack = zlib.decompressobj(_WINDOWS[encoding])
-    try:
-        body = unpack.decompress(raw, limit)
-    except zlib.error as error:
-        raise BadRequest(f"The body is no {encoding} ({error}).") from None
-    if unpack.unconsumed_tail:
-        raise _too_large(limit)
-    return body
-
-
-def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")
