@@ -136,7 +136,7 @@ def _acts(learner: Learner, swap: Swap) -> dict[str, Callable[[], Awaitable[str]
 
     async def pause() -> str:
         await learner.pause()
-        return "training is paused; /rl resume goes on."
+        return "training is paused; `/rl resume` goes on."
 
     async def resume() -> str:
         await learner.resume()

@@ -86,8 +86,8 @@ async def test_what_cannot_be_counted_is_not_guessed(proxy: Proxy, client: Any, 
     with pytest.raises(anthropic.NotFoundError, match="cannot count the tokens of a prompt"):
         await made(sync, client.messages.count_tokens, **request)
     proxy.backend.speaks.add("tokenize")
+    shown = {**request, "messages": [{"role": "user", "content": [picture]}]}
     with pytest.raises(anthropic.NotFoundError, match="of pictures"):
-        shown = {**request, "messages": [{"role": "user", "content": [picture]}]}
         await made(sync, client.messages.count_tokens, **shown)
     with pytest.raises(anthropic.NotFoundError, match="cannot count"):
         await made(sync, client.messages.count_tokens, **{**request, "model": "another"})
