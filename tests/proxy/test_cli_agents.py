@@ -65,7 +65,9 @@ async def test_what_cannot_be_is_said_in_a_sentence(tmp_path: Path) -> None:
     code, _, err = await rlproxy(tmp_path / "h", "connect", "emacs", **env)
     assert code == 1 and "claude-code" in err
     code, _, err = await rlproxy(tmp_path / "h", "connect", "codex", **env)
-    assert code == 3 and "rlproxy serve" in err
+    assert code == 3 and "rlproxy serve" in err and "--model NAME" in err and err.count("\n") == 1
+    code, _, err = await rlproxy(tmp_path / "h", "disconnect", "open-webui", **env)
+    assert code == 1 and "take it out there" in err
     (tmp_path / "person/.claude").mkdir()
     (tmp_path / "person/.claude/settings.json").write_text("{ broken")
     code, _, err = await rlproxy(tmp_path / "h", "connect", "claude-code", "--model", "m", **env)
