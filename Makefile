@@ -12,9 +12,10 @@ demo: setup
 test: setup
 	@scripts/test
 
-# Ten times the broken answers and requests of the fast suite: 10,000, a minute of one core.
+# Ten times the broken answers and requests of the fast suite: 10,000, a minute of one core. And each recorded stream,
+# long ones too, a byte at a time.
 fuzz: setup
-	@RLPROXY_FUZZ=10 $(PY) -m pytest tests/test_fuzz.py
+	@RLPROXY_FUZZ=10 $(PY) -m pytest tests/test_fuzz.py tests/test_golden.py
 
 # Not part of `make test`: it makes an environment of its own, with mlx in it.
 test-mlx:
