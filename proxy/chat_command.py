@@ -24,7 +24,7 @@ HELP: Final = """\
 you can rate the answer above this line:
 
 - `/rl good`, `/rl bad`: each with a reason after it, if you like
-- `/rl 1` to `/rl 5`: stars, likewise
+- `/rl 1` to `/rl 5`: stars, five is best, likewise
 - `/rl fix: TEXT`: bad, and TEXT would have been right
 - `/rl undo`: takes your rating of it back
 - `/rl status`: what answers, what is collected, what training waits for

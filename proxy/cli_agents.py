@@ -92,16 +92,28 @@ def _link(settings: Settings, model: str | None) -> Link:
     host = urlsplit(url).hostname or ""
     if host in ("0.0.0.0", "::"):  # noqa: S104  it listens everywhere; agents here need one address
         url = f"http://127.0.0.1:{urlsplit(url).port}"
-    return Link(url, model or settings.backend.model or _served(settings), _key(settings))
+    client = Client(settings)
+    name = model or settings.backend.model or _served(client)
+    return Link(url, name, _key(settings), _window(client, name))
 
 
-def _served(settings: Settings) -> str:
+def _served(client: Client) -> str:
     try:
-        return str(Client(settings).ask("GET", "/rl/status")["model"])
+        return str(client.ask("GET", "/rl/status")["model"])
     except cli_client.Refused as refused:
         raise Refused(str(refused)) from None
     except NoProxyAnswers as error:
         raise NoProxyAnswers(f"{error} Or name the model: --model NAME.") from None
+
+
+def _window(client: Client, name: str) -> int | None:
+    """As vLLM and the built-in backend tell it; agents do without."""
+    try:
+        models = client.ask("GET", "/v1/models")["data"]
+        found = next((m.get("max_model_len") for m in models if m["id"] == name), None)
+    except (cli_client.Refused, NoProxyAnswers, KeyError, TypeError, AttributeError):
+        return None
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _key(settings: Settings) -> str | None:

@@ -124,7 +124,8 @@ def _pieces(body: dict[str, Any], choice: dict[str, Any]) -> list[dict[str, Any]
 def _rendered(body: dict[str, Any]) -> str:
     """A template that shows the tools first."""
     tools = " ".join(tool["function"]["name"] for tool in body.get("tools") or ())
-    return " ".join([tools, *(m["content"] for m in body["messages"])]).strip()
+    said = [m["content"] if isinstance(m["content"], str) else json.dumps(m["content"]) for m in body["messages"]]
+    return " ".join([tools, *said]).strip()
 
 
 async def tokenize(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:

@@ -44,6 +44,20 @@ async def test_folders_that_were_made_go_too(cli: Proxy, tmp_path: Path) -> None
     assert list((tmp_path / "person").iterdir()) == []
 
 
+async def test_agents_are_told_how_much_the_model_takes(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+    cli.backend.window = 65_536
+    env = person(tmp_path)
+    assert (await rlproxy(cli.home, "connect", "claude-code", "--yes", **env))[0] == 0
+    written = json.loads((tmp_path / "person/.claude/settings.json").read_text())["env"]
+    assert written["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "65536" and written["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "16384"
+    assert (await rlproxy(cli.home, "connect", "codex", "--yes", **env))[0] == 0
+    assert "model_context_window = 65536\n" in (tmp_path / "person/.codex/config.toml").read_text()
+    cli.backend.window = 8192
+    assert (await rlproxy(cli.home, "connect", "claude-code", "--yes", **env))[0] == 0
+    written = json.loads((tmp_path / "person/.claude/settings.json").read_text())["env"]
+    assert written["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "2048" and "CLAUDE_CODE_MAX_CONTEXT_TOKENS" not in written
+
+
 async def test_a_key_is_written_but_never_shown(tmp_path: Path) -> None:
     env = {**person(tmp_path), "RLPROXY_SERVER__API_KEY": "sk-use", "RLPROXY_SERVER__ADMIN_KEY": "sk-admin"}
     for flags in ([], ["--json"]):
