@@ -21,7 +21,7 @@ fuzz: setup
 test-mlx:
 	@scripts/test_mlx
 
-# Not part of `make test` either: it takes two agents of 800 MB from npm.
+# Not part of `make test` either: it takes two agents of 800 MB from npm, and llm from PyPI.
 test-agents:
 	@scripts/test_agents
 

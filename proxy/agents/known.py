@@ -166,7 +166,8 @@ def llm(link: Link, home: Home) -> Setup:
     mac = sys.platform == "darwin"
     default = "Library/Application Support/io.datasette.llm" if mac else ".config/io.datasette.llm"
     folder = home.of("LLM_USER_PATH", default)
-    model = {"model_id": NAME, "model_name": link.model, "api_base": link.v1}
+    model: dict[str, Any] = {"model_id": NAME, "model_name": link.model, "api_base": link.v1}
+    model |= {"supports_tools": True, "supports_schema": True}  # else it refuses to offer any
     puts = []
     if link.key:
         model["api_key_name"] = NAME
