@@ -61,10 +61,10 @@ class Server(Section):
 
 
 class Backend(Section):
-    kind: Literal["builtin", "vllm", "llamacpp", "openai"] = "builtin"
+    kind: Literal["builtin", "vllm", "llamacpp", "ollama", "lmstudio", "openai"] = "builtin"
     """Server that runs the model; "openai" is any OpenAI-compatible one."""
     url: str = ""
-    """Its address; empty with the built-in one, which rlproxy starts itself."""
+    """Its address; empty with the built-in one, and with Ollama or LM Studio at their usual port of this machine."""
     model: str = ""
     """Model name to ask it for; empty takes the only model it has."""
     api_key: Key = None
@@ -75,6 +75,10 @@ class Backend(Section):
     """File that llama-server's router was started with as --models-preset; rlproxy adds a section a version."""
     command: str = ""
     """How to start llama-server, model included and address left out; rlproxy then runs one for each version."""
+    gguf: Annotated[UserPath | None, _unset] = None
+    """The model's own GGUF file, where Ollama or LM Studio does not tell it or runs on another machine."""
+    models_dir: Annotated[UserPath | None, _unset] = None
+    """Folder of LM Studio's models, for versions to be put in; unset is ~/.lmstudio/models."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of the built-in backend; 0 chooses by the machine."""
     connect_timeout_s: float = Field(default=5.0, gt=0)

@@ -28,14 +28,19 @@ from pydantic_settings import SettingsError as SourceError
 from config.errors import SettingsError, nearest
 from config.presets import resolve
 from config.sections import Backend, Gate, Log, Server, StoreSection, Train, Turns, UserPath
+from config.webhooks import PLATFORMS, Webhooks, check_secrets
 
 FILE_NAME = "rlproxy.toml"
 HOME = "~/.rlproxy"
 PREFIX = "RLPROXY_"
 OVERRIDES = "train.overrides"
-TABLES = (OVERRIDES, "train.raters")  # the settings that are themselves tables
-# JSON in the environment
-PARSED = {**dict.fromkeys(TABLES, "object"), "train.hours": "array", "turns.rules": "array"}
+# The settings that are themselves tables.
+TABLES = (OVERRIDES, "train.raters", *(f"webhooks.{platform}.raters" for platform in PLATFORMS))
+LISTS = (
+    "train.hours", "turns.rules", "webhooks.good", "webhooks.bad", "webhooks.stars",
+    *(f"webhooks.{platform}.admins" for platform in PLATFORMS),
+)  # fmt: skip
+PARSED = {**dict.fromkeys(TABLES, "object"), **dict.fromkeys(LISTS, "array")}  # JSON in the environment
 
 
 class Settings(BaseSettings):
@@ -58,6 +63,7 @@ class Settings(BaseSettings):
     train: Train = Train()
     gate: Gate = Gate()
     turns: Turns = Turns()
+    webhooks: Webhooks = Webhooks()
     store: StoreSection = StoreSection()
     log: Log = Log()
 
@@ -131,6 +137,7 @@ def load(
     except SettingsError as error:
         sources = {given[key].source for key in ("train.preset", OVERRIDES) if key in given}
         raise SettingsError(f"{error} (from {' and '.join(sorted(sources))})") from None
+    check_secrets(settings.webhooks)
     return Loaded(settings, {key: given[key].source if key in given else "default" for key in fields()})
 
 
@@ -187,6 +194,12 @@ def _file(file: Path | None, on_top: Mapping[str, Given]) -> dict[str, Given]:
         raise SettingsError(f"The settings file {path} cannot be read: {error}.") from error
     for key in values:
         _check_known(key, f"file {path}")
+        if key.startswith("webhooks.") and values[key] and "SecretStr" in str(fields()[key].annotation):
+            variable = PREFIX + key.replace(".", "__").upper()
+            raise SettingsError(
+                f"{key} is a secret and may not stand in {path}: put it into {variable}, or alone into a file that "
+                f"only you can read, named by {key}_file."
+            )
     if file is None and "home" in values:
         raise SettingsError(f"home cannot be set in {path}, found through it; use --home or RLPROXY_HOME.")
     return {key: Given(value, f"file {path}") for key, value in values.items()}
@@ -209,10 +222,13 @@ def _build(given: Mapping[str, Given]) -> Settings:
 def _sentence(error: ValidationError, given: Mapping[str, Given]) -> str:
     first = error.errors(include_url=False)[0]
     path = ".".join(str(part) for part in first["loc"])
-    key = next(key for key in given if path == key or path.startswith(key + "."))
+    allowed = first["msg"][:1].lower() + first["msg"][1:]
+    key = next((key for key in given if path == key or path.startswith(key + ".")), None)
+    if key is None:  # values that do not go together
+        sources = {entry.source for key, entry in given.items() if key.startswith(path + ".")}
+        return f"{path}: the values from {' and '.join(sorted(sources))} are not allowed: {allowed}."
     field = fields()[key]
     value = "its value" if "SecretStr" in str(field.annotation) else repr(first["input"])
-    allowed = first["msg"][:1].lower() + first["msg"][1:]
     return f"{key}: {value} from {given[key].source} is not allowed: {allowed}."
 
 

@@ -37,6 +37,7 @@ from proxy.status import StatusReport
 from proxy.stored_responses import StoredResponses
 from proxy.swap import Swap
 from proxy.watch import Watch
+from proxy.webhooks.routes import Webhooks
 from store.errors import StoreError
 from store.store import Store
 from trainer.launch import Launcher
@@ -69,6 +70,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     stored = StoredResponses(store, relay)
     models = Models(store, backend, swap)
     control = Control(store, backend, swap, learner, status, events, metrics)
+    webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
 
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
@@ -86,6 +88,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             web.post("/v1/feedback", feedback.post),
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
+            *webhooks.routes(),
             web.get("/", _front),
             *(
                 web.route("*", p + room + "{rest:.*}", relay.passthrough)
@@ -109,6 +112,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             skip_auto_headers=("accept-encoding",),  # what passes through is packed only as the client wants it
         ) as http:
             relay.parts.http = http
+            webhooks.start(http)
             await backend.start(http, swap.restore)
             await _restored(swap)
             await learner.start()

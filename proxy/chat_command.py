@@ -38,6 +38,20 @@ class Command(NamedTuple):
     verb: str  # empty for a bare `/rl`
     rest: str
 
+    @property
+    def rates(self) -> bool:
+        return self.verb in (*_RATINGS, "fix")
+
+
+class About(NamedTuple):
+    """The completion that a command is about, and by whose name it rates."""
+
+    completion_id: str
+    rater: str
+
+
+FindAbout = Callable[[], Awaitable[About | None]]
+
 
 def parse(text: str) -> Command:
     """`/rl bad too long` → ("bad", "too long")."""
@@ -69,30 +83,40 @@ class ChatCommands:
 
         `alone`: a bare prompt, which never has an answer above it.
         """
-        command = parse(command_of(messages[-1]) or "")
+
+        async def about() -> About | None:
+            found = await (self._last(who) if alone else self._above(messages[:-1], who))
+            return None if found is None else About(found, who.user or OWNER)
+
         try:
-            return f"rlproxy: {await self._do(command, None if alone else messages[:-1], who, role)}"
+            return f"rlproxy: {await self.do(parse(command_of(messages[-1]) or ''), about, role=role)}"
         except ProxyError as error:
             return f"rlproxy: {error.message}"
 
-    async def _do(self, command: Command, before: list[dict[str, Any]] | None, who: Speaker, role: str) -> str:
+    async def do(
+        self, command: Command, about: FindAbout, *, role: str, source: str = "chat", event_id: str | None = None
+    ) -> str:
+        """Do it and say so. `about` is asked for what a command is about where it is about something. Raises
+        ProxyError."""
         if command.verb == "status":
             return await self._status()
         if command.verb in ("", "help"):
             return HELP
         if (act := self._acts.get(command.verb)) is not None:
             if role != "admin":
-                return f"`/rl {command.verb}` needs the admin key (server.admin_key), so nothing was done."
+                return (
+                    f"`/rl {command.verb}` needs the admin key (server.admin_key), or on a chat platform a place in "
+                    "its admins, so nothing was done."
+                )
             return await act()
-        if command.verb not in (*_RATINGS, "fix", "undo"):
+        if not command.rates and command.verb != "undo":
             return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
-        completion_id = await self._last(who) if before is None else await self._above(before, who)
-        if completion_id is None:
+        found = await about()
+        if found is None:
             return "I have not captured the answer above this command, so nothing was rated."
-        rater = who.user or OWNER
         if command.verb == "undo":
-            return await self._undo(completion_id, rater)
-        return await self._rate(completion_id, rater, command)
+            return await self._undo(found)
+        return await self._rate(found, command, source, event_id)
 
     async def _above(self, before: list[dict[str, Any]], who: Speaker) -> str | None:
         """The completion that wrote the last answer before the command: results of its tools may lie between, and
@@ -111,27 +135,27 @@ class ChatCommands:
         completion = None if found is None else await self._store.completion(found)
         return completion.new.id if completion is not None and completion.new.user == who.user else None
 
-    async def _rate(self, completion_id: str, rater: str, command: Command) -> str:
+    async def _rate(self, about: About, command: Command, source: str, event_id: str | None) -> str:
         if len(command.rest) > MAX_TEXT:
             raise BadRequest(f"What you wrote after the word is over {MAX_TEXT} characters, so nothing was rated.")
         if command.verb == "fix":
-            return await self._fix(completion_id, rater, command.rest)
+            return await self._fix(about, command.rest, source, event_id)
         comment = command.rest or None
         value, scale = judged(command.verb)
-        new = NewRating(completion_id, rater, value, comment=comment, source="chat", scale=scale)
+        new = NewRating(*about, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
         rating = await self._feedback.rate(new)
         why = f", because “{comment}”" if comment else ""
         return f"rated {_word(rating)}{why}{_replaced(rating)}. {UNDO}"
 
-    async def _fix(self, completion_id: str, rater: str, text: str) -> str:
+    async def _fix(self, about: About, text: str, source: str, event_id: str | None) -> str:
         if not text:
             return "write the better answer after it, as in `/rl fix: TEXT`. Nothing was rated."
-        new = NewRating(completion_id, rater, -1.0, correction=text, source="chat")
+        new = NewRating(*about, -1.0, correction=text, source=source, source_event_id=event_id)
         rating = await self._feedback.rate(new)
         return f"rated bad, with your text as what would have been right{_replaced(rating)}. {UNDO}"
 
-    async def _undo(self, completion_id: str, rater: str) -> str:
-        rating = await self._store.live_rating(completion_id, rater)
+    async def _undo(self, about: About) -> str:
+        rating = await self._store.live_rating(*about)
         if rating is None:
             return "you have not rated the answer above, so there is nothing to undo."
         await self._feedback.retract(rating.id)

@@ -76,7 +76,10 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.", show_default="8484")] = None,
     backend: Annotated[
-        str | None, typer.Option(help="builtin, vllm, llamacpp, or openai (any other server).", show_default="builtin")
+        str | None,
+        typer.Option(
+            help="builtin, vllm, llamacpp, ollama, lmstudio, or openai (any other server).", show_default="builtin"
+        ),
     ] = None,
     backend_url: Annotated[str | None, typer.Option(help="Where the backend answers.")] = None,
     model: Annotated[str | None, typer.Option(help="The model's name at the backend.")] = None,

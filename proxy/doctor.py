@@ -179,9 +179,11 @@ def adapters(facts: Facts) -> Check:
     if facts.status is None:
         return _unknown("adapters")
     found = facts.status["backend"]
+    if found["obstacle"]:
+        return Check("adapters", "problem", found["obstacle"], "that done, nothing has to be restarted, and runs go on")
     if found["adapters"]:
         return Check("adapters", "ok", "the backend takes a new adapter while it runs")
-    fix = "nothing, if capturing and rating is all you want; else use --backend builtin, vllm or llamacpp"
+    fix = "nothing, if capturing and rating is all you want; else use --backend builtin, vllm, llamacpp or ollama"
     return Check("adapters", "note", found["lacks"] or "the backend takes no adapter while it runs", fix)
 
 

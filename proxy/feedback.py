@@ -5,22 +5,32 @@ Owns the way from any channel to one stored `Rating`. Who speaks is settled befo
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import Any, Final
+from collections.abc import Awaitable
+from typing import Any, Final, TypeVar
 
+import orjson
 from aiohttp import web
 
-from proxy.errors import BadRequest, Conflict, NotFound, StorageFailed
+from proxy.errors import BadRequest, Conflict, NotFound, ProxyError, StorageFailed
 from proxy.events import Events
+from proxy.foreign_feedback import ours, unfolded
+from proxy.large import off_loop
 from proxy.metrics import Metrics
 from proxy.wire import loads
 from store.errors import StoreError, UnknownCompletion, UnknownRating
-from store.records import NewRating, Rating, Scale
+from store.records import NewRating, NewReaction, Rating, Reacted, Scale
 from store.store import Store
 
 OWNER: Final = "owner"  # the rater where nobody says who speaks: one person, one machine
 MAX_TEXT: Final = 20_000  # characters of a comment or a correction
 MAX_WEIGHT: Final = 10.0
+MAX_BATCH: Final = 1000
+WAIT_S: Final = 0.5  # for a completion whose rating came before it
+LOOK_S: Final = 0.05
+
+T = TypeVar("T")
 
 _WORDS: Final = {"good": 1.0, "bad": -1.0, "up": 1.0, "down": -1.0, "👍": 1.0, "👎": -1.0}
 _STARS: Final = re.compile(r"([1-5])(?:/5)?")
@@ -67,11 +77,15 @@ class Feedback:
         self._events = events
         self._metrics = metrics
 
-    async def rate(self, new: NewRating) -> Rating:
-        """Returns when it is on disk. Raises NotFound, BadRequest, StorageFailed."""
+    async def rate(self, new: NewRating, *, wait_s: float = 0.0) -> Rating:
+        """Returns when it is on disk. For a completion that is not there yet it waits so long; some are quicker to
+        rate than a backend is to begin. Raises NotFound, BadRequest, StorageFailed."""
         try:
             rating = await self._store.rate(new)
         except UnknownCompletion:
+            if wait_s > 0:
+                await asyncio.sleep(LOOK_S)
+                return await self.rate(new, wait_s=wait_s - LOOK_S)
             raise NotFound(
                 f"There is no completion {new.completion_id}; it may have expired unrated, or was sent with "
                 "x-rl-capture: off.",
@@ -95,18 +109,74 @@ class Feedback:
         self._events.emit("retracted", id=rating.id, completion=rating.completion_id)
         return rating
 
+    async def react(self, new: NewReaction) -> Reacted:
+        """A reaction on a chat platform, and the rating that follows from it. Raises NotFound, StorageFailed."""
+        try:
+            reacted = await self._store.react(new)
+        except UnknownCompletion:
+            raise NotFound(f"There is no completion {new.completion_id}.", param="completion_id") from None
+        except StoreError as error:
+            raise StorageFailed(f"The reaction was not stored: {error}") from error
+        rating = reacted.rating
+        if rating is not None and reacted.result == "rated":
+            self._metrics.ratings.labels(new.platform).inc()
+            self._events.emit("rating", id=rating.id, completion=rating.completion_id, value=rating.value)
+        elif rating is not None and reacted.result == "retracted":
+            self._events.emit("retracted", id=rating.id, completion=rating.completion_id)
+        return reacted
+
     # /v1/feedback
 
     async def post(self, request: web.Request) -> web.Response:
+        """One rating, or up to 1,000 with a result each."""
+        raw = await request.read()
         try:
-            body = loads(await request.read())
+            body = await off_loop(len(raw), loads, raw)
         except ValueError as error:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        if not isinstance(body, dict):
-            raise BadRequest("The body must be a JSON object.")
+        pieces = body if isinstance(body, list) else unfolded(body) if isinstance(body, dict) else None
+        if pieces is None:
+            raise BadRequest("The body must be a JSON object, or a list of them.")
+        user = request.headers.get("x-rl-user")
+        if isinstance(body, list) or pieces != [body]:
+            return await self._batch(pieces, user)
+        rating = await self.rate(await self._read(body, user), wait_s=WAIT_S)
+        return web.json_response(as_json(rating), status=200 if rating.duplicate else 201)
+
+    async def _batch(self, pieces: list[Any], user: str | None) -> web.Response:
+        """Each by itself, in their order: one that is refused keeps no other from being stored."""
+        if not 0 < len(pieces) <= MAX_BATCH:
+            raise BadRequest(f"A batch has 1 to {MAX_BATCH} ratings, not {len(pieces)}; nothing was stored.")
+        new = [await _caught(self._read(piece, user)) for piece in pieces]
+        found = await self._all(new)
+        until = asyncio.get_running_loop().time() + WAIT_S  # one wait for all whose completion is not there yet
+        while late := [at for at, one in enumerate(found) if isinstance(one, NotFound) and one is not new[at]]:
+            if asyncio.get_running_loop().time() >= until:
+                break
+            await asyncio.sleep(LOOK_S)
+            for at, one in zip(late, await self._all([new[at] for at in late]), strict=True):
+                found[at] = one
+        stored = [one for one in found if isinstance(one, Rating)]
+        status = 201 if any(not one.duplicate for one in stored) else 200
+        if len(stored) < len(found):
+            status = 207 if stored else max(one.status for one in found if isinstance(one, ProxyError))
+        answer = {"stored": len(stored), "refused": len(found) - len(stored), "data": [_result(one) for one in found]}
+        return web.Response(status=status, body=orjson.dumps(answer), content_type="application/json")
+
+    async def _all(self, new: list[NewRating | ProxyError]) -> list[Rating | ProxyError]:
+        """All at once: they share a commit. The writer takes them in this order."""
+        return await asyncio.gather(
+            *(_caught(self.rate(one)) if isinstance(one, NewRating) else _as(one) for one in new)
+        )
+
+    async def _read(self, given: Any, user: str | None) -> NewRating:
+        """Raises BadRequest, NotFound."""
+        if not isinstance(given, dict):
+            raise BadRequest("Each rating of a batch must be a JSON object.")
+        body = ours(given)
         value, scale = judged(body.get("rating"), body.get("scale"))
-        rater = _text(body, "rater", 200) or request.headers.get("x-rl-user") or OWNER
-        new = NewRating(
+        rater = _text(body, "rater", 200) or user or OWNER
+        return NewRating(
             completion_id=await self._target(body, rater),
             rater=rater,
             value=value,
@@ -117,8 +187,6 @@ class Feedback:
             source_event_id=_text(body, "source_event_id", 200),
             scale=scale,
         )
-        rating = await self.rate(new)
-        return web.json_response(as_json(rating), status=200 if rating.duplicate else 201)
 
     async def delete(self, request: web.Request) -> web.Response:
         """`DELETE /v1/feedback/{id}`; `last` undoes the rater's newest."""
@@ -150,6 +218,23 @@ class Feedback:
     async def _of_another(self, completion_id: str, rater: str) -> bool:
         found = await self._store.completion(completion_id)
         return found is not None and found.new.user not in (None, rater)
+
+
+async def _caught(work: Awaitable[T]) -> T | ProxyError:
+    try:
+        return await work
+    except ProxyError as error:
+        return error
+
+
+async def _as(error: ProxyError) -> ProxyError:
+    return error
+
+
+def _result(one: Rating | ProxyError) -> dict[str, Any]:
+    if isinstance(one, ProxyError):
+        return {"status": one.status, **one.body()}
+    return {"status": 200 if one.duplicate else 201, "rating": as_json(one)}
 
 
 def as_json(rating: Rating) -> dict[str, Any]:

@@ -166,6 +166,8 @@ class Learner:
             return Due(False, "training is off (train.enabled = false)")
         if not self._backend.capabilities.adapters:
             return Due(False, self._backend.capabilities.why_not)
+        if (lacks := self._backend.lacks) is not None:
+            return Due(False, lacks)
         if (lacks := self._launcher.available(tensorboard=train.tensorboard)) is not None:
             return Due(False, lacks)
         if self._weights() is None:

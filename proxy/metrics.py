@@ -15,6 +15,9 @@ class Metrics:
             "rlproxy_completions_not_stored", "Completions that the disk did not take", registry=own
         )
         self.ratings = Counter("rlproxy_ratings", "Ratings stored", ["source"], registry=own)
+        self.webhooks = Counter(
+            "rlproxy_webhook_events", "Events from chat platforms", ["route", "result"], registry=own
+        )
         self.swaps = Counter("rlproxy_swaps", "Changes of the live version", registry=own)
         self.runs = Counter("rlproxy_runs", "Training runs ended", ["status"], registry=own)
         self.live = Gauge("rlproxy_live_version", "Adapter version that new requests get; 0 is the base", registry=own)

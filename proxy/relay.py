@@ -187,6 +187,7 @@ def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, back
     if not _ID.fullmatch(request_id):
         raise BadRequest("`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id")
     turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
+    served = backend.served
     return NewCompletion(
         id=request_id,
         request_id=request_id,
@@ -194,7 +195,7 @@ def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, back
         created_at=time.time(),
         dialect=call.dialect.name,
         backend=backend.kind,
-        model=asked.model or backend.served.model,
+        model=asked.model or served.model,
         served_model=lease.model,
         version=lease.version,
         session=call.who.session,
@@ -204,7 +205,7 @@ def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, back
         streamed=asked.stream,
         prompt=tuple(canonical(m) for m in asked.messages),
         request=dumps({k: v for k, v in call.given.items() if k not in call.dialect.carriers}),
-        sampling={**backend.served.sampling, **asked.sampling},
+        sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
         thread=thread(asked.messages),
         untrainable=asked.untrainable or more_than_text(asked.messages),
     )

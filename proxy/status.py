@@ -64,6 +64,7 @@ class StatusReport:
                 "logprobs": self._backend.capabilities.logprobs,
                 "inexact": self._formats.inexact(d.name for d in DIALECTS),
                 "lacks": self._backend.capabilities.why_not or None,
+                "obstacle": self._backend.lacks,
                 "dialects": self._formats.table(d.name for d in DIALECTS),
             },
             "ratings": {

@@ -124,6 +124,7 @@ class Swap:
         `MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a model
         that is not ours to train.
         """
+        asked = asked.removesuffix(self._backend.capabilities.implied_tag)
         version = self._pinned(asked)
         pinned = version is not None
         if version is None:

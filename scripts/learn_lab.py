@@ -39,6 +39,9 @@ VARIANT: dict[str, float] = {
     "kept": 0,  # the optimiser's state goes on from round to round
     "likely": 1,  # a disliked reply's token that was likelier than this is not pushed down
     "guard": GUARD,
+    "forks": 1.0,  # share of a run's tokens that train: those of the highest entropy (arXiv 2506.01939)
+    "eps": 1e-8,  # of AdamW: near a gradient's own size, small elements move less
+    "thermostat": 1,  # `likely` where the policy is vaguer on its own rated replies than the base is, else 1
     "replay_ratio": 0,  # share of a round's samples that earlier rounds have trained on, in pairs of both signs
 }
 
@@ -90,6 +93,19 @@ def evaluate(chat: Chat, texts: list[str]) -> dict[str, Any]:
     return {"ends": float(ended.mean()), "each": ended.round(3).tolist(), "base_nll": float(nll)}
 
 
+def scored(chat: Chat, used: list[Tokens]) -> tuple[list[Any], float, list[Any]]:
+    """Log-probs of each reply, the mean entropy of all their tokens, and each reply's entropies."""
+    policy = chat.policy
+    out: list[Any] = [None] * len(used)
+    entropies: list[Any] = [None] * len(used)
+    for members in packing.group(used, policy.budget):
+        packed = packing.pack([used[i] for i in members])
+        got, cuts = policy.log_probs(packed), np.cumsum(packed.lengths)[:-1]
+        for i, part, vague in zip(members, np.split(got.plain, cuts), np.split(got.entropy, cuts), strict=True):
+            out[i], entropies[i] = part, vague
+    return out, float(np.concatenate(entropies).mean()), entropies
+
+
 def advantages(good: list[bool], v: dict[str, float]) -> list[float]:
     made = [v["good"] if g else -v["bad"] for g in good]
     return objective.balanced(made) if v["balance"] else made
@@ -109,11 +125,13 @@ def train(
     earlier[:0] = new
     used, made = [reply for reply, _ in now], advantages([good for _, good in now], v)
     used, made = [r for r, a in zip(used, made, strict=True) if a], [a for a in made if a]
-    old = chat.score_now(used)
+    old, vague_now, entropies = scored(chat, used)
+    edge = np.quantile(np.concatenate(entropies), 1 - v["forks"]) if v["forks"] < 1 else -1.0
     with policy.model.disable_adapter():
-        ref = chat.score_now(used)
+        ref, vague_base, _ = scored(chat, used)
+    likely = v["likely"] if not v["thermostat"] or vague_now > vague_base else 1.0
     if optimiser is None or not v["kept"]:
-        optimiser = torch.optim.AdamW(policy.trained.values(), lr=v["rate"], weight_decay=0.0)
+        optimiser = torch.optim.AdamW(policy.trained.values(), lr=v["rate"], weight_decay=0.0, eps=v["eps"])
     loss = partial(objective.mis_po, kl_ref=KL_REF, guard_low=1 / v["guard"], guard_high=v["guard"])
     told: list[Any] = []
     for indices in steps.schedule(made, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
@@ -127,7 +145,10 @@ def train(
                 ref=np.concatenate([ref[i] for i in part]),
                 keep=np.ones(sum(lengths)),
                 advantage=np.concatenate(
-                    [objective.spared(np.full(len(old[i]), made[i]), old[i], v["likely"]) for i in part]
+                    [
+                        objective.spared(np.full(len(old[i]), made[i]), old[i], likely) * (entropies[i] >= edge)
+                        for i in part
+                    ]
                 ),
                 share=np.repeat([1 / (n * len(indices)) for n in lengths], lengths),
             )

@@ -1,7 +1,6 @@
 """Ratings: one live a completion and rater, the last wins, the history stays.
 
-Also links, by which a platform's message is known to show a completion. Not here: who may rate (proxy), which
-ratings a run takes (`learning`).
+Not here: who may rate (proxy), which ratings a run takes (`learning`), reactions on chat platforms (`chats`).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from store.records import Moments, NewRating, Rating, Vote
 from store.rows import to_rating
 
 BY_ID = "SELECT r.* FROM ratings r WHERE r.id = ?"
+LIVE = "SELECT r.* FROM ratings r WHERE r.completion_id = ? AND r.rater = ? AND r.live = 1"
 
 
 def valid(new: NewRating) -> None:
@@ -35,7 +35,7 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
         ).fetchone()
         if seen is not None:
             return replace(to_rating(seen), duplicate=True)
-    _must_exist(db, new.completion_id)
+    must_exist(db, new.completion_id)
     before = db.execute(
         "UPDATE ratings SET live = 0 WHERE completion_id = ? AND rater = ? AND live = 1 RETURNING id",
         (new.completion_id, new.rater),
@@ -62,9 +62,9 @@ def retract(db: sqlite3.Connection, id: str) -> Rating:
     return to_rating(row)
 
 
-def link(db: sqlite3.Connection, platform: str, channel: str, message_id: str, completion_id: str) -> None:
-    _must_exist(db, completion_id)
-    db.execute("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?)", (platform, channel, message_id, completion_id))
+def live_in(db: sqlite3.Connection, completion_id: str, rater: str) -> Rating | None:
+    """As `live`, within the writer's transaction."""
+    return _rating(db.execute(LIVE, (completion_id, rater)).fetchone())
 
 
 async def one(reader: Reader, id: str) -> Rating | None:
@@ -72,12 +72,7 @@ async def one(reader: Reader, id: str) -> Rating | None:
 
 
 async def live(reader: Reader, completion_id: str, rater: str) -> Rating | None:
-    return _rating(
-        await reader.row(
-            "SELECT r.* FROM ratings r WHERE r.completion_id = ? AND r.rater = ? AND r.live = 1",
-            (completion_id, rater),
-        )
-    )
+    return _rating(await reader.row(LIVE, (completion_id, rater)))
 
 
 async def last(reader: Reader, rater: str, session: str | None) -> Rating | None:
@@ -119,15 +114,7 @@ async def moments(reader: Reader) -> Moments:
     return Moments(row["count"], row["sum"], row["squares"])
 
 
-async def linked(reader: Reader, platform: str, channel: str, message_id: str) -> str | None:
-    row = await reader.row(
-        "SELECT completion_id FROM links WHERE platform = ? AND channel = ? AND message_id = ?",
-        (platform, channel, message_id),
-    )
-    return None if row is None else str(row["completion_id"])
-
-
-def _must_exist(db: sqlite3.Connection, completion_id: str) -> None:
+def must_exist(db: sqlite3.Connection, completion_id: str) -> None:
     if db.execute("SELECT 1 FROM completions c WHERE c.id = ?", (completion_id,)).fetchone() is None:
         raise UnknownCompletion(completion_id)
 

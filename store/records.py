@@ -118,6 +118,40 @@ class Rating:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A message on a chat platform shows this completion; `person` is whom it was for, by their id there."""
+
+    platform: str
+    channel: str
+    message_id: str
+    completion_id: str
+    person: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewReaction:
+    """A person's reaction on a message, or (`value` None) that it is gone. `emoji` "" speaks of all they have there."""
+
+    completion_id: str
+    rater: str
+    platform: str
+    event_id: str
+    message: str
+    emoji: str
+    value: float | None
+    at: float
+    scale: Scale = "thumb"
+
+
+@dataclass(frozen=True, slots=True)
+class Reacted:
+    """What became of it. late: something newer is known; same: rated so already; nothing: no rating hung on it."""
+
+    result: Literal["rated", "retracted", "same", "nothing", "late", "duplicate"]
+    rating: Rating | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Vote:
     """What all raters of one completion think of it, in one word."""
 

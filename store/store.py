@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from store import completions, export, learning, ledger, ratings, runs, schema, tree
+from store import chats, completions, export, learning, ledger, ratings, runs, schema, tree
 from store.errors import StoreError
 from store.lock import Lock
 from store.reader import Reader
@@ -24,12 +24,15 @@ from store.records import (
     Completion,
     FinishedCompletion,
     Fresh,
+    Link,
     Message,
     Moments,
     NewCompletion,
     NewRating,
+    NewReaction,
     Pointer,
     Rating,
+    Reacted,
     Run,
     Sample,
     Turn,
@@ -190,11 +193,33 @@ class Store:
     async def moments(self) -> Moments:
         return await ratings.moments(self._reader)
 
-    async def link(self, platform: str, channel: str, message_id: str, completion_id: str) -> None:
-        await self._writer.submit(lambda db: ratings.link(db, platform, channel, message_id, completion_id))
+    # Chat platforms
 
-    async def linked(self, platform: str, channel: str, message_id: str) -> str | None:
-        return await ratings.linked(self._reader, platform, channel, message_id)
+    async def link(self, new: Link) -> None:
+        await self._writer.submit(lambda db: chats.link(db, new))
+
+    async def linked(self, platform: str, channel: str, message_id: str) -> Link | None:
+        return await chats.linked(self._reader, platform, channel, message_id)
+
+    async def newest_link(self, platform: str, channel: str, person: str) -> Link | None:
+        """The newest message in that channel, of those for this person if it is known whom they are for."""
+        return await chats.newest_link(self._reader, platform, channel, person)
+
+    async def whose(self, completion_id: str) -> chats.Whose | None:
+        """Whose completion this is; None where there is none of that id."""
+        return await chats.whose(self._reader, completion_id)
+
+    async def said(self, sessions: Sequence[str], limit: int) -> list[chats.Said]:
+        """The newest answers in these sessions, without any in all; newest first."""
+        return await chats.said(self._reader, sessions, limit)
+
+    async def react(self, new: NewReaction) -> Reacted:
+        """Take a reaction; the rating that follows from it is stored, replaced or retracted with it."""
+        return await self._writer.submit(lambda db: chats.react(db, new))
+
+    async def first_time(self, platform: str, event_id: str) -> bool:
+        """Whether this event is new; from now on it is not."""
+        return await self._writer.submit(lambda db: chats.first_time(db, platform, event_id))
 
     # Learning
 

@@ -38,6 +38,7 @@ __all__ = [
 ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, installed or not
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # the first start may download the weights
+CONVERTER_NICE = 10  # a large model takes minutes, beside the server that answers
 LINE = 2**20  # bytes of one event; asyncio's default of 64 KiB is short for an `end` with many samples
 NO_SCALARS = (
     "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
@@ -87,6 +88,9 @@ class Launcher(Protocol):
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
 
+    async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
+        """Write the model in the GGUF file `base` with the adapter in it as the file `out`. Raises LaunchError."""
+
     async def start_server(
         self,
         weights: str | None,
@@ -133,20 +137,12 @@ class LocalLauncher:
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         named = ["--weights", weights] if weights else []
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "trainer.gguf", str(adapter), str(out), *named,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            env=child_environment(1), start_new_session=True,
-        )  # fmt: skip
-        try:
-            _, said = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-        if process.returncode:
-            lines = said.decode("utf-8", "replace").strip().splitlines()
-            why = lines[-1] if lines else f"status {process.returncode}"
+        if (why := await _converted("trainer.gguf", str(adapter), str(out), *named)) is not None:
             raise LaunchError(f"The adapter {adapter} was not converted to GGUF: {why}")
+
+    async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
+        if (why := await _converted("trainer.fuse", str(adapter), str(base), str(out))) is not None:
+            raise LaunchError(f"The adapter {adapter} was not fused with its model: {why}")
 
     async def start_server(
         self,
@@ -238,6 +234,26 @@ class LocalServer:
 
 
 # --- child processes ---------------------------------------------------------------------------------------------
+
+
+async def _converted(module: str, *arguments: str) -> str | None:
+    """Run one of our converters, behind everything else on the machine: None, or why it failed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *arguments,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        env=child_environment(1), start_new_session=True,
+    )  # fmt: skip
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, CONVERTER_NICE)
+    try:
+        _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if not process.returncode:
+        return None
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else f"status {process.returncode}"
 
 
 async def _spawn(command: list[str], *, threads: int, log: Path) -> asyncio.subprocess.Process:

@@ -7,6 +7,8 @@ from proxy.backends.base import Backend, Capabilities
 from proxy.backends.builtin import Builtin
 from proxy.backends.llamacpp import LlamaCpp, LlamaRouter
 from proxy.backends.llamacpp_managed import LlamaManaged
+from proxy.backends.lmstudio import LMStudio
+from proxy.backends.ollama import Ollama
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from proxy.errors import BadRequest
@@ -20,6 +22,8 @@ def make_backend(settings: Settings, launcher: Launcher) -> Backend:
         return Builtin(settings, launcher)
     if chosen.kind == "llamacpp" and chosen.command:
         return LlamaManaged(settings, launcher)
+    if chosen.kind in ("ollama", "lmstudio"):  # they have an address that everybody knows
+        return (Ollama if chosen.kind == "ollama" else LMStudio)(settings, launcher)
     if not chosen.url:
         raise BadRequest(f"The backend `{chosen.kind}` needs an address: --backend-url http://127.0.0.1:8000")
     if chosen.kind == "llamacpp":

@@ -23,6 +23,7 @@ class Capabilities:
     asks: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     dialects: frozenset[str] = frozenset({"chat"})  # wire formats it is known to have
     tries: bool = False  # whether others are worth asking for once
+    implied_tag: str = ""  # what a model's name may end in and mean the same
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 
@@ -32,6 +33,7 @@ class Served:
 
     model: str
     sampling: Mapping[str, float]  # in force where the client sets nothing
+    by_dialect: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # where a dialect has other defaults
 
 
 class Address(NamedTuple):
@@ -63,6 +65,10 @@ class Backend(Protocol):
     @property
     def state(self) -> str:
         """One line for `status`."""
+
+    @property
+    def lacks(self) -> str | None:
+        """One sentence on what keeps a new version from being loaded as things are, so that none is trained."""
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         """Find or start the server. `on_restart` is awaited when it came back without its adapters."""

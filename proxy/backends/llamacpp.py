@@ -9,7 +9,6 @@ it is said what to restart, and what it was started with is chosen request by re
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import re
 from collections.abc import Callable
@@ -19,11 +18,12 @@ from typing import Any, Final
 from config.settings import Settings
 from proxy.backends import llamacpp_presets as presets
 from proxy.backends.base import Address, Capabilities, Served
+from proxy.backends.gguf_files import adapter_file
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, BackendDown, Unsupported
 from proxy.upstream import message_in
 from proxy.wire import dumps, loads
-from trainer.launch import Launcher, LaunchError
+from trainer.launch import Launcher
 
 POLL_S: Final = 0.2
 LOAD_S: Final = 600.0  # a large model from a slow disk
@@ -61,14 +61,7 @@ class LlamaCpp(OpenAICompatible):
 
     async def _gguf(self, path: Path) -> Path:
         """The adapter as a GGUF file, made once. Raises BackendBroke."""
-        digest = await asyncio.to_thread(_digest, path / "adapter_model.safetensors")
-        out = self._files / f"{path.name}-{digest}.gguf"
-        if not await asyncio.to_thread(out.exists):
-            try:
-                await self._launcher.gguf(path, self._weights, out)
-            except LaunchError as error:
-                raise BackendBroke(str(error)) from error
-        return out
+        return await adapter_file(self._launcher, path, self._weights, self._files)
 
     # A plain server: what it was started with, chosen in every request
 
@@ -213,9 +206,3 @@ class LlamaRouter(LlamaCpp):
             await asyncio.to_thread(presets.rewrite, self._presets, change, *about)
         except (presets.PresetError, OSError) as error:
             raise BackendBroke(f"The preset file {self._presets} could not be changed: {error}") from error
-
-
-def _digest(path: Path) -> str:
-    """So that a folder that was made anew under an old name is converted anew."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]

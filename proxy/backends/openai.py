@@ -62,6 +62,10 @@ class OpenAICompatible:
         key = self._settings.api_key
         return {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
 
+    @property
+    def lacks(self) -> str | None:
+        return None
+
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         self._http = http
         with contextlib.suppress(BackendDown):  # it may come later; `ready` asks again
@@ -97,11 +101,11 @@ class OpenAICompatible:
     async def unload(self, name: str) -> None:
         raise Unsupported(self.capabilities.why_not)
 
-    async def _call(self, method: str, path: str, **more: Any) -> tuple[int, bytes]:
-        """One short control request. Raises BackendDown where nobody answers."""
+    async def _call(self, method: str, path: str, *, timeout_s: float = 60, **more: Any) -> tuple[int, bytes]:
+        """One control request, a short one unless told otherwise. Raises BackendDown where nobody answers."""
         if self._http is None:
             raise BackendDown("The backend has not been started.")
-        timeout = aiohttp.ClientTimeout(total=60)
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._http.request(
                 method, self.url + path, headers=self.headers(), timeout=timeout, **more

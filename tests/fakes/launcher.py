@@ -57,6 +57,7 @@ class FakeLauncher:
         self.hold = False
         self.started: list[Path] = []
         self.lacks: str | None = None
+        self.fused: list[Path] = []
 
     def available(self, *, tensorboard: bool = False) -> str | None:
         return self.lacks
@@ -70,6 +71,13 @@ class FakeLauncher:
             raise LaunchError(self.lacks)
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(b"GGUF")
+
+    async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
+        if self.lacks:
+            raise LaunchError(self.lacks)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(base.read_bytes() + f" with {adapter}".encode())
+        self.fused.append(adapter)
 
 
 def write_result(folder: Path, status: str, more: dict[str, Any]) -> None:

@@ -128,3 +128,68 @@ async def test_last_is_never_another_users(proxy: Proxy) -> None:
     assert (await proxy.rate(completion_id="last", rating="good", rater="eve"))[0] == 404
     nobodys = (await proxy.chat("c")).headers["x-rl-completion-id"]
     assert (await proxy.rate(completion_id="last", rating="good", rater="ann"))[1]["completion_id"] == nobodys
+
+
+async def batch(proxy: Proxy, body: Any) -> tuple[int, Any]:
+    async with proxy.http.post("/v1/feedback", json=body) as response:
+        return response.status, await response.json()
+
+
+async def test_a_batch_has_a_result_each(proxy: Proxy) -> None:
+    ids = [(await proxy.chat(str(n))).headers["x-rl-completion-id"] for n in range(3)]
+    status, answer = await batch(proxy, [{"completion_id": id, "rating": "good"} for id in ids])
+    assert (status, answer["stored"], answer["refused"]) == (201, 3, 0)
+    assert [one["rating"]["completion_id"] for one in answer["data"]] == ids
+    mixed = [
+        {"completion_id": ids[0], "rating": "bad"}, {"completion_id": "rl-none", "rating": "bad"}, "x",
+        {"completion_id": ids[1], "rating": "great"}, {"completion_id": ids[2], "rating": 2},
+        {"run_id": ids[1], "key": "user_score", "score": 0},
+    ]  # fmt: skip
+    status, answer = await batch(proxy, mixed)
+    assert (status, answer["stored"], answer["refused"]) == (207, 3, 3)
+    assert [one["status"] for one in answer["data"]] == [201, 404, 400, 400, 201, 201]
+    assert "rl-none" in answer["data"][1]["error"]["message"]
+    live = [await proxy.store.live_rating(id, "owner") for id in ids]
+    assert [one and one.value for one in live] == [-1.0, -1.0, -0.5]
+
+
+async def test_a_batch_of_a_thousand_shares_its_commits_and_keeps_its_order(proxy: Proxy) -> None:
+    id = (await proxy.chat("a")).headers["x-rl-completion-id"]
+    before = proxy.store.commits
+    ratings = [{"completion_id": id, "rating": "bad" if n % 2 else "good"} for n in range(1000)]
+    status, answer = await batch(proxy, ratings)
+    assert (status, answer["stored"]) == (201, 1000)
+    assert proxy.store.commits - before < 100
+    last = await proxy.store.live_rating(id, "owner")
+    assert last is not None and (last.value, last.id) == (-1.0, answer["data"][-1]["rating"]["id"])
+    assert len(await proxy.store.ratings_of(id)) == 1000
+    for wrong in ([], [*ratings, ratings[0]]):
+        status, answer = await batch(proxy, wrong)
+        assert status == 400 and "1 to 1000" in answer["error"]["message"]
+    assert len(await proxy.store.ratings_of(id)) == 1000
+
+
+async def test_the_same_batch_twice_is_stored_once(proxy: Proxy) -> None:
+    id = (await proxy.chat("a")).headers["x-rl-completion-id"]
+    events = [{"completion_id": id, "rating": "good", "source": "s", "source_event_id": str(n)} for n in range(3)]
+    assert (await batch(proxy, events))[0] == 201
+    status, answer = await batch(proxy, events)
+    assert status == 200 and all(one["rating"]["duplicate"] for one in answer["data"])
+    assert len(await proxy.store.ratings_of(id)) == 3
+
+
+async def test_a_batch_of_which_nothing_is_stored_is_no_success(proxy: Proxy) -> None:
+    status, answer = await batch(proxy, [{"completion_id": "rl-none", "rating": "good"}, {}])
+    assert (status, answer["stored"], answer["refused"]) == (404, 0, 2)
+
+
+async def test_a_rating_waits_for_its_completion(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.feedback.WAIT_S", 60.0)
+    for rating in ({"completion_id": "rl-soon", "rating": "good"}, [{"completion_id": "rl-later", "rating": "good"}]):
+        id = "rl-soon" if isinstance(rating, dict) else "rl-later"
+        rates = asyncio.create_task(batch(proxy, rating))
+        await asyncio.sleep(0.1)
+        await proxy.chat("a", headers={"x-rl-completion-id": id})
+        assert (await rates)[0] == 201
+    monkeypatch.setattr("proxy.feedback.WAIT_S", 0.1)
+    assert (await batch(proxy, {"completion_id": "rl-never", "rating": "good"}))[0] == 404

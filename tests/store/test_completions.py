@@ -14,7 +14,7 @@ import pytest
 from store import schema
 from store.completions import CHUNK, STOPPED
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
-from store.records import Message
+from store.records import Link, Message
 from store.store import Store
 from store.tree import chain
 from tests.store.making import HELLO, HI, claim, end, new, put, rated, rating
@@ -161,7 +161,7 @@ async def test_expire_takes_only_old_ones_that_were_never_rated(store: Store) ->
     await store.begin([new("open", created_at=10.0)])
     await store.rate(rating("rated"))
     await store.retract((await store.rate(rating("regretted"))).id)
-    await store.link("slack", "c", "1", "old")
+    await store.link(Link("slack", "c", "1", "old"))
 
     before = await messages(store)
     assert await store.expire(20.0) == 1

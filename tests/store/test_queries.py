@@ -8,12 +8,16 @@ from contextlib import closing
 from pathlib import Path
 
 from store import schema
+from store.records import Link, NewReaction
 from store.store import Store
 from store.tree import chain
 from tests.store.making import HELLO, HI, adapter, claim, end, new, put, rated, rating
 
 # Tables and their aliases in the queries; "m" is messages, "u" runs, "s" run_samples.
-GROWING = re.compile(r"SCAN (completions|messages|ratings|links|run_samples|blobs|message_blobs|b|c|m|r|s|child)\b")
+GROWING = re.compile(
+    r"SCAN (completions|messages|ratings|links|reactions|webhook_events|run_samples|blobs|message_blobs"
+    r"|b|c|m|r|s|child)\b"
+)
 
 
 async def call_everything(store: Store) -> None:
@@ -23,8 +27,15 @@ async def call_everything(store: Store) -> None:
     one = await store.rate(rating("a", source_event_id="e"))
     await store.rate(rating("a", -1.0))
     await store.retract(one.id)
-    await store.link("slack", "c", "1", "a")
+    await store.link(Link("slack", "c", "1", "a"))
     await store.linked("slack", "c", "1")
+    await store.newest_link("slack", "c", "U1")
+    await store.said([], 50)
+    await store.whose("a")
+    await store.said(["s", "t"], 50)
+    for at, value in enumerate((1.0, -1.0, None)):
+        await store.react(NewReaction("b", "me", "slack", f"E{at}", "c 1", "" if at == 2 else "x", value, float(at)))
+    await store.first_time("slack", "E9")
     await store.rating(one.id)
     await store.live_rating("a", "me")
     await store.last_rating("me", session="s")
@@ -112,4 +123,4 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
                 if key["table"] in ("messages", "completions", "ratings", "blobs"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 10
+        assert checked == 11

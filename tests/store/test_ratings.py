@@ -89,17 +89,6 @@ async def test_undo_finds_the_newest_live_one_of_the_rater(store: Store) -> None
     assert await store.last_rating("nobody") is None
 
 
-async def test_a_link_leads_to_its_completion(store: Store) -> None:
-    await put(store, "a", "b")
-    await store.link("slack", "general", "1", "a")
-    assert await store.linked("slack", "general", "1") == "a"
-    await store.link("slack", "general", "1", "b")
-    assert await store.linked("slack", "general", "1") == "b"
-    assert await store.linked("slack", "other", "1") is None
-    with pytest.raises(UnknownCompletion):
-        await store.link("slack", "general", "2", "no")
-
-
 acts = st.lists(
     st.tuples(
         st.sampled_from(["a", "b"]),

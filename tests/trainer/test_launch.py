@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from tests.trainer import tiny
+from tests.trainer.test_fuse import layers_of, make_base
+from tests.trainer.test_gguf import make_adapter
 from trainer import launch
 from trainer.launch import LaunchError, LocalLauncher, verify_adapter
 from trainer.run_folder import locked
@@ -156,3 +158,14 @@ def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(launch, "find_spec", lambda name: None if name == "peft" else object())
     assert "need peft" in launch.available()
     assert "rlproxy[train]" in LocalLauncher().available()
+
+
+async def test_a_fused_model_is_written_by_a_child(tmp_path):
+    base = make_base(tmp_path / "base.gguf", "llama")
+    make_adapter(tmp_path / "adapter", layers_of("llama"))
+    await LocalLauncher().fuse(tmp_path / "adapter", base, tmp_path / "out" / "v1.gguf")
+    assert (tmp_path / "out" / "v1.gguf").stat().st_size == base.stat().st_size
+    (tmp_path / "adapter" / "adapter_model.safetensors").unlink()
+    with pytest.raises(LaunchError, match=r"was not fused with its model: .*adapter_model\.safetensors is missing"):
+        await LocalLauncher().fuse(tmp_path / "adapter", base, tmp_path / "out" / "v2.gguf")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["v1.gguf"]

@@ -1,0 +1,139 @@
+"""The settings of chat platforms: who may rate from there, what emoji mean, and the secrets that prove who speaks.
+
+Owns where secrets may come from: the environment, or a file of their own that nobody else can read. Not here: what
+a platform sends (proxy.webhooks).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from pydantic import BaseModel, Field, SecretStr, model_validator
+
+from config.errors import SettingsError
+from config.sections import Key, Section, UserPath, _unset
+
+PLATFORMS: Final = ("slack", "telegram", "discord", "whatsapp", "signed", "openclaw")
+SecretFile = Annotated[UserPath | None, _unset]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Platform(Section):
+    raters: dict[Name, Name] = Field(default={})
+    """People who may rate every reply, by their id on the platform, each with the name to rate by."""
+    admins: tuple[Name, ...] = ()
+    """Ids of people who may also train, pause, resume, roll back and reset by `/rl` from there."""
+
+
+class Slack(Platform):
+    signing_secret: Key = None
+    """Signing secret of the Slack app; turns /rl/webhooks/slack on."""
+    signing_secret_file: SecretFile = None
+    """File that holds it, readable by nobody else."""
+    bot_token: Key = None
+    """Bot token, to read the text of a message that no link is known of; needs the history scopes."""
+    bot_token_file: SecretFile = None
+    """File that holds the bot token, readable by nobody else."""
+    api: str = "https://slack.com/api"
+    """Where Slack's Web API is."""
+
+
+class Telegram(Platform):
+    secret_token: Key = None
+    """The secret_token given to Telegram's setWebhook; turns /rl/webhooks/telegram on."""
+    secret_token_file: SecretFile = None
+    """File that holds the secret_token, readable by nobody else."""
+
+
+class Discord(Platform):
+    public_key: str = Field(default="", pattern="^([0-9a-fA-F]{64})?$")
+    """Public key of the Discord application, 64 hex digits; turns /rl/webhooks/discord on."""
+    bot_token: Key = None
+    """Token of the Discord bot; needed for reactions, and to read the text of a message without a link."""
+    bot_token_file: SecretFile = None
+    """File that holds the token of the Discord bot, readable by nobody else."""
+    gateway: bool = False
+    """Whether to listen to Discord's Gateway for reactions, which do not come by webhook."""
+    api: str = "https://discord.com/api/v10"
+    """Where Discord's HTTP API is."""
+
+    @model_validator(mode="after")
+    def _gateway_needs_a_token(self) -> Self:
+        if self.gateway and self.bot_token is None and self.bot_token_file is None:
+            raise ValueError("the Gateway needs bot_token or bot_token_file")
+        return self
+
+
+class WhatsApp(Platform):
+    app_secret: Key = None
+    """App secret of the Meta app; turns /rl/webhooks/whatsapp on."""
+    app_secret_file: SecretFile = None
+    """File that holds the app secret, readable by nobody else."""
+    verify_token: Key = None
+    """The verify token that you give to Meta when you subscribe the webhook."""
+    verify_token_file: SecretFile = None
+    """File that holds the verify token, readable by nobody else."""
+
+
+class Signed(Platform):
+    secret: Key = None
+    """Secret (whsec_… or base64) that senders sign with, as Standard Webhooks says; turns the route on."""
+    secret_file: SecretFile = None
+    """File that holds that secret, readable by nobody else."""
+
+
+class Webhooks(Section):
+    good: tuple[str, ...] = ("👍", "❤️", "🎉", "✅", "💯", "👏", "🔥", "👌")
+    """Reactions that rate a reply good; an emoji, or the name of a custom one."""
+    bad: tuple[str, ...] = ("👎", "💩", "❌", "🤮")
+    """Reactions that rate a reply bad."""
+    stars: tuple[str, ...] = ("1️⃣", "2️⃣", "3️⃣", "4️⃣", "5️⃣")
+    """Reactions that stand for one to five stars, in that order; or none."""
+    slack: Slack = Slack()
+    telegram: Telegram = Telegram()
+    discord: Discord = Discord()
+    whatsapp: WhatsApp = WhatsApp()
+    signed: Signed = Signed()
+    openclaw: Signed = Signed()
+
+    @model_validator(mode="after")
+    def _each_means_one_thing(self) -> Self:
+        if len(self.stars) not in (0, 5):
+            raise ValueError("stars are five emoji, or none")
+        every = (*self.good, *self.bad, *self.stars)
+        if twice := next((one for one in every if every.count(one) > 1), None):
+            raise ValueError(f"{twice} is there twice")
+        return self
+
+
+def secret(section: BaseModel, key: str, name: str) -> str | None:
+    """The secret `key` of a section, from its value or its file; `name` is its dotted key. Raises SettingsError."""
+    value: SecretStr | None = getattr(section, key)
+    path: Path | None = getattr(section, f"{key}_file")
+    if value is not None and path is not None:
+        raise SettingsError(f"{name} and {name}_file are both set; remove one.")
+    if path is None:
+        return None if value is None else value.get_secret_value()
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
+                raise SettingsError(f"{name}_file: others can read {path}; do `chmod 600 {path}` and start again.")
+            text = file.read(10_000).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{name}_file: {path} cannot be read ({error}).") from None
+    if not text:
+        raise SettingsError(f"{name}_file: {path} is empty.")
+    return text
+
+
+def check_secrets(webhooks: Webhooks) -> None:
+    """A file that is missing, or that others can read, should stop the start, not the first webhook."""
+    for platform in PLATFORMS:
+        section = getattr(webhooks, platform)
+        for key in type(section).model_fields:
+            if f"{key}_file" in type(section).model_fields:
+                secret(section, key, f"webhooks.{platform}.{key}")

@@ -1,0 +1,159 @@
+"""What becomes of an event: which completion, who may, and the rating that follows.
+
+Owns the rule of who may rate: the person the reply was for, and those whom the settings name. Everybody else's events
+are counted and dropped. Not here: proof of who speaks (the platforms), what `/rl` means (`chat_command`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from config.webhooks import Platform, Webhooks
+from proxy.chat_command import About, ChatCommands, Command, parse
+from proxy.errors import Conflict, Forbidden, NotFound, ProxyError
+from proxy.feedback import Feedback
+from proxy.metrics import Metrics
+from proxy.webhooks.base import Done, Event
+from proxy.webhooks.emoji import Meaning
+from proxy.webhooks.finding import Finder, Found
+from store.errors import StoreError
+from store.records import NewReaction
+from store.store import Store
+
+log = structlog.get_logger()
+
+_LINES: Final = {
+    "rated": "the reaction is stored as a rating",
+    "retracted": "the rating is taken back",
+    "same": "it was rated so already",
+    "nothing": "no rating hung on that reaction",
+    "late": "something newer is known of that reaction",
+    "duplicate": "this event was taken before",
+}
+
+
+class Unmatched(NotFound):
+    pass
+
+
+class Ambiguous(Conflict):
+    pass
+
+
+class Stranger(Forbidden):
+    pass
+
+
+_RESULTS: Final[dict[type[ProxyError], str]] = {
+    Unmatched: "unmatched", Ambiguous: "ambiguous", Stranger: "stranger"
+}  # fmt: skip
+
+
+class Dispatch:
+    def __init__(
+        self, settings: Webhooks, store: Store, feedback: Feedback, commands: ChatCommands, metrics: Metrics
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._feedback = feedback
+        self._commands = commands
+        self._metrics = metrics
+        self._meaning = Meaning(settings)
+        self.finder = Finder(store)
+
+    async def take(self, route: str, event: Event) -> Done:
+        """Raises StorageFailed: then the platform should send it again."""
+        section: Platform = getattr(self._settings, route)
+        try:
+            done = await (self._command if event.what == "command" else self._reaction)(section, event)
+        except (ProxyError, StoreError):
+            self._metrics.webhooks.labels(route, "not_stored").inc()
+            raise
+        self._metrics.webhooks.labels(route, done.result).inc()
+        log.info("webhook", route=route, what=event.what, result=done.result, line=done.line)
+        return done
+
+    # Reactions
+
+    async def _reaction(self, section: Platform, event: Event) -> Done:
+        meant = self._meaning.of(event.text)
+        if meant is None and event.slot:
+            return Done(event, "ignored", 200, "that reaction has no meaning here; webhooks.good, bad and stars set it")
+        try:
+            about = await self._about(section, event)
+            reacted = await self._feedback.react(
+                NewReaction(
+                    completion_id=about.completion_id,
+                    rater=about.rater,
+                    platform=event.platform,
+                    event_id=event.event_id,
+                    message=f"{event.channel} {event.message_id}",
+                    emoji=event.slot,
+                    value=meant[0] if meant and event.what == "reaction" else None,
+                    at=event.at,
+                    scale=meant[1] if meant else "thumb",
+                )
+            )
+        except ProxyError as error:
+            return _refused(event, error)
+        rating = None if reacted.rating is None else reacted.rating.id
+        return Done(event, reacted.result, 201 if reacted.result == "rated" else 200, _LINES[reacted.result], rating)
+
+    # Commands
+
+    async def _command(self, section: Platform, event: Event) -> Done:
+        command = parse(event.text)
+        try:
+            if not command.rates:  # what rates is stored once by its event; the rest must not be done twice
+                self._may(section, event, command)
+                if not await self._store.first_time(event.platform, event.event_id):
+                    return Done(event, "duplicate", 200, _LINES["duplicate"])
+            line = await self._commands.do(
+                command,
+                lambda: self._about(section, event),
+                role="admin" if event.person in section.admins else "use",
+                source=event.platform,
+                event_id=event.event_id,
+            )
+        except ProxyError as error:
+            return _refused(event, error)
+        return Done(event, "command", 200, f"rlproxy: {line}")
+
+    def _may(self, section: Platform, event: Event, command: Command) -> None:
+        """Raises Stranger. To undo is for those who could rate; that is seen once the completion is known."""
+        if command.verb in ("", "help", "undo") or event.person in (*section.raters, *section.admins):
+            return
+        raise Stranger(f"`/rl {command.verb}` is for people named in the settings of rlproxy; nothing was done.")
+
+    # Which, and who
+
+    async def _about(self, section: Platform, event: Event) -> About:
+        """The completion, and whose rating this is. Raises Unmatched, Ambiguous, Stranger."""
+        found = await self.finder.find(event)
+        if found.completion_id is None:
+            kind = Ambiguous if found.ambiguous else Unmatched
+            raise kind(f"Nothing was rated: {found.why}.", param="message_id")
+        rater = await self._rater(section, event, found, found.completion_id)
+        if rater is None:
+            raise Stranger("Nothing was rated: the reply was for somebody else, and you are not named in the settings.")
+        return About(found.completion_id, rater)
+
+    async def _rater(self, section: Platform, event: Event, found: Found, completion_id: str) -> str | None:
+        """The name to rate by; None for a person who may not."""
+        whose = await self._store.whose(completion_id)
+        user = None if whose is None else whose.user
+        named, full = section.raters.get(event.person), f"{event.platform}:{event.person}"
+        if user is not None and user in (event.person, full, named):
+            return user
+        if found.person is not None and found.person == event.person:
+            return user or named or full
+        return named
+
+
+def _refused(event: Event, error: ProxyError) -> Done:
+    """Raises what is no answer: a disk that did not take it."""
+    if error.status >= 500:
+        raise error
+    return Done(event, _RESULTS.get(type(error), "refused"), error.status, f"rlproxy: {error.message}")
