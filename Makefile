@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test fuzz test-mlx test-agents test-backends setup lint bench bench-learn bench-train clean
+.PHONY: demo test fuzz test-mlx test-agents test-backends setup lint bench bench-learn bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -25,7 +25,7 @@ test-mlx:
 test-agents:
 	@scripts/test_agents
 
-# Nor this: it makes an environment with llama.cpp's prebuilt server, and runs it on the small model.
+# Nor this: it makes environments with llama.cpp's prebuilt server and mlx-lm's, and runs them on the small model.
 test-backends:
 	@scripts/test_backends
 
@@ -37,6 +37,10 @@ bench: setup
 	@$(PY) scripts/demo.py --json benchmarks/demo.json
 	@$(PY) scripts/bench_learn.py
 	@$(PY) scripts/tables.py
+
+# 17 minutes a backend; QUICK=1 only shows that it works, and writes nothing.
+bench-swap: setup
+	@$(PY) scripts/bench_swap.py --backend $(or $(BACKEND),builtin) $(if $(QUICK),--quick)
 
 # Hours: every persona, three seeds. `make bench-learn PERSONA=concise` takes one of them.
 bench-learn: setup

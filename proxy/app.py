@@ -22,14 +22,17 @@ from proxy.chat_command import ChatCommands
 from proxy.control import Control
 from proxy.count_tokens import CountTokens
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect, dialect_at
+from proxy.door import Door
 from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.exchange import Parts
 from proxy.feedback import Feedback
 from proxy.formats import Formats
 from proxy.learner import Learner
+from proxy.lending import Lending
 from proxy.lifecycle import Tasks
 from proxy.machine import Machine
+from proxy.match import Match
 from proxy.metrics import Metrics
 from proxy.models import Models
 from proxy.relay import Relay
@@ -54,22 +57,37 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
     events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
-    swap = Swap(store, backend, tasks, events)
+    door = Door(settings.server)
+    swap = Swap(store, backend, tasks, events, door)
+    lending = Lending(settings, store, backend, swap, door, events, tasks)
     formats = Formats(backend.capabilities, settings.backend.translate)
     feedback = Feedback(store, events, metrics)
     train = settings.train
     machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
+    match = Match(settings, store, backend, launcher, events)
     learner = Learner(
-        settings, store, backend, swap, launcher, events, metrics, tasks, machine, lambda: relay.last_request
+        settings,
+        store,
+        backend,
+        swap,
+        launcher,
+        events,
+        metrics,
+        tasks,
+        machine,
+        lending,
+        match,
+        lambda: relay.last_request,
     )
     watch = Watch(train.watch, store, swap, events)
-    status = StatusReport(store, backend, swap, learner, watch, health, formats)
+    status = StatusReport(store, backend, swap, learner, watch, health, formats, door, lending)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap))
-    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats), commands)
+    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats, door), commands)
     counts = CountTokens(relay.parts)
     stored = StoredResponses(store, relay)
-    models = Models(store, backend, swap)
-    control = Control(store, backend, swap, learner, status, events, metrics)
+    # A list of somebody else's models is theirs alone, and a client's own key opens it.
+    models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
+    control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
 
     app = web.Application(
@@ -82,7 +100,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
         [
             *(web.post(p + path, _data(relay, d)) for d in DIALECTS for path in d.paths for p in ("", "/s/{session}")),
             *(web.post(p + COUNT_TOKENS, counts.post) for p in ("", "/s/{session}")),
-            *(web.get(p + "/v1/models", models.list) for p in ("", "/s/{session}")),
+            *(web.get(p + "/v1/models", models) for p in ("", "/s/{session}")),
             *(web.get(p + "/v1/responses/{id}", stored.get) for p in ("", "/s/{session}")),
             *(web.delete(p + "/v1/responses/{id}", stored.delete) for p in ("", "/s/{session}")),
             web.post("/v1/feedback", feedback.post),
@@ -114,7 +132,8 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             relay.parts.http = http
             webhooks.start(http)
             await backend.start(http, swap.restore)
-            await _restored(swap)
+            if not await lending.recover():
+                await _restored(swap)
             await learner.start()
             tasks.spawn("watch", watch.run())
             tasks.spawn("wake-on-ratings", _wake_on_ratings(events, learner, watch))
@@ -125,7 +144,9 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             await backend.stop()
 
     async def stop_learning(app: web.Application) -> None:
+        lending.stopping()
         await learner.stop()  # first, while running answers still have their time to end
+        await lending.leave_awake()
 
     app.cleanup_ctx.append(running)
     app.on_shutdown.append(stop_learning)

@@ -78,7 +78,8 @@ def serve(
     backend: Annotated[
         str | None,
         typer.Option(
-            help="builtin, vllm, llamacpp, ollama, lmstudio, or openai (any other server).", show_default="builtin"
+            help="builtin, vllm, sglang, llamacpp, ollama, lmstudio, mlx, or openai (a cloud, any other).",
+            show_default="builtin",
         ),
     ] = None,
     backend_url: Annotated[str | None, typer.Option(help="Where the backend answers.")] = None,

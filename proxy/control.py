@@ -14,6 +14,7 @@ from aiohttp import web
 from proxy import sse
 from proxy.account import account
 from proxy.backends.base import Backend
+from proxy.door import Door
 from proxy.errors import BackendDown, BadRequest, NotFound
 from proxy.events import Events
 from proxy.learner import Learner
@@ -38,6 +39,7 @@ class Control:
         status: StatusReport,
         events: Events,
         metrics: Metrics,
+        door: Door,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -46,6 +48,7 @@ class Control:
         self._status = status
         self._events = events
         self._metrics = metrics
+        self._door = door
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -74,7 +77,7 @@ class Control:
         return web.json_response({"ok": True})
 
     async def readyz(self, request: web.Request) -> web.Response:
-        why = await reachable(self._backend)
+        why = f"{self._door.closed}; requests wait." if self._door.closed else await reachable(self._backend)
         if why is not None:
             raise BackendDown(why)
         return web.json_response({"ok": True})

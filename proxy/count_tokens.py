@@ -17,12 +17,13 @@ from multidict import CIMultiDict
 
 from proxy.backends.base import Address
 from proxy.backends.openai import down
-from proxy.dialects import MESSAGES
+from proxy.dialects import MESSAGES, Asked
 from proxy.errors import NotFound
 from proxy.exchange import Parts
 from proxy.formats import MISSING
 from proxy.large import off_loop
 from proxy.request_body import parsed, read
+from proxy.swap import Lease
 from proxy.trainable import more_than_text
 from proxy.upstream import end_to_end, message_in, upstream_path, whole
 from proxy.wire import dumps, loads, rewrite
@@ -39,22 +40,26 @@ class CountTokens:
         """Raises NotFound where nobody can count, BackendDown; what `MESSAGES` raises for what cannot be translated."""
         raw = await read(request, self._parts.settings.server.max_body_bytes)
         body, asked = await off_loop(len(raw), parsed, raw, MESSAGES)
-        await self._parts.backend.ready()
-        lease = await self._parts.swap.acquire(asked.model)
-        try:
-            address = self._parts.backend.address(lease.model)
-            named = {k: v for k, v in address.members.items() if k == "model"}
-            own = await off_loop(len(raw), rewrite, raw, {}, named)
-            status, headers, answer = await self._ask(request, address, upstream_path(request), own)
-            if status not in MISSING:
-                return web.Response(status=status, body=answer, headers=headers)
-            chat = await off_loop(len(raw), MESSAGES.to_chat, body, asked)
-            if more_than_text(chat["messages"]) is not None:
-                raise _cannot("of pictures, sounds or files", message_in(answer))
-            if (count := await self._counted(request, address, chat)) is None:
-                raise _cannot("of a prompt", message_in(answer))
-        finally:
-            lease.release()
+        async with self._parts.door.through():
+            await self._parts.backend.ready()
+            lease = await self._parts.swap.acquire(asked.model)
+            try:
+                return await self._answer(request, raw, body, asked, lease)
+            finally:
+                lease.release()
+
+    async def _answer(self, request: web.Request, raw: bytes, body: Any, asked: Asked, lease: Lease) -> web.Response:
+        address = self._parts.backend.address(lease.model)
+        named = {k: v for k, v in address.members.items() if k == "model"}
+        own = await off_loop(len(raw), rewrite, raw, {}, named)
+        status, headers, answer = await self._ask(request, address, upstream_path(request), own)
+        if status not in MISSING:
+            return web.Response(status=status, body=answer, headers=headers)
+        chat = await off_loop(len(raw), MESSAGES.to_chat, body, asked)
+        if more_than_text(chat["messages"]) is not None:
+            raise _cannot("of pictures, sounds or files", message_in(answer))
+        if (count := await self._counted(request, address, chat)) is None:
+            raise _cannot("of a prompt", message_in(answer))
         return web.json_response({"input_tokens": count})
 
     async def _counted(self, request: web.Request, address: Address, chat: Mapping[str, Any]) -> int | None:

@@ -23,15 +23,17 @@ from proxy.backends.base import Backend
 from proxy.backends.openai import down
 from proxy.capture import Capture, Health, new_id
 from proxy.dialects import CHAT, Dialect
+from proxy.door import Door
 from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError
 from proxy.formats import MISSING, Formats
+from proxy.held_stream import KEEPALIVE, HeldStream
 from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
 from proxy.retries import Attempt
-from proxy.security import outgoing_headers
+from proxy.security import outgoing_headers, without_keys
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
 from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
@@ -45,7 +47,6 @@ log = structlog.get_logger()
 
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
-KEEPALIVE: Final = b": keepalive\n\n"
 
 
 @dataclass
@@ -60,6 +61,7 @@ class Parts:
     tasks: Tasks
     health: Health
     formats: Formats
+    door: Door
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
@@ -80,6 +82,7 @@ class Exchange:
         lease: Lease,
         started: float,
         attempt: Attempt | None = None,
+        held: HeldStream | None = None,
     ) -> None:
         self._parts = parts
         self._request = request
@@ -89,6 +92,7 @@ class Exchange:
         self._lease = lease
         self._started = started
         self._attempt = attempt  # keeps the answer, should its SDK ask again
+        self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
         self._way: Way
         self._finished = False
@@ -98,7 +102,7 @@ class Exchange:
         """Raises Conflict where the client chose an id that exists."""
         own_id = "x-rl-completion-id" in self._request.headers
         parts = self._parts
-        self._capture = Capture(parts.store, parts.metrics, parts.health, row, self._asked.n)
+        self._capture = Capture(parts.store, parts.metrics, parts.health, row, self._asked.n, self._keepable)
         try:
             await self._capture.begin(wait=own_id)
         except DuplicateCompletion:
@@ -244,8 +248,13 @@ class Exchange:
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
         body = await whole(upstream)
         headers = self._headers(upstream)
+        if self._begun is not None:
+            if upstream.status != 200:
+                raise BackendRefused(upstream.status, message_in(body))
+            raise BackendBroke("The backend answered in one piece where a stream was asked for.")
         if upstream.status != 200:
-            await self._finish("error", error=f"the backend answered {upstream.status}: {body[:300]!r}")
+            told = self._keepable(body.decode("utf-8", "replace"))[:300]  # in this order: half a key is one too
+            await self._finish("error", error=f"the backend answered {upstream.status}: {told!r}")
             if self._way.translated:
                 body = dumps(self._dialect.error(BackendRefused(upstream.status, message_in(body))))
                 headers["content-type"] = "application/json"
@@ -263,12 +272,14 @@ class Exchange:
         return web.Response(status=upstream.status, body=said, headers=headers)
 
     async def _stream(self, upstream: aiohttp.ClientResponse, splitter: Splitter | LineSplitter) -> web.StreamResponse:
-        headers = self._headers(upstream)
-        if isinstance(self._way, Translated):
-            headers["content-type"] = self._way.content_type
-        stream = web.StreamResponse if self._attempt is None else self._attempt.stream
-        response = stream(status=upstream.status, headers=headers)
-        await response.prepare(self._request)
+        response = self._begun
+        if response is None:
+            headers = self._headers(upstream)
+            if isinstance(self._way, Translated):
+                headers["content-type"] = self._way.content_type
+            stream = web.StreamResponse if self._attempt is None else self._attempt.stream
+            response = stream(status=upstream.status, headers=headers)
+            await response.prepare(self._request)
         alive = self._dialect.framing == "sse"
         try:
             async for chunk in chunks(upstream, KEEPALIVE_S):
@@ -367,6 +378,9 @@ class Exchange:
         replies = self._capture.whole(whole) if whole is not None else None
         # Shielded: a client that goes away in this moment does not undo what it has already been sent.
         await asyncio.shield(self._capture.finish(status, replies, error=error))
+
+    def _keepable(self, said: str) -> str:
+        return without_keys(said, self._parts.request_headers(self._request))
 
 
 def _sendable(body: bytes) -> bytes | io.BytesIO:

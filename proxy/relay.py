@@ -26,6 +26,7 @@ from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
 from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.exchange import GONE, Exchange, Parts
+from proxy.held_stream import HeldStream
 from proxy.large import off_loop
 from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
@@ -55,6 +56,7 @@ class Call(NamedTuple):
     previous: str | None  # the answer that it named
     started: float
     attempt: Attempt | None  # where its SDK may send it again
+    id: str | None  # of its completion; None where it is not captured
 
 
 class Relay:
@@ -72,10 +74,8 @@ class Relay:
         self.last_request = time.time()
         try:
             response = await self._data(request, dialect, started)
-        except ProxyError as error:
-            response = error.response(dialect.error(error))
-        except StoreError as error:
-            failed = StorageFailed(f"The store did not take it: {error}")
+        except (ProxyError, StoreError) as error:
+            failed = _as_proxy_error(error)
             response = failed.response(dialect.error(failed))
         self.parts.metrics.requests.labels(dialect.name, str(response.status)).inc()
         return response
@@ -98,7 +98,8 @@ class Relay:
         with self._retries.attempt(request, key) as (attempt, earlier):
             if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
-            call = Call(request, dialect, who, raw, body, as_came.previous, started, attempt)
+            id = None if request.headers.get("x-rl-capture") == "off" else _completion_id(request)
+            call = Call(request, dialect, who, raw, body, as_came.previous, started, attempt, id)
             response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
                 attempt.keep(response)
@@ -110,16 +111,42 @@ class Relay:
         kept = await off_loop(size, without_commands, asked.messages)
         if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
+        came, held = time.perf_counter(), None
+        if asked.stream and call.dialect.framing == "sse":
+            version = self.parts.swap.version_of(asked.model)
+            held = HeldStream(call.request, call.dialect, call.attempt, call.id, version)
+        try:
+            async with self.parts.door.through(held.beat if held else None):
+                # What it has waited is no overhead of ours.
+                call = call._replace(started=call.started + time.perf_counter() - came)
+                return await self._let_in(call, body, asked, add, kept, held)
+        except (ProxyError, StoreError) as error:
+            if held is None or held.response is None:
+                raise
+            return await held.failed(_as_proxy_error(error))
+
+    async def _let_in(
+        self,
+        call: Call,
+        body: Any,
+        asked: Asked,
+        add: dict[str, bytes],
+        kept: Sequence[Any],
+        held: HeldStream | None,
+    ) -> web.StreamResponse:
+        size = len(call.raw) + _size(add)
         await self.parts.backend.ready()
-        lease = await self.parts.swap.acquire(asked.model)
+        lease = await self.parts.swap.acquire(asked.model, held.promised if held else None)
         try:
             if len(kept) < len(asked.messages):
                 less = await off_loop(size, call.dialect.keep, body, asked, kept)
                 add |= less
                 body, asked = await off_loop(size, _with, call.dialect, body, asked, less)
             question = Question(call.raw, add, body, replace(asked, previous=call.previous))
-            exchange = Exchange(self.parts, call.request, call.dialect, question, lease, call.started, call.attempt)
-            if call.request.headers.get("x-rl-capture") != "off":
+            exchange = Exchange(
+                self.parts, call.request, call.dialect, question, lease, call.started, call.attempt, held
+            )
+            if call.id is not None:
                 rules = self.parts.settings.turns.rules
                 row = await off_loop(size, _row, call, asked, rules, lease, self.parts.backend)
                 await exchange.capture_as(row)
@@ -147,8 +174,12 @@ class Relay:
 
     async def passthrough(self, request: web.Request) -> web.StreamResponse:
         """Byte for byte in both directions, compressed bodies as they are."""
+        async with self.parts.door.through():
+            await self.parts.backend.ready()
+            return await self._passed_through(request)
+
+    async def _passed_through(self, request: web.Request) -> web.StreamResponse:
         response: web.StreamResponse | None = None
-        await self.parts.backend.ready()
         try:
             assert self.parts.http is not None
             async with self.parts.http.request(
@@ -178,19 +209,21 @@ class Relay:
             raise down(self.parts.backend.url, error) from error
 
 
+def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
+    return error if isinstance(error, ProxyError) else StorageFailed(f"The store did not take it: {error}")
+
+
 def _size(members: Mapping[str, bytes]) -> int:
     return sum(len(value) for value in members.values())
 
 
 def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, backend: Backend) -> NewCompletion:
-    request_id = call.request.headers.get("x-rl-completion-id") or new_id()
-    if not _ID.fullmatch(request_id):
-        raise BadRequest("`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id")
+    assert call.id is not None
     turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
     served = backend.served
     return NewCompletion(
-        id=request_id,
-        request_id=request_id,
+        id=call.id,
+        request_id=call.id,
         choice=0,
         created_at=time.time(),
         dialect=call.dialect.name,
@@ -209,6 +242,13 @@ def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, back
         thread=thread(asked.messages),
         untrainable=asked.untrainable or more_than_text(asked.messages),
     )
+
+
+def _completion_id(request: web.Request) -> str:
+    found = request.headers.get("x-rl-completion-id") or new_id()
+    if not _ID.fullmatch(found):
+        raise BadRequest("`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id")
+    return found
 
 
 def _with(

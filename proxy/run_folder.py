@@ -38,11 +38,14 @@ def write(
     out: Path,
     baseline: float,
     moments: Moments,
+    objective: str | None = None,
+    choices: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
 
     `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier` trained in those: the
-    trainer may choose among them what trains once more. Raises OSError (disk full).
+    trainer may choose among them what trains once more. `objective` is that of the preset where it is None; `choices`
+    are said with the run's own. Raises OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -55,6 +58,7 @@ def write(
     _write(folder / "samples.jsonl", lines)
     _write(folder / "calibration.jsonl", [_completion(c, ()) for c in calibration])
     used = {s.completion.new.version for s in (*samples, *earlier)} | {run.parent}
+    aim = {"objective": objective} if objective else {}
     order = {
         "format": FORMAT,
         "run": run.id,
@@ -70,10 +74,13 @@ def write(
         "compute": train.compute,
         "load_in_4bit": train.load_in_4bit,
         "preset": train.preset,
-        "overrides": {"max_version_gap": train.max_version_gap, **train.overrides},
+        "overrides": {"max_version_gap": train.max_version_gap, **train.overrides, **aim},
         "gate": settings.gate.model_dump(),
         "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
-        "choices": [{"name": "held", "value": run.held, "why": why_held(run.held, run.samples, train.held_share)}],
+        "choices": [
+            {"name": "held", "value": run.held, "why": why_held(run.held, run.samples, train.held_share)},
+            *choices,
+        ],
     }
     _write(folder / "run.json", [order])
 

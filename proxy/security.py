@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal
 from urllib.parse import urlsplit
@@ -20,6 +21,8 @@ from proxy.errors import Forbidden, Unauthorized
 
 Role = Literal["use", "admin"]
 ROLE: Final = web.RequestKey("role", str)
+_SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
+SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
 _OPEN: Final = ("/healthz", "/readyz")
 _SIGNED: Final = "/rl/webhooks/"  # come from outside and prove by a signature who they are (proxy.webhooks)
 _OURS: Final = ("host", "content-length", "expect")
@@ -87,6 +90,15 @@ def outgoing_headers(headers: CIMultiDict[str], *, settings: Server, backend: Ma
         kept.popall("x-api-key", None)
     kept.update(backend)
     return kept
+
+
+def without_keys(text: str, headers: Mapping[str, str]) -> str:
+    """An error may repeat the key that it refuses: what is kept or logged of it must not have it."""
+    for name, value in headers.items():
+        if _SECRET.search(name.lower()):
+            for key in (value, value.rpartition(" ")[2]):
+                text = text.replace(key, "[key]") if len(key) >= SHORTEST_KEY else text
+    return text
 
 
 def _given_key(headers: Mapping[str, str]) -> str:

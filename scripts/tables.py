@@ -50,6 +50,36 @@ def serve(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def swap(found: list[dict[str, Any]]) -> str:
+    heads = (
+        "backend | changes | replies | failed | mixed | first token, p99 before → during | between chunks, p99 "
+        "| load | switch after it | asked → first token of the new version"
+    )
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+
+    def parted(part: dict[str, Any]) -> str:
+        before, during = part["before"]["p99_ms"] / 1000, part["during"]["p99_ms"] / 1000
+        return f"{before:.2f} → {during:.2f} s ({part['p99_ratio']:.1f}×)"
+
+    for one in found:
+        load, switch, first = one["load_s"], one["switch_s"], one["swap_to_first_token_s"]
+        kinds = [change["kind"] for change in one["changes"]]
+        lines.append(
+            f"| {one['backend']} | {kinds.count('swap')} + {kinds.count('rollback')} | {one['replies']} "
+            f"| {one['failed_count']} | {one['mixed_count']} | {parted(one['first_token'])} "
+            f"| {parted(one['between_chunks'])} | {load['median']:.2f} s (≤ {load['most']:.2f}) "
+            f"| {switch['median']:.2f} s (≤ {switch['most']:.2f}) | {first['median']:.1f} s (≤ {first['most']:.1f}) |"
+        )
+    each = "; ".join(
+        f"{one['backend']} {one['date'][:16].replace('T', ' ')}, {one['seconds_before_each']:g} s before each change, "
+        f"{one['tokens_per_reply']} tokens a reply, load {one['machine']['load_before']:.0f}, commit `{one['commit']}`"
+        for one in found
+    )
+    machine = found[0]["machine"]
+    lines += ["", f"{found[0]['clients']} clients, {machine['cpu']}, {machine['cores']} cores. {each}."]
+    return "\n".join(lines)
+
+
 def watch_errors(found: dict[str, Any]) -> str:
     pairs = sorted({(r["old_share"], r["new_share"]) for r in found["found"]}, reverse=True)
     heads = [f"{old:.0%} → {new:.0%}" for old, new in pairs]
@@ -118,6 +148,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "watch_errors": ("benchmarks/watch_errors.json", watch_errors),
     "serve": ("benchmarks/serve.json", serve),
     "agent_requests": ("benchmarks/agent_requests.json", agent_requests),
+    "swap": ("benchmarks/swap.json", swap),
     "learn": ("benchmarks/learn/*-default-seed*.json", learn),
 }
 

@@ -223,9 +223,11 @@ class Store:
 
     # Learning
 
-    async def fresh(self, *, live: int, max_version_gap: int, before: float | None = None) -> Fresh:
+    async def fresh(
+        self, *, live: int, max_version_gap: int, before: float | None = None, foreign: bool = False
+    ) -> Fresh:
         """Ratings that a run could take; with `before` those that were given earlier."""
-        return await learning.fresh(self._reader, live, max_version_gap, before)
+        return await learning.fresh(self._reader, live, max_version_gap, before, foreign)
 
     async def untrainable(self) -> dict[str, int]:
         """Live ratings of completions that never train, by why."""
@@ -242,6 +244,7 @@ class Store:
         folder_of: Callable[[int], str],
         version: int,
         min_total: int,
+        foreign: bool = False,
     ) -> tuple[Run, list[Sample]] | None:
         """Make a run of the `limit` newest completions with fresh ratings, and of all those.
 
@@ -258,6 +261,7 @@ class Store:
                 folder_of=folder_of,
                 version=version,
                 min_total=min_total,
+                foreign=foreign,
             )
         )
         return None if run is None else (run, await self.run_samples(run.id))

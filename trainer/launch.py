@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -91,6 +91,14 @@ class Launcher(Protocol):
     async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
         """Write the model in the GGUF file `base` with the adapter in it as the file `out`. Raises LaunchError."""
 
+    async def mlx(self, adapter: Path, out: Path) -> None:
+        """Write the adapter in this folder as mlx-lm's folder `out`. Raises LaunchError."""
+
+    async def probe(
+        self, weights: str, conversations: Sequence[Mapping[str, Any]], *, threads: int, nice: int, log: Path
+    ) -> dict[str, Any]:
+        """What trainer.probe says of these weights and conversations. Raises LaunchError."""
+
     async def start_server(
         self,
         weights: str | None,
@@ -131,9 +139,35 @@ class LocalLauncher:
             threads=threads or default_threads()[1],
             log=run_folder / "trainer.log",
         )
-        with contextlib.suppress(OSError):  # gone already, or not ours to slow down
-            os.setpriority(os.PRIO_PROCESS, process.pid, nice)  # before it has a second thread, which would inherit
+        _step_back(process, nice)
         return LocalJob(process)
+
+    async def probe(
+        self, weights: str, conversations: Sequence[Mapping[str, Any]], *, threads: int, nice: int, log: Path
+    ) -> dict[str, Any]:
+        threads = threads or default_threads()[1]
+        process = await _spawn(
+            ["-m", "trainer.probe", weights, "--threads", str(threads)],
+            threads=threads,
+            log=log,
+            more={"CUDA_VISIBLE_DEVICES": ""},  # the server is using the GPU, all of it maybe
+        )
+        _step_back(process, nice)
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps({"conversations": conversations}).encode() + b"\n")
+            async with asyncio.timeout(READY_S):
+                found = [line async for line in _lines(process)]
+                await process.wait()
+        except TimeoutError:
+            raise LaunchError(f"looking at the weights took longer than {READY_S:.0f} s (see {log}).") from None
+        finally:
+            await _end(process, grace=0)
+        if not found:
+            raise LaunchError(f"looking at the weights ended with status {process.returncode}: {_last_line(log)}")
+        if "error" in found[-1]:
+            raise LaunchError(str(found[-1]["error"]))
+        return found[-1]
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         named = ["--weights", weights] if weights else []
@@ -143,6 +177,10 @@ class LocalLauncher:
     async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
         if (why := await _converted("trainer.fuse", str(adapter), str(base), str(out))) is not None:
             raise LaunchError(f"The adapter {adapter} was not fused with its model: {why}")
+
+    async def mlx(self, adapter: Path, out: Path) -> None:
+        if (why := await _converted("trainer.mlx_layout", str(adapter), str(out))) is not None:
+            raise LaunchError(f"The adapter {adapter} was not converted for mlx-lm: {why}")
 
     async def start_server(
         self,
@@ -243,8 +281,7 @@ async def _converted(module: str, *arguments: str) -> str | None:
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         env=child_environment(1), start_new_session=True,
     )  # fmt: skip
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process.pid, CONVERTER_NICE)
+    _step_back(process, CONVERTER_NICE)
     try:
         _, said = await process.communicate()
     finally:
@@ -256,7 +293,9 @@ async def _converted(module: str, *arguments: str) -> str | None:
     return lines[-1] if lines else f"status {process.returncode}"
 
 
-async def _spawn(command: list[str], *, threads: int, log: Path) -> asyncio.subprocess.Process:
+async def _spawn(
+    command: list[str], *, threads: int, log: Path, more: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
     errors: IO[bytes] | None = None
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -267,7 +306,7 @@ async def _spawn(command: list[str], *, threads: int, log: Path) -> asyncio.subp
             stdin=asyncio.subprocess.PIPE,  # kept open: it closes when we end, however we do
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
-            env=child_environment(threads),
+            env=child_environment(threads) | dict(more or {}),
             limit=LINE,
             start_new_session=True,  # Ctrl-C in a terminal is for us: we end our children in order
         )
@@ -276,6 +315,11 @@ async def _spawn(command: list[str], *, threads: int, log: Path) -> asyncio.subp
     finally:
         if errors is not None:
             errors.close()
+
+
+def _step_back(process: asyncio.subprocess.Process, nice: int) -> None:
+    with contextlib.suppress(OSError):  # gone already, or not ours to slow down
+        os.setpriority(os.PRIO_PROCESS, process.pid, nice)  # before it has a second thread, which would inherit
 
 
 def child_environment(threads: int) -> dict[str, str]:

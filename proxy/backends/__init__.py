@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from config.settings import Settings
-from proxy.backends.base import Backend, Capabilities
+from proxy.backends.base import Backend, Capabilities, Told
 from proxy.backends.builtin import Builtin
+from proxy.backends.cloud import Cloud
 from proxy.backends.llamacpp import LlamaCpp, LlamaRouter
 from proxy.backends.llamacpp_managed import LlamaManaged
 from proxy.backends.lmstudio import LMStudio
+from proxy.backends.mlx import MLX
 from proxy.backends.ollama import Ollama
 from proxy.backends.openai import OpenAICompatible
+from proxy.backends.sglang import SGLang
 from proxy.backends.vllm import VLLM
 from proxy.errors import BadRequest
 from trainer.launch import Launcher
@@ -28,8 +31,10 @@ def make_backend(settings: Settings, launcher: Launcher) -> Backend:
         raise BadRequest(f"The backend `{chosen.kind}` needs an address: --backend-url http://127.0.0.1:8000")
     if chosen.kind == "llamacpp":
         return (LlamaRouter if chosen.presets else LlamaCpp)(settings, launcher)
-    kinds: dict[str, type[VLLM | OpenAICompatible]] = {"vllm": VLLM, "openai": OpenAICompatible}
+    if chosen.kind == "mlx":
+        return MLX(settings, launcher)
+    kinds: dict[str, type[OpenAICompatible]] = {"vllm": VLLM, "sglang": SGLang, "openai": Cloud}
     return kinds[chosen.kind](chosen)
 
 
-__all__ = ["Backend", "Capabilities", "make_backend"]
+__all__ = ["Backend", "Capabilities", "Told", "make_backend"]

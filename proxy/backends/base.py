@@ -24,6 +24,8 @@ class Capabilities:
     dialects: frozenset[str] = frozenset({"chat"})  # wire formats it is known to have
     tries: bool = False  # whether others are worth asking for once
     implied_tag: str = ""  # what a model's name may end in and mean the same
+    foreign: bool = False  # it runs a model that is not ours: what it says is of no version
+    frees: bool = False  # gives its memory back while a run trains
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 
@@ -41,6 +43,17 @@ class Address(NamedTuple):
 
     url: str  # without `/v1`
     members: Mapping[str, bytes]  # of the request's body, as JSON: they name the model there
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a server says of the model that it serves without an adapter; None: it does not tell."""
+
+    identity: str = ""  # changes when it serves another model
+    architecture: str | None = None  # as config.json's model_type
+    vocabulary: int | None = None  # tokens that its head knows
+    width: int | None = None  # hidden size
+    parameters: int | None = None
 
 
 class Backend(Protocol):
@@ -87,8 +100,26 @@ class Backend(Protocol):
     async def models(self) -> list[dict[str, Any]]:
         """The server's own list. Raises BackendDown, BackendBroke."""
 
+    async def tells(self) -> Told:
+        """Of the model itself, in a moment. Raises BackendDown, BackendBroke."""
+
+    async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
+        """These messages as the model reads them, where the server has a route for that. Raises BackendDown."""
+
     async def load(self, name: str, path: Path) -> None:
         """Make the adapter at `path` answer to the model name `name`. Loading what is loaded is no error."""
 
     async def unload(self, name: str) -> None:
         """Running replies finish on it. Unloading what is not there is no error."""
+
+    async def free(self) -> None:
+        """Give the accelerator's memory back while a run trains; nobody asks it until `reclaim`.
+
+        Raises Unsupported with what to start it with, BackendDown, BackendBroke. Freeing what is free is no error.
+        """
+
+    async def reclaim(self) -> None:
+        """Take the memory again and answer with the model itself; adapters are loaded anew after it.
+
+        Raises BackendDown, BackendBroke. Reclaiming what was never given back is no error.
+        """

@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from proxy.likeness import CHATS
 from tests.fakes import native, native_others
 
 MODEL = "fake"
@@ -21,6 +22,7 @@ MODEL = "fake"
 class FakeBackend:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []  # bodies of chat completions, as they came
+        self.compared: list[dict[str, Any]] = []  # those that rlproxy asks of itself, to compare with the weights
         self.headers: list[dict[str, str]] = []
         self.adapters: dict[str, str] = {}
         self.unloaded: list[str] = []
@@ -29,6 +31,8 @@ class FakeBackend:
         self.pause_s = 0.0  # between streamed tokens
         self.hold = asyncio.Event()  # cleared: answers wait
         self.hold.set()
+        self.hold_load = asyncio.Event()  # cleared: loads wait
+        self.hold_load.set()
         self.fail_next = 0  # so many answers to come are errors
         self.refuse_load = False
         self.thinks = False
@@ -75,6 +79,7 @@ class FakeBackend:
 
     async def _load(self, request: web.Request) -> web.Response:
         body = await request.json()
+        await self.hold_load.wait()
         if self.refuse_load:
             return web.json_response({"error": {"message": "rank 64 is over the maximum"}}, status=400)
         if body["lora_name"] in self.adapters:
@@ -98,9 +103,12 @@ class FakeBackend:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
-        self.requests.append(body)
-        self.asked.append((request.path, body))
-        self.headers.append({k.lower(): v for k, v in request.headers.items()})
+        if body["messages"] in CHATS:
+            self.compared.append(body)
+        else:
+            self.requests.append(body)
+            self.asked.append((request.path, body))
+            self.headers.append({k.lower(): v for k, v in request.headers.items()})
         if body["model"] != MODEL and body["model"] not in self.adapters:
             message = f"The model `{body['model']}` does not exist."
             return web.json_response({"error": {"message": message, "type": "NotFoundError"}}, status=404)

@@ -169,3 +169,17 @@ async def test_a_fused_model_is_written_by_a_child(tmp_path):
     with pytest.raises(LaunchError, match=r"was not fused with its model: .*adapter_model\.safetensors is missing"):
         await LocalLauncher().fuse(tmp_path / "adapter", base, tmp_path / "out" / "v2.gguf")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["v1.gguf"]
+
+
+async def test_a_converter_that_fails_says_why(tmp_path):
+    for convert in (LocalLauncher().mlx, lambda adapter, out: LocalLauncher().gguf(adapter, None, out)):
+        with pytest.raises(LaunchError, match=r"was not converted (to GGUF|for mlx-lm): .+"):
+            await convert(tmp_path / "nothing", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+async def test_an_adapter_becomes_a_folder_of_mlx(tmp_path):
+    make_adapter(tmp_path / "peft", {"model.layers.0.self_attn.q_proj": (8, 8)})
+    await LocalLauncher().mlx(tmp_path / "peft", tmp_path / "deep" / "mlx")
+    found = sorted(path.name for path in (tmp_path / "deep" / "mlx").iterdir())
+    assert found == ["adapter_config.json", "adapters.safetensors"]
