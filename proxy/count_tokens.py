@@ -65,7 +65,7 @@ class CountTokens:
     async def _counted(self, request: web.Request, address: Address, chat: Mapping[str, Any]) -> int | None:
         """As vLLM and the built-in backend have it, then as llama.cpp has it; None where there is neither."""
         counted = dumps({key: chat[key] for key in _COUNTED if key in chat})
-        named = {"model": address.members["model"]}
+        named = {k: v for k, v in address.members.items() if k == "model"}
         said = await self._json(request, address, "/tokenize", rewrite(counted, {}, named))
         if isinstance(count := said.get("count"), int):
             return count
