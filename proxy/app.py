@@ -20,7 +20,8 @@ from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
 from proxy.control import Control
-from proxy.dialects import DIALECTS, Dialect, dialect_at
+from proxy.count_tokens import CountTokens
+from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect, dialect_at
 from proxy.door import Door
 from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
@@ -82,6 +83,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     status = StatusReport(store, backend, swap, learner, watch, health, formats, door, lending)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap))
     relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats, door), commands)
+    counts = CountTokens(relay.parts)
     stored = StoredResponses(store, relay)
     # A list of somebody else's models is theirs alone, and a client's own key opens it.
     models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
@@ -97,6 +99,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     app.add_routes(
         [
             *(web.post(p + path, _data(relay, d)) for d in DIALECTS for path in d.paths for p in ("", "/s/{session}")),
+            *(web.post(p + COUNT_TOKENS, counts.post) for p in ("", "/s/{session}")),
             *(web.get(p + "/v1/models", models) for p in ("", "/s/{session}")),
             *(web.get(p + "/v1/responses/{id}", stored.get) for p in ("", "/s/{session}")),
             *(web.delete(p + "/v1/responses/{id}", stored.delete) for p in ("", "/s/{session}")),
@@ -158,7 +161,7 @@ def _acts(learner: Learner, swap: Swap) -> dict[str, Callable[[], Awaitable[str]
 
     async def pause() -> str:
         await learner.pause()
-        return "training is paused; /rl resume goes on."
+        return "training is paused; `/rl resume` goes on."
 
     async def resume() -> str:
         await learner.resume()
@@ -224,8 +227,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except ProxyError as error:
-        dialect = dialect_at(request.path) if request.method == "POST" else None
-        return error.response(dialect.error(error) if dialect else None)
+        return _shaped(request, error)
     except StoreError as error:
         return StorageFailed(f"The store did not take it: {error}").response()
     except web.HTTPNotFound:
@@ -234,3 +236,19 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = NotFound(f"{request.path} takes {', '.join(sorted(error.allowed_methods))} only.").response()
         response.set_status(405)
         return response
+    except web.HTTPException:
+        raise
+    except Exception as error:
+        if request.writer.output_size:
+            raise  # the answer has begun: it can only be broken off
+        log.exception("a bug of rlproxy's own", path=request.path)
+        what = f"{type(error).__name__}: {error}"[:300]
+        return _shaped(
+            request,
+            ProxyError(f"rlproxy itself failed at this request ({what}), which is a bug; its log has more. Ask again."),
+        )
+
+
+def _shaped(request: web.Request, error: ProxyError) -> web.Response:
+    dialect = dialect_at(request.path) if request.method == "POST" else None
+    return error.response(dialect.error(error) if dialect else None)

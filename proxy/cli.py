@@ -355,11 +355,14 @@ def connect(
 ) -> None:  # fmt: skip
     """Point an agent's own settings here, and give it a /rl command."""
     from proxy import cli_agents
+    from proxy.cli_client import NO_PROXY, NoProxyAnswers
 
     try:
         found = cli_agents.connect(_settings({"home": home}), agent, model, dry_run=dry_run, yes=yes, quiet=as_json)
     except cli_agents.Refused as refused:
         fail(str(refused))
+    except NoProxyAnswers as error:
+        fail(str(error), NO_PROXY)
     if as_json:
         _print(found)
         return

@@ -6,15 +6,14 @@ What happens from there on is an `Exchange`. Routes that no dialect knows pass t
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import aiohttp
+import structlog
 from aiohttp import web
 
 from config.sections import TurnRule
@@ -25,22 +24,24 @@ from proxy.chat_command import ChatCommands
 from proxy.conversations import Speaker, canonical, command_at, speaker, thread, without_commands
 from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
-from proxy.errors import BadRequest, ProxyError, StorageFailed, TooLarge
+from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.exchange import GONE, Exchange, Parts
 from proxy.held_stream import HeldStream
 from proxy.large import off_loop
+from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
 from proxy.security import ROLE
 from proxy.swap import Lease
 from proxy.trainable import more_than_text
 from proxy.turns import turn_of
-from proxy.upstream import end_to_end, upstream_path
+from proxy.upstream import end_to_end, pieces, upstream_path
 from proxy.ways import Question
 from proxy.wire import dumps, loads
 from store.errors import StoreError
 from store.records import NewCompletion
 
-_WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
+log = structlog.get_logger()
+
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -80,8 +81,8 @@ class Relay:
         return response
 
     async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
-        raw = await _body(request, self.parts.settings.server.max_body_bytes)
-        body, as_came = await off_loop(len(raw), _parsed, raw, dialect)
+        raw = await read(request, self.parts.settings.server.max_body_bytes)
+        body, as_came = await off_loop(len(raw), parsed, raw, dialect)
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
         if dialect.goes_on:
@@ -192,10 +193,16 @@ class Relay:
                     status=upstream.status, reason=upstream.reason, headers=end_to_end(upstream.headers)
                 )
                 await response.prepare(request)
-                async for chunk in upstream.content.iter_any():
-                    await response.write(chunk)
+                async for piece in pieces(upstream):
+                    await response.write(piece)
                 await response.write_eof()
                 return response
+        except BackendBroke as error:
+            assert response is not None
+            log.warning("an answer that passes through broke off", path=request.path, error=str(error.__cause__))
+            if request.transport is not None:
+                request.transport.close()  # as the backend did: there is no place in these bytes for words of ours
+            return response
         except (TimeoutError, aiohttp.ClientConnectionError) as error:
             if response is not None or isinstance(error, GONE):
                 raise  # the answer had begun: all we can do is break it off, as the backend did
@@ -204,14 +211,6 @@ class Relay:
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
     return error if isinstance(error, ProxyError) else StorageFailed(f"The store did not take it: {error}")
-
-
-def _parsed(raw: bytes, dialect: Dialect) -> tuple[Any, Asked]:
-    try:
-        body = loads(raw)
-    except ValueError as error:
-        raise BadRequest(f"The body is not valid JSON ({error}).") from None
-    return body, dialect.parse(body)
 
 
 def _size(members: Mapping[str, bytes]) -> int:
@@ -260,32 +259,3 @@ def _with(
         return body, asked
     body = {**body, **{key: loads(value) for key, value in changed.items()}}
     return body, dialect.parse(body)
-
-
-async def _body(request: web.Request, limit: int) -> bytes:
-    """The body, unpacked. Raises TooLarge, BadRequest."""
-    try:
-        raw = await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise _too_large(limit) from None
-    encoding = request.headers.get("content-encoding", "identity").lower()
-    if encoding == "identity":
-        return raw
-    if encoding not in _WINDOWS:
-        raise BadRequest(f"A body in content-encoding {encoding} is not read here; send it plain, or as gzip.")
-    return await asyncio.to_thread(_unpacked, raw, encoding, limit)
-
-
-def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:
-    unpack = zlib.decompressobj(_WINDOWS[encoding])
-    try:
-        body = unpack.decompress(raw, limit)
-    except zlib.error as error:
-        raise BadRequest(f"The body is no {encoding} ({error}).") from None
-    if unpack.unconsumed_tail:
-        raise _too_large(limit)
-    return body
-
-
-def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")

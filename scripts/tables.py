@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/learning-rules.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/learning-rules.md", "docs/agents.md")
 
 
 def demo(found: dict[str, Any]) -> str:
@@ -128,6 +128,15 @@ def learn(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def agent_requests(found: dict[str, Any]) -> str:
+    lines = ["| agent | messages | tools |", "|---|---|---|"]
+    for one in found["agents"]:
+        said, offered = one["messages_bytes"] / 1000, one["tools_bytes"] / 1000
+        lines.append(f"| {one['agent']} {one['version']} | {said:.0f} kB | {one['tools']}, {offered:.0f} kB |")
+    lines += ["", f"JSON of the chat request that it becomes. {found['date'][:10]}, commit `{found['commit']}`."]
+    return "\n".join(lines)
+
+
 def _when(found: dict[str, Any]) -> str:
     machine = found["machine"]
     load = f", load {machine['load_before']:.1f} before it began" if machine["load_before"] > 0.5 else ""
@@ -138,6 +147,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "demo": ("benchmarks/demo.json", demo),
     "watch_errors": ("benchmarks/watch_errors.json", watch_errors),
     "serve": ("benchmarks/serve.json", serve),
+    "agent_requests": ("benchmarks/agent_requests.json", agent_requests),
     "swap": ("benchmarks/swap.json", swap),
     "learn": ("benchmarks/learn/*-default-seed*.json", learn),
 }

@@ -72,7 +72,7 @@ class FinishedCompletion:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A completion as stored: both halves above, and its live ratings."""
+    """A completion as stored: both halves above, and its live ratings. Lists have it in brief (`Store.completions`)."""
 
     seq: int
     new: NewCompletion

@@ -118,7 +118,7 @@ class Store:
         version: int | None = None,
         turn: Turn | None = None,
     ) -> list[Completion]:
-        """Newest first."""
+        """Newest first, in brief: without prompts, replies as messages, requests and tokens. `completion` has them."""
         return await completions.page(
             self._reader,
             limit=limit,

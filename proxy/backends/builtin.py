@@ -78,6 +78,7 @@ class Builtin(VLLM):
         settings = self._all
         logs = settings.home / "logs"
         logs.mkdir(parents=True, exist_ok=True)
+        log.info("backend starts; the first time it has to get its model, a minute or more", log=str(logs))
         self._server = await self._launcher.start_server(
             settings.train.weights, self._model, threads=settings.backend.threads, log=logs / "backend.log"
         )

@@ -195,6 +195,11 @@ async def test_a_plain_server_switches_between_what_it_was_started_with(
             proxy = start(tmp_path / "home", weights, url=f"http://127.0.0.1:{port}")
             await proxy.start()
             stack.push_async_callback(proxy.stop)
+            asked = {"model": "fake", "max_tokens": 1, "messages": [{"role": "user", "content": ASKED}]}
+            async with proxy.http.post("/v1/messages/count_tokens", json=asked) as response:
+                counted = (await response.json())["input_tokens"]
+            async with proxy.http.post("/v1/messages", json=asked) as response:
+                assert (await response.json())["usage"]["input_tokens"] == counted
             await with_real_versions(proxy, adapters[:1])
             status, body = await proxy.post("/rl/promote/1")
             message = body["error"]["message"]

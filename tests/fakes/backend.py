@@ -46,6 +46,7 @@ class FakeBackend:
         self.silent = False  # to whoever loads an adapter
         self.root = Path("/")  # of the files that it sees
         self.thinks = False
+        self.window: int | None = None  # how many tokens it says to take
         self.prompt_tokens = 3  # what it says that it has read
         self.speaks = {"chat"}
         self.wants: tuple[str, dict[str, Any]] | None = None  # the tool it calls, if offered; else the first one
@@ -85,7 +86,8 @@ class FakeBackend:
         return int(self.url.rpartition(":")[2])
 
     async def _models(self, request: web.Request) -> web.Response:
-        ours = [{"id": self.model, "object": "model", "created": 1, "owned_by": "fake", "parent": None}]
+        takes = {} if self.window is None else {"max_model_len": self.window}
+        ours = [{"id": self.model, "object": "model", "created": 1, "owned_by": "fake", "parent": None, **takes}]
         ours += [{"id": name, "object": "model", "created": 1, "parent": MODEL} for name in self.adapters]
         return web.json_response({"object": "list", "data": ours})
 

@@ -99,6 +99,18 @@ async def test_narrow_queries_use_their_narrow_index(store: Store, tmp_path: Pat
     assert next(wanted, None) is None
 
 
+async def test_a_list_reads_neither_prompts_nor_tokens(store: Store) -> None:
+    await put(store, "a")
+    seen: list[str] = []
+    await store._reader._db.set_trace_callback(seen.append)
+    (listed,) = await store.completions()
+    assert listed.new.prompt == () and listed.end is not None and listed.end.token_ids is None
+    assert not [sql for sql in seen if "messages" in sql or "c.*" in sql or "c.token_ids" in sql]
+    one = await store.completion("a")
+    assert one is not None and one.end is not None and one.new.prompt and one.end.token_ids
+    assert listed.end.text == one.end.text and listed.end.exact == one.end.exact
+
+
 def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> None:
     # EXPLAIN does not show what foreign keys look up.
     with closing(schema.open_database(tmp_path / "x.db")) as db:
