@@ -33,12 +33,13 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request,
-            untrainable, prompt_hash, status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
+            untrainable, asked, prompt_hash, status)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
-                to_json(new.sampling), new.request, new.untrainable, tree.add(db, tree.said(new.prompt)),
+                to_json(new.sampling), new.request, new.untrainable, new.asked,
+                tree.add(db, tree.said(new.prompt)),
             ),
         )  # fmt: skip
         tree.add_aside(db, new.id, new.prompt)

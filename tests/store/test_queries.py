@@ -8,12 +8,15 @@ from contextlib import closing
 from pathlib import Path
 
 from store import schema
+from store.records import Wanted
 from store.store import Store
 from store.tree import chain
 from tests.store.making import HELLO, HI, adapter, claim, end, new, put, rated, rating
 
 # Tables and their aliases in the queries; "m" is messages, "u" runs, "s" run_samples.
-GROWING = re.compile(r"SCAN (completions|messages|ratings|links|run_samples|blobs|message_blobs|b|c|m|r|s|child)\b")
+GROWING = re.compile(
+    r"SCAN (completions|messages|ratings|links|run_samples|blobs|message_blobs|listed|b|c|l|m|r|s|child)\b"
+)
 
 
 async def call_everything(store: Store) -> None:
@@ -51,6 +54,23 @@ async def call_everything(store: Store) -> None:
     await store.counts()
     [row async for row in store.export()]
     [row async for row in store.export(rated_only=True)]
+    for wanted in (
+        {},
+        {"search": "hello wor"},
+        {"session": "s"},
+        {"unrated": True, "version": 0, "model": "m", "turn": "main"},
+    ):
+        await store.inbox(Wanted(**wanted))  # type: ignore[arg-type]
+    found = await store.listed("a")
+    assert found is not None and found.prompt_hash is not None
+    await store.siblings(found.prompt_hash)
+    await store.models()
+    await store.any_completion()
+    await store.days(0.0, 0.0)
+    await store.verdicts()
+    for kind in ("completion", "session", "user", "rater"):
+        await store.would_forget(kind, "x")  # type: ignore[arg-type]
+    await store.forget_for_good("completion", "c8", "test")
     await store.forget_unrated(["a", "b"])
     await store.untrainable()
     await store.expire(2000.0)
@@ -96,8 +116,9 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
         for table in tables:
             indexes = [row["name"] for row in db.execute(f"PRAGMA index_list({table})") if not row["partial"]]
             leading = {db.execute(f"PRAGMA index_info({index})").fetchone()["name"] for index in indexes}
+            leading |= {row["name"] for row in db.execute(f"PRAGMA table_info({table})") if row["pk"] == 1}
             for key in db.execute(f"PRAGMA foreign_key_list({table})"):
                 if key["table"] in ("messages", "completions", "ratings", "blobs"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 10
+        assert checked == 11
