@@ -18,6 +18,7 @@ import structlog
 
 from proxy.conversations import canonical, extend_thread
 from proxy.dialects import CHAT, Dialect, Reply
+from proxy.events import Events
 from proxy.metrics import Metrics
 from proxy.wire import loads
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
@@ -53,11 +54,14 @@ class Health:
 class Capture:
     """The completions of one request, from sent to committed."""
 
-    def __init__(self, store: Store, metrics: Metrics, health: Health, first: NewCompletion, n: int) -> None:
+    def __init__(
+        self, store: Store, metrics: Metrics, health: Health, events: Events, first: NewCompletion, n: int
+    ) -> None:
         self.id = first.request_id
         self._store = store
         self._metrics = metrics
         self._health = health
+        self._events = events
         self._dialect: Dialect = CHAT
         self._fold = CHAT.fold()
         self._translated = False
@@ -131,6 +135,7 @@ class Capture:
             return False
         self._health.problem = None
         self._metrics.captured.labels(status).inc(len(rows))
+        self._events.note("captured")
         return True
 
     def _row(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:

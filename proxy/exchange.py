@@ -24,6 +24,7 @@ from proxy.backends.openai import down
 from proxy.capture import Capture, Health, new_id
 from proxy.dialects import CHAT, Dialect
 from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError
+from proxy.events import Events
 from proxy.formats import MISSING, Formats
 from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
@@ -60,6 +61,7 @@ class Parts:
     tasks: Tasks
     health: Health
     formats: Formats
+    events: Events
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
@@ -98,7 +100,7 @@ class Exchange:
         """Raises Conflict where the client chose an id that exists."""
         own_id = "x-rl-completion-id" in self._request.headers
         parts = self._parts
-        self._capture = Capture(parts.store, parts.metrics, parts.health, row, self._asked.n)
+        self._capture = Capture(parts.store, parts.metrics, parts.health, parts.events, row, self._asked.n)
         try:
             await self._capture.begin(wait=own_id)
         except DuplicateCompletion:

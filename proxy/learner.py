@@ -41,6 +41,7 @@ RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
 LET_GO_S: Final = 5.0
+CANCELLED: Final = "cancelled by a person"
 
 
 def local_time() -> datetime:
@@ -79,6 +80,7 @@ class Learner:
         self._asked = False  # somebody said `train`: the threshold does not count
         self._by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
         self._stopping = False
+        self._cancelled: int | None = None  # the run that somebody wants no more
         self._kept: str | None = None  # the rule that keeps the open run from training
         self.paused = False
         self.run: Run | None = None  # the one under way
@@ -132,6 +134,18 @@ class Learner:
         await self._store.set_meta("paused", False)
         self._events.emit("resumed")
         self.wake()
+
+    async def cancel(self) -> Run:
+        """End the run under way, or the one that waits; its ratings are fresh again. Raises Conflict."""
+        run = self.run or next(iter(await self._store.open_runs()), None)
+        if run is None:
+            raise Conflict("There is no run to cancel.")
+        self._cancelled = run.id
+        if self._job is not None:
+            await self._job.terminate()
+        elif self.run is None:
+            await self._end(run, "failed", CANCELLED, None)
+        return run
 
     async def reset(self, actor: str) -> None:
         """Back to the beginning: base, baseline 0, and the next run starts from there. Nothing is deleted."""
@@ -311,6 +325,9 @@ class Learner:
                 run = await self._store.run(run.id) or run
             self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
             status = await self._supervise(run)
+            if self._cancelled == run.id and run_folder.result(folder) is None:
+                await self._end(run, "failed", CANCELLED, None)
+                break
             if self.paused or self._stopping:
                 await self._store.run_paused(run.id)  # told to stop: that was no failed attempt
                 return
@@ -318,7 +335,8 @@ class Learner:
                 await self._store.run_paused(run.id)
                 return
             log.info("trainer ended", run=run.id, status=status)
-        await self._take(run, found)
+        else:
+            await self._take(run, found)
         await asyncio.to_thread(run_folder.tidy, folder)
 
     async def _supervise(self, run: Run) -> int:
@@ -332,7 +350,7 @@ class Learner:
         self.run, self._job = run, job
         minding = asyncio.create_task(self._mind_rules(run, job), name="rules")
         try:
-            if self.paused or self._stopping:  # said while the process was starting
+            if self.paused or self._stopping or self._cancelled == run.id:  # said while the process was starting
                 await job.terminate()
             async for event in job.events():
                 if event.get("event") == "phase":

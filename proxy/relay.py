@@ -30,6 +30,7 @@ from proxy.exchange import GONE, Exchange, Parts
 from proxy.large import off_loop
 from proxy.retries import Attempt, Retries, key_of
 from proxy.security import ROLE
+from proxy.spoken import words
 from proxy.swap import Lease
 from proxy.trainable import more_than_text
 from proxy.turns import turn_of
@@ -208,6 +209,7 @@ def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, back
         sampling={**backend.served.sampling, **asked.sampling},
         thread=thread(asked.messages),
         untrainable=asked.untrainable or more_than_text(asked.messages),
+        asked=words(asked.messages),
     )
 
 

@@ -20,6 +20,7 @@ from proxy.errors import Forbidden, Unauthorized
 
 Role = Literal["use", "admin"]
 ROLE: Final = web.RequestKey("role", str)
+GUEST: Final = "guest"  # somebody without a key, on the page: may see how to sign in
 _OPEN: Final = ("/healthz", "/readyz")
 _OURS: Final = ("host", "content-length", "expect")
 _LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
@@ -41,14 +42,18 @@ def check_bind(settings: Server) -> None:
         )
 
 
-def middleware(settings: Server) -> Callable[..., Awaitable[web.StreamResponse]]:
+def middleware(
+    settings: Server, by_cookie: Callable[[web.Request], str | None]
+) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """`by_cookie` is the page's word on who asks; None where the key says it, as everywhere else."""
+
     @web.middleware
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         _no_foreign_page(request, settings)
         if request.path not in _OPEN:
-            request[ROLE] = role_of(request.headers, settings)
+            request[ROLE] = by_cookie(request) or role_of(request.headers, settings)
         return await handler(request)
 
     return guard

@@ -336,6 +336,10 @@ class Store:
     async def recent_held(self, limit: int) -> list[Sample]:
         return await learning.recent_held(self._reader, limit)
 
+    async def runs_of(self, completion_id: str) -> list[tuple[Run, str, str]]:
+        """Runs that took a rating of this completion, newest first; with the split and the rating's id."""
+        return await learning.runs_of(self._reader, completion_id)
+
     async def earlier(self, run: Run, *, max_version_gap: int, each: int) -> list[Sample]:
         """At most `each` good and `each` bad ratings that runs before this one trained on."""
         return await learning.earlier(self._reader, run.id, run.parent, max_version_gap, each)

@@ -1,0 +1,100 @@
+// The plots of the progress page, drawn by uPlot from /page/numbers in the colours of the stylesheet.
+"use strict";
+(() => {
+  const room = document.getElementById("plots");
+  const DAY = 86400;
+  let drawn = [];
+
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const font = "12px system-ui, sans-serif";
+
+  function axes(unit) {
+    const look = { stroke: colour("--soft"), font, grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+    return [{ ...look, grid: { show: false } }, { ...look, size: 48, values: (_, marks) => marks.map(unit) }];
+  }
+
+  // Dashed lines where versions were made.
+  function marks(versions) {
+    return (plot) => {
+      const { ctx, bbox } = plot;
+      ctx.save();
+      ctx.strokeStyle = ctx.fillStyle = colour("--soft");
+      ctx.setLineDash([4, 4]);
+      ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+      for (const [at, name] of versions) {
+        const x = plot.valToPos(at, "x", true);
+        if (x < bbox.left || x > bbox.left + bbox.width) continue;
+        ctx.beginPath();
+        ctx.moveTo(x, bbox.top);
+        ctx.lineTo(x, bbox.top + bbox.height);
+        ctx.stroke();
+        ctx.fillText(name, x + 4 * devicePixelRatio, bbox.top + 12 * devicePixelRatio);
+      }
+      ctx.restore();
+    };
+  }
+
+  function draw(name, options, data) {
+    const at = room.querySelector(`[data-plot="${name}"]`);
+    at.replaceChildren();
+    if (!data[0].length) {
+      const none = document.createElement("p");
+      none.className = "none";
+      none.textContent = "Nothing to show yet.";
+      at.append(none);
+      return;
+    }
+    drawn.push(new uPlot({ width: at.clientWidth, height: 200, cursor: { y: false }, ...options }, data, at));
+  }
+
+  function days(numbers) {
+    const first = numbers.days[0]?.[0], last = numbers.days.at(-1)?.[0];
+    return { x: { time: true, range: [first - DAY / 2, Math.max(last, first + 6 * DAY) + DAY / 2] } };
+  }
+
+  function show(numbers) {
+    for (const plot of drawn) plot.destroy();
+    drawn = [];
+    const column = (rows, at) => rows.map((row) => row[at]);
+    const step = { stroke: colour("--accent"), width: 2, points: { size: 6, fill: colour("--accent") } };
+    draw("steps", {
+      scales: { x: { time: false } },
+      axes: axes((value) => value.toPrecision(2)),
+      series: [{ label: "Step" }, { label: "Loss", ...step, value: (_, v) => v?.toPrecision(3) ?? "–" }],
+    }, [column(numbers.steps, 0), column(numbers.steps, 1)]);
+
+    const judged = numbers.days.filter(([, good, bad]) => good + bad);
+    draw("share", {
+      scales: { ...days({ days: judged }), y: { range: [0, 1] } },
+      axes: axes((value) => Math.round(value * 100) + " %"),
+      series: [{ label: "Day" }, { label: "Good", ...step, value: (_, v) => v == null ? "–" : Math.round(v * 100) + " %" }],
+      hooks: { draw: [marks(numbers.versions)] },
+    }, [column(judged, 0), judged.map(([, good, bad]) => good / (good + bad))]);
+
+    const bars = uPlot.paths.bars({ size: [0.6, 28] });
+    const bar = (label, name) => ({
+      label, paths: bars, points: { show: false }, fill: colour(name), stroke: colour(name), width: 0,
+      value: (_, v) => Math.abs(v ?? 0),
+    });
+    draw("ratings", {
+      scales: days(numbers),
+      axes: axes((value) => Math.abs(value)),
+      series: [{ label: "Day" }, bar("Good", "--good"), bar("Bad", "--bad")],
+    }, [column(numbers.days, 0), column(numbers.days, 1), numbers.days.map((day) => -day[2])]);
+    room.dataset.drawn = "yes";
+  }
+
+  let last = null;
+  async function load() {
+    const answer = await fetch(room.dataset.numbers);
+    if (answer.ok) show(last = await answer.json());
+  }
+  let waiting;
+  const again = () => { waiting ??= setTimeout(() => { waiting = undefined; load(); }, 500); };
+  for (const kind of ["run", "rating", "retracted", "swap"]) document.addEventListener("rl:" + kind, again);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => last && show(last));
+  new ResizeObserver(() => {
+    for (const plot of drawn) plot.setSize({ width: plot.root.parentElement.clientWidth, height: 200 });
+  }).observe(room);
+  load();
+})();
