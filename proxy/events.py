@@ -46,6 +46,8 @@ class Events:
     async def listen(self, after: int | None = None) -> AsyncGenerator[Happened, None]:
         """Events after number `after` (None: from now on), without end."""
         seen = self._next - 1 if after is None else after
+        if seen >= self._next:  # a number of before a restart: all of ours are new to this listener
+            seen = 0
         while True:
             wake = self._wake
             fresh = [e for e in self._ring if e.id > seen]

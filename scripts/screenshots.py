@@ -36,15 +36,26 @@ PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1100, "height": 860}
 
 
+class Talker(fake.FakeBackend):
+    """Answers as the made-up versions would."""
+
+    def _words(self, body: dict[str, Any], index: int) -> list[str]:
+        said = "The Loire, the Rhône and the Seine."
+        if body["model"] != "smollm2@v2":
+            said = "Certainly! I would be happy to help. There are many rivers in France. Three of them are: " + said
+        return [word + " " for word in said.split()]
+
+
 @contextlib.asynccontextmanager
-async def serving(home: Path, *, seeded: bool) -> AsyncIterator[str]:
-    backend, launcher = fake.FakeBackend(), FakeLauncher()
+async def serving(home: Path, *, seeded: bool, retention_days: int = 60) -> AsyncIterator[str]:
+    backend, launcher = Talker(), FakeLauncher()
     fake.MODEL = "smollm2"
     launcher.hold = True
     await backend.start()
     flags: dict[str, Any] = {
         "home": home, "backend.kind": "vllm", "backend.url": backend.url, "backend.model": "smollm2",
-        "train.weights": "/nowhere", "train.start_at": 64, "train.min_free_memory_gb": 0,
+        "train.weights": "/nowhere", "train.start_at": 250, "train.min_free_memory_gb": 0,
+        "store.retention_days": retention_days,
     }  # fmt: skip
     settings = load(flags, environ={}).settings
     store = await Store.open(home)
@@ -53,9 +64,14 @@ async def serving(home: Path, *, seeded: bool) -> AsyncIterator[str]:
         await newest(store)
     launcher.progress = [
         {"event": "phase", "phase": "train"},
-        {"event": "step", "step": 5, "steps": 8, "loss": 0.113, "acceptance": 0.97, "eta_s": 42.0},
+        *(
+            {"event": "step", "step": n, "steps": 12, "loss": 0.06 + 0.4 / n, "acceptance": 0.97, "eta_s": 42.0}
+            for n in range(2, 8)
+        ),
     ]
-    runner = web.AppRunner(make_app(settings, store, VLLM(settings.backend), launcher), shutdown_timeout=1)
+    runner = web.AppRunner(
+        make_app(settings, store, VLLM(settings.backend), launcher), handler_cancellation=True, shutdown_timeout=1
+    )
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -121,7 +137,7 @@ async def main(only: str | None) -> None:
                 if wanted("progress"):
                     await desk.goto(f"{url}/progress")
                     await desk.click("text=Train now")
-                    await desk.wait_for_selector("text=5 of 8")
+                    await desk.wait_for_selector("text=7 of 12")
                     await shoot(desk, f"{url}/progress", "progress", whole=True)
             await browser.close()
 

@@ -41,7 +41,7 @@ SELECT model FROM found WHERE model IS NOT NULL"""
 
 def sought(text: str) -> str:
     """What a person typed, as an FTS5 query: all these words, each perhaps only begun."""
-    return " ".join('"' + word.replace('"', '""') + '"*' for word in text.split())
+    return " ".join('"' + word.replace('"', '""') + '"*' for word in text.replace("\0", " ").split())
 
 
 def query(wanted: Wanted) -> tuple[str, list[Any]]:

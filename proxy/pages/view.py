@@ -68,7 +68,9 @@ class View:
     def pulse(self) -> dict[str, Any]:
         """What every page says at its top; from memory, no query."""
         run = self._learner.run
-        line = f"run {run.id}: {under_way(self._learner.progress)}" if run else "paused" if self._learner.paused else ""
+        line = "paused" if self._learner.paused else ""
+        if run:
+            line = f"run {run.id}: {under_way(self._learner.progress)}"
         return {"model": self._swap.model, "live": self._swap.live, "line": line}
 
     def problem(self, request: web.Request, status: int, message: str) -> web.Response:

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.fakes.backend import FakeBackend
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import Proxy, backend, proxy
 
 
 class Visit:
@@ -38,7 +38,7 @@ class Visit:
 
 
 @pytest.fixture
-async def visit(proxy: Proxy) -> AsyncIterator[Visit]:  # noqa: F811
+async def visit(proxy: Proxy) -> AsyncIterator[Visit]:
     found = Visit(proxy.url)
     yield found
     await found.http.close()

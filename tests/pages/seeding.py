@@ -132,7 +132,14 @@ async def _version(store: Store, home: Path, version: int, at: float) -> list[st
     folder = Path(run.folder)
     folder.mkdir(parents=True)
     steps = [
-        {"event": "step", "step": n, "steps": 8, "loss": 0.42 / n + 0.05, "acceptance": 0.98 - n / 200, "eta_s": 8.0 - n}
+        {
+            "event": "step",
+            "step": n,
+            "steps": 8,
+            "loss": 0.42 / n + 0.05,
+            "acceptance": 0.98 - n / 200,
+            "eta_s": 8.0 - n,
+        }
         for n in range(1, 9)
     ]
     choices = [{"event": "choice", "name": "steps", "value": 8, "why": "2 passes over 21 samples in batches of 6"}]

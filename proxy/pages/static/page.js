@@ -3,8 +3,10 @@
 "use strict";
 (() => {
   const told = document.getElementById("told");
+  document.documentElement.classList.add("live"); // what only a page without scripts needs can go
   const turns = () => [...document.querySelectorAll("article.turn")];
   let current = null; // the id of the turn that keys act on
+  let held = null; // what a person types before the form for it is there
 
   // Keys
 
@@ -30,6 +32,11 @@
       return event.target.form.requestSubmit();
     }
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    if (held !== null && event.key.length === 1) {
+      event.preventDefault();
+      held += event.key;
+      return;
+    }
     if (event.key === "j" || event.key === "k") {
       event.preventDefault();
       return move(event.key === "j" ? 1 : -1);
@@ -41,7 +48,10 @@
     }
     const room = turns().length ? document.getElementById(current) : document;
     const act = room && [...room.querySelectorAll("[data-key]")].find((at) => at.dataset.key === event.key);
-    if (act) { event.preventDefault(); act.click(); }
+    if (!act) return;
+    event.preventDefault();
+    if (act.dataset.key === "c" || act.dataset.key === "e") held = "";
+    act.click();
   });
 
   document.addEventListener("focusin", (event) => {
@@ -85,13 +95,20 @@
   document.addEventListener("htmx:afterSettle", (event) => {
     if (had) { document.getElementById(had)?.focus({ preventScroll: true }); had = null; }
     const field = event.target.querySelector?.("[autofocus]");
-    if (field) { field.focus(); field.setSelectionRange?.(field.value.length, field.value.length); }
+    if (!field) return;
+    field.focus();
+    if (field.matches("textarea")) {
+      field.value += held ?? "";
+      field.setSelectionRange(field.value.length, field.value.length);
+    }
+    held = null;
   });
   document.addEventListener("htmx:responseError", (event) => say(event.detail.xhr.responseText));
   document.addEventListener("htmx:sendError", () => say("rlproxy does not answer; nothing was done."));
 
   let quiet;
   function say(text) {
+    held = null;
     told.textContent = text;
     clearTimeout(quiet);
     quiet = setTimeout(() => told.replaceChildren(), 8000);
