@@ -1,8 +1,9 @@
 """The page with 100,000 completions: queries of the list, whole pages over loopback, and the first paint in Chromium.
 
 `scripts/bench_page.py [--completions N] [--no-browser]` writes benchmarks/page.json, with the plan of each query. The
-home is made up: answers of 120 words with token ids and log-probs, two models, eight versions, sessions of 20 turns, one
-side turn in five, two ratings in five. Each query is asked 15 times, the median counts.
+home is made up: answers of 120 words (of Python's own manual) with token ids and log-probs, two models, eight versions,
+sessions of 20 turns, one side turn in five, two ratings in five, all used by one run. Each query is asked 15 times, the
+median counts.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from pydoc_data.topics import topics  # noqa: E402
+
 import aiohttp  # noqa: E402
 import structlog  # noqa: E402
 
 from store import inbox  # noqa: E402
-from store.records import FinishedCompletion, Message, NewCompletion, NewRating, Wanted  # noqa: E402
+from store.records import Adapter, FinishedCompletion, Message, NewCompletion, NewRating, Wanted  # noqa: E402
 from store.store import Store  # noqa: E402
 
 TIMES, BATCH, DAYS = 15, 500, 60
@@ -44,24 +47,32 @@ QUERIES: dict[str, Wanted] = {
     "one session": Wanted(turn="main", session="session-42"),
     "unrated of a version and a model": Wanted(turn="main", unrated=True, version=3, model="other"),
     "nothing matches": Wanted(turn="main", version=99, unrated=True),
-    "search, a rare word": Wanted(turn="main", search="w29000"),
-    "search, a common word": Wanted(turn="main", search="w1"),
-    "search, two words begun": Wanted(turn="main", search="w12 w34"),
+    "one rare version": Wanted(turn="main", version=7, unrated=True, model="other"),
+    "search, two words": Wanted(turn="main", search="walrus operator"),
+    "search, a very common word": Wanted(turn="main", search="the"),
+    "search, a letter": Wanted(turn="main", search="a"),
+    "search, the beginning of many words": Wanted(turn="main", search="con"),
+    "search, two words begun": Wanted(turn="main", search="func argu"),
     "search, nothing found": Wanted(turn="main", search="zanzibar"),
-    "search, common word of a rare version": Wanted(turn="main", search="w2", version=99),
+    "search, a very common word, and filters that leave nothing": Wanted(turn="main", search="the", version=99),
 }
 
 
 async def fill(store: Store, count: int) -> None:
     draw = random.Random(1)
-    words = [f"w{n}" for n in range(30_000)]
-    weights = [1 / (n + 1) for n in range(len(words))]
+    words = " ".join(topics.values()).split()
+
+    def span(length: int) -> str:
+        at = draw.randrange(len(words) - length)
+        return " ".join(words[at : at + length])
+
+    await store._writer.submit(lambda db: None)
+    store._writer._db.execute("PRAGMA synchronous = OFF")  # only to fill it
     now = time.time()
     for start in range(0, count, BATCH):
         new, ended, rated = [], [], []
         for n in range(start, min(start + BATCH, count)):
-            text = " ".join(draw.choices(words, weights, k=120))
-            asked = " ".join(draw.choices(words, weights, k=12))
+            text, asked = span(120), span(12)
             prompt = (Message("user", json.dumps({"content": asked}).encode()),)
             at = now - (count - n) / count * DAYS * 86400
             new.append(
@@ -83,11 +94,16 @@ async def fill(store: Store, count: int) -> None:
                 rated.append(NewRating(f"c{n}", "owner", 1.0 if draw.random() < 0.6 else -1.0, scale="thumb"))
         await store.record(new, ended)
         await asyncio.gather(*(store.rate(one) for one in rated))
-    await store._writer.submit(
-        lambda db: db.execute(
-            "UPDATE ratings SET created_at = (SELECT created_at FROM completions c WHERE c.id = completion_id)"
-        )
-    )
+    dated = "UPDATE ratings SET created_at = (SELECT created_at FROM completions c WHERE c.id = completion_id)"
+    await store._writer.submit(lambda db: db.execute(dated))
+    claimed = await store.claim(
+        model="smollm2", live=7, max_version_gap=99, limit=count, held_share=0.0, folder_of=lambda run: "/nowhere",
+        version=1, min_total=1,
+    )  # fmt: skip
+    assert claimed is not None
+    await store.publish(claimed[0].id, Adapter(1, 0, claimed[0].id, "smollm2", "/nowhere", now, {}), {}, 0.0)
+    await store.withdraw(1, "made up", "bench")  # there are no files to go live with
+    store._writer._db.execute("PRAGMA synchronous = FULL")
 
 
 async def median(what: Callable[[], Awaitable[Any]]) -> float:
@@ -180,7 +196,7 @@ async def main(count: int, with_browser: bool) -> None:
             paths = (
                 "/",
                 "/?unrated=1",
-                "/?q=w12",
+                "/?q=func+argu",
                 "/progress",
                 "/page/numbers",
                 "/versions",

@@ -20,6 +20,7 @@ from store.tree import cut
 SHOWN: Final = 6000  # characters of an answer that a list shows
 ASKED: Final = 2000  # characters that are kept of what was asked
 AT_ONCE: Final = 200  # completions that go into the search in one operation
+BEGUN: Final = 3  # letters of which a word may be the beginning
 SLICE: Final = 200  # pages of the index that one operation merges
 NEWEST: Final = 2**63 - 1
 
@@ -40,8 +41,9 @@ SELECT model FROM found WHERE model IS NOT NULL"""
 
 
 def sought(text: str) -> str:
-    """What a person typed, as an FTS5 query: all these words, each perhaps only begun."""
-    return " ".join('"' + word.replace('"', '""') + '"*' for word in text.replace("\0", " ").split())
+    """What a person typed, as an FTS5 query: all these words; one of three letters or more perhaps only begun."""
+    words = text.replace("\0", " ").split()
+    return " ".join('"' + word.replace('"', '""') + ('"*' if len(word) >= BEGUN else '"') for word in words)
 
 
 def query(wanted: Wanted) -> tuple[str, list[Any]]:
@@ -54,16 +56,23 @@ def query(wanted: Wanted) -> tuple[str, list[Any]]:
     else:
         sql = "SELECT l.seq FROM listed l WHERE l.seq < ?"
         values.append(wanted.before_seq or NEWEST)
-    if wanted.unrated:
-        sql += " AND l.rated = 0"
-    # The plus signs: only a session is narrow enough for an index of its own; the rest is read in order.
-    for column, value in (("+l.turn", wanted.turn), ("+l.model", wanted.model), ("+l.version", wanted.version)):
-        if value is not None:
-            sql += f" AND {column} = ?"
+    # The index of the narrowest filter finds the rows; a plus sign keeps SQLite from choosing another.
+    free = not wanted.search
+    for column, value in (
+        ("session", wanted.session),
+        ("version", wanted.version),
+        ("rated", 0 if wanted.unrated else None),
+        ("model", wanted.model),
+        ("turn", wanted.turn),
+    ):
+        if value is None:
+            continue
+        if column == "rated":
+            sql += " AND l.rated = 0" if free else " AND +l.rated = 0"
+        else:
+            sql += f" AND {'' if free else '+'}l.{column} = ?"
             values.append(value)
-    if wanted.session is not None:
-        sql += f" AND {'+' if wanted.search else ''}l.session = ?"
-        values.append(wanted.session)
+        free = False
     order = "search.rowid" if wanted.search else "l.seq"
     return f"{sql} ORDER BY {order} DESC LIMIT ?", [*values, wanted.limit]
 

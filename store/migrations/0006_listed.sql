@@ -1,7 +1,7 @@
 -- What the person said last, for lists and the search; the whole conversation is in the tree.
 ALTER TABLE completions ADD COLUMN asked TEXT NOT NULL DEFAULT '';
 
--- Each completion that ended, with what lists are filtered by: rows so narrow that reading 100,000 of them takes
+-- Each completion that ended, with what lists are filtered by: rows so narrow that reading thousands of them takes
 -- milliseconds, whatever the filters. Triggers keep it; `opinion` is the sum of the live ratings.
 CREATE TABLE listed (
     seq      INTEGER PRIMARY KEY REFERENCES completions (seq) ON DELETE CASCADE,
@@ -15,6 +15,8 @@ CREATE TABLE listed (
 ) STRICT;
 CREATE INDEX listed_session ON listed (session) WHERE session IS NOT NULL;
 CREATE INDEX listed_model ON listed (model);
+CREATE INDEX listed_version ON listed (version);
+CREATE INDEX listed_unrated ON listed (seq) WHERE rated = 0;
 CREATE INDEX listed_opinions ON listed (version, turn, opinion) WHERE rated > 0;
 CREATE INDEX listed_unsearched ON listed (seq) WHERE searched = 0;
 -- Ratings by day.
