@@ -48,14 +48,13 @@ def sought(text: str) -> str:
 
 def query(wanted: Wanted) -> tuple[str, list[Any]]:
     """The seqs of one page, newest first."""
-    values: list[Any] = []
+    below = NEWEST if wanted.before_seq is None else wanted.before_seq
     if wanted.search:
-        sql = "SELECT l.seq FROM search CROSS JOIN listed l ON l.seq = search.rowid WHERE search MATCH ?"
-        sql += " AND search.rowid < ?"
-        values += [sought(wanted.search), wanted.before_seq or NEWEST]
+        sql = """SELECT l.seq FROM search CROSS JOIN listed l ON l.seq = search.rowid
+        WHERE search MATCH ? AND search.rowid < ?"""
+        values: list[Any] = [sought(wanted.search), below]
     else:
-        sql = "SELECT l.seq FROM listed l WHERE l.seq < ?"
-        values.append(wanted.before_seq or NEWEST)
+        sql, values = "SELECT l.seq FROM listed l WHERE l.seq < ?", [below]
     # The index of the narrowest filter finds the rows; a plus sign keeps SQLite from choosing another.
     free = not wanted.search
     for column, value in (
@@ -67,8 +66,8 @@ def query(wanted: Wanted) -> tuple[str, list[Any]]:
     ):
         if value is None:
             continue
-        if column == "rated":
-            sql += " AND l.rated = 0" if free else " AND +l.rated = 0"
+        if column == "rated":  # a partial index has to be told the value itself
+            sql += f" AND {'' if free else '+'}l.rated = 0"
         else:
             sql += f" AND {'' if free else '+'}l.{column} = ?"
             values.append(value)

@@ -45,8 +45,9 @@ class View:
         )
         self._env.filters |= {
             "version": words.version, "clock": words.clock, "iso": words.iso, "short": words.short,
-            "seconds": words.seconds, "verdict": words.verdict, "stars": words.stars, "own": words.own, "calls": words.calls,
-            "parts": words.parts, "model_name": words.model_name, "path": lambda text: quote(text, safe=""),
+            "seconds": words.seconds, "verdict": words.verdict, "stars": words.stars, "own": words.own,
+            "calls": words.calls, "parts": words.parts, "model_name": words.model_name,
+            "path": lambda text: quote(text, safe=""),
         }  # fmt: skip
 
     def page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:

@@ -45,6 +45,28 @@ async def test_a_session_leaves_nothing_behind(store: Store, tmp_path: Path) -> 
     assert line["act"] == "forget" and line["detail"]["completions"] == 1 and "s" not in line["detail"].values()
 
 
+async def test_words_leave_a_large_index_too(store: Store, tmp_path: Path) -> None:
+    for start in range(0, 900, 30):  # many segments, as they come to be behind the capture
+        names = [f"c{n}" for n in range(start, start + 30)]
+        # FTS5 stores a term by what it adds to the one before, so only a beginning of its own is seen whole.
+        texts = [
+            f"word{n} {'zanzibar' if n == 123 else 'quokka'} {' '.join(f'w{n * k % 997}' for k in range(40))}"
+            for n in range(start, start + 30)
+        ]
+        await store.record(
+            [new(name) for name in names],
+            [end(name, text=text, reply=None) for name, text in zip(names, texts, strict=True)],
+        )
+        await store.index_words()
+    assert [row.id for row in await store.inbox(Wanted(search="word123"))] == ["c123"]
+    assert b"zanzibar" in bytes_of(tmp_path)
+    await store.forget_for_good("completion", "c123", "ann")
+    assert await store.inbox(Wanted(search="word123")) == []
+    assert len(await store.inbox(Wanted(search="word", limit=1000))) == 899
+    left = bytes_of(tmp_path)
+    assert b"zanzibar" not in left and b"quokka" in left
+
+
 async def test_pictures_that_nobody_else_uses_go(store: Store, tmp_path: Path) -> None:
     mine, shared = (os.urandom(300) for _ in range(2))
 

@@ -85,6 +85,26 @@ async def test_any_filters_together(store: Store, made: list[dict[str, Any]], wa
     assert paged == expected
 
 
+PLANS: list[tuple[dict[str, Any], str]] = [
+    ({}, "SEARCH l USING INTEGER PRIMARY KEY (rowid<?)"),
+    ({"turn": "main"}, "SEARCH l USING INTEGER PRIMARY KEY (rowid<?)"),
+    ({"turn": "main", "unrated": True}, "SEARCH l USING INDEX listed_unrated (seq<?)"),
+    ({"turn": "main", "unrated": True, "model": "m"}, "SEARCH l USING INDEX listed_unrated (seq<?)"),
+    ({"turn": "main", "model": "m"}, "SEARCH l USING INDEX listed_model (model=? AND rowid<?)"),
+    ({"unrated": True, "version": 1, "model": "m"}, "SEARCH l USING INDEX listed_version (version=? AND rowid<?)"),
+    ({"unrated": True, "version": 1, "session": "s"}, "SEARCH l USING INDEX listed_session (session=? AND rowid<?)"),
+]
+
+
+@pytest.mark.parametrize(("fields", "plan"), PLANS)
+async def test_each_filter_has_its_index_and_nothing_is_sorted(store: Store, fields: dict[str, Any], plan: str) -> None:
+    sql, values = inbox.query(Wanted(**fields))
+    assert [row["detail"] for row in await store._reader.rows(f"EXPLAIN QUERY PLAN {sql}", values)] == [plan]
+    sql, values = inbox.query(Wanted(search="egg", **fields))
+    steps = [row["detail"] for row in await store._reader.rows(f"EXPLAIN QUERY PLAN {sql}", values)]
+    assert steps[1:] == ["SEARCH l USING INTEGER PRIMARY KEY (rowid=?)"] and "VIRTUAL TABLE INDEX" in steps[0]
+
+
 @pytest.mark.parametrize("text", ['"', "a*", "NEAR(a b)", "AND", "a:b", "-a", "^a", "ünïcode", "'", "\x00", "  "])
 async def test_any_text_can_be_searched_for(store: Store, text: str) -> None:
     await put(store, "a")
