@@ -20,8 +20,8 @@ from store.rows import IDS, LOGPROBS, pack, to_completion, to_json, to_rating
 
 SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body, m.cut AS reply_cut
 FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash """
-RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND r.live = 1)"
-CHUNK = 500  # completions deleted in one operation: others may write in between
+RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
+CHUNK = 100  # completions deleted in one operation: others may write in between
 NEWEST = 2**63 - 1  # above any seq
 STOPPED = "rlproxy stopped before this answer ended"
 
@@ -190,7 +190,7 @@ async def select(reader: Reader, where: str, values: Sequence[object]) -> list[C
             aside.setdefault(row["completion_id"], []).append((row["at"], tree.message(row, uncut)))
         ratings: dict[str, list[Rating]] = {}
         for row in await db.execute_fetchall(
-            """SELECT r.* FROM ratings r WHERE r.live = 1
+            """SELECT r.* FROM ratings r WHERE +r.live = 1
             AND r.completion_id IN (SELECT value FROM json_each(?)) ORDER BY r.seq DESC""",
             (ids,),
         ):

@@ -29,7 +29,7 @@ c.asked, substr(c.text, 1, {SHOWN}) AS text, length(c.text) AS length, c.finish_
 c.choice, c.prompt_hash"""
 CALLS: Final = """SELECT c.seq, m.body FROM completions c JOIN messages m ON m.hash = c.reply_hash
 WHERE c.seq IN (SELECT value FROM json_each(?)) AND m.cut = 0 AND instr(m.body, '"tool_calls"')"""
-RATINGS: Final = """SELECT r.* FROM ratings r WHERE r.live = 1
+RATINGS: Final = """SELECT r.* FROM ratings r WHERE +r.live = 1
 AND r.completion_id IN (SELECT value FROM json_each(?)) ORDER BY r.seq DESC"""
 UNSEARCHED: Final = "SELECT {} FROM listed l INDEXED BY listed_unsearched WHERE l.searched = 0 AND l.seq > 0"
 # The distinct values of an index, one look-up each.

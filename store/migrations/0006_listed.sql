@@ -24,7 +24,7 @@ CREATE INDEX ratings_days ON ratings (created_at, value) WHERE live = 1;
 
 INSERT INTO listed (seq, turn, model, version, session, rated, opinion)
 SELECT c.seq, c.turn, c.model, c.version, c.session, count(r.seq), total(r.value)
-FROM completions c LEFT JOIN ratings r ON r.completion_id = c.id AND r.live = 1
+FROM completions c LEFT JOIN ratings r ON r.completion_id = c.id AND +r.live = 1
 WHERE c.status <> 'pending' GROUP BY c.seq;
 
 CREATE TRIGGER listed_when_it_ends AFTER UPDATE OF status ON completions
@@ -32,24 +32,24 @@ WHEN OLD.status = 'pending' AND NEW.status <> 'pending'
 BEGIN
     INSERT INTO listed (seq, turn, model, version, session, rated, opinion)
     SELECT NEW.seq, NEW.turn, NEW.model, NEW.version, NEW.session, count(*), total(r.value)
-    FROM ratings r WHERE r.completion_id = NEW.id AND r.live = 1;
+    FROM ratings r WHERE r.completion_id = NEW.id AND +r.live = 1;
 END;
 CREATE TRIGGER listed_with_a_new_rating AFTER INSERT ON ratings WHEN NEW.live = 1
 BEGIN
     UPDATE listed SET (rated, opinion) = (
-        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = NEW.completion_id AND r.live = 1)
+        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = NEW.completion_id AND +r.live = 1)
     WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = NEW.completion_id);
 END;
 CREATE TRIGGER listed_without_an_old_rating AFTER UPDATE OF live ON ratings
 BEGIN
     UPDATE listed SET (rated, opinion) = (
-        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = NEW.completion_id AND r.live = 1)
+        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = NEW.completion_id AND +r.live = 1)
     WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = NEW.completion_id);
 END;
 CREATE TRIGGER listed_without_a_forgotten_rating AFTER DELETE ON ratings WHEN OLD.live = 1
 BEGIN
     UPDATE listed SET (rated, opinion) = (
-        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = OLD.completion_id AND r.live = 1)
+        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = OLD.completion_id AND +r.live = 1)
     WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = OLD.completion_id);
 END;
 

@@ -122,3 +122,21 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
         assert checked == 11
+
+
+async def test_ratings_of_a_completion_are_found_by_it_and_not_among_all_that_live(
+    store: Store, tmp_path: Path
+) -> None:
+    seen: set[str] = set()
+    await store._writer.submit(lambda db: db.set_trace_callback(seen.add))
+    await store._reader._db.set_trace_callback(seen.add)
+    await call_everything(store)
+    of_one = re.compile(r"\br\.completion_id (IN|=) ")
+    queries = {sql for sql in seen if of_one.search(sql) and "ratings r" in sql and not sql.startswith("--")}
+    assert len(queries) > 10
+    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
+        scripts = [row[0] for row in db.execute("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")]
+        for sql in queries:
+            steps = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}")]
+            assert "SEARCH r USING INDEX ratings_live (live=?)" not in steps, sql
+    assert all("+r.live = 1" in sql for sql in scripts if "FROM ratings r WHERE r.completion_id" in sql)
