@@ -87,6 +87,7 @@ async def shoot(page: Page, url: str, name: str, *, whole: bool = False) -> None
     await page.goto(url)
     if await page.locator("#plots").count():
         await page.wait_for_selector("#plots[data-drawn]")
+        await page.wait_for_selector("#training progress")
     await page.wait_for_timeout(200)
     await page.screenshot(path=IMAGES / f"page-{name}.png", full_page=whole)
     print(f"docs/images/page-{name}.png")

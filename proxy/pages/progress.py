@@ -37,7 +37,7 @@ class ProgressPage:
         return self._view.page(
             request,
             "progress.html",
-            **await self._now(),
+            under_way=self._learner.run is not None,
             shares=await self._shares(),
             runs=[run_json(run) for run in await self._store.runs(limit=12)],
             days=DAYS,

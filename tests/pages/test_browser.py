@@ -33,7 +33,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 async def live(page: Page) -> None:
-    await page.wait_for_function("document.documentElement.dataset.live === 'yes'")
+    await page.wait_for_selector("html[data-live=yes]")
 
 
 class Watched:
@@ -286,6 +286,7 @@ async def test_axe_finds_nothing_serious(proxy: Proxy, browser: Browser, scheme:
             await expect(page.locator("textarea")).to_be_focused()
         if path == "/progress":
             await page.wait_for_selector("#plots[data-drawn]")
+            await page.wait_for_selector("#training progress")
         await page.add_script_tag(path=AXE)
         found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         serious = [

@@ -33,12 +33,12 @@ async def again(proxy: Proxy) -> Visit:
 
 
 async def test_progress_says_what_training_waits_for(proxy: Proxy, visit: Visit) -> None:
-    page = await visit.get("/progress")
-    assert "Waits: there are no fresh ratings." in page and "No run yet." in page
+    assert "No run yet." in await visit.get("/progress")
+    assert "Waits: there are no fresh ratings." in await visit.get("/page/training")
     await rated(proxy, 2)
     assert "2 fresh ratings (2 good, 0 bad); 4 start a run." in await visit.get("/page/training")
     assert "Paused." in await visit.post("/page/training/pause")
-    assert "Resume" in await visit.get("/progress")
+    assert "Resume" in await visit.get("/page/training")
     assert "Waits" in await visit.post("/page/training/resume")
     assert "There is no run to cancel." in await visit.post("/page/training/cancel", 409)
     await visit.post("/page/training/dance", 404)

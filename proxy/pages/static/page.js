@@ -117,15 +117,19 @@
   // What happens meanwhile
 
   const later = {};
-  function soon(name, what) {
-    later[name] ??= setTimeout(() => { delete later[name]; what(); }, 250);
+  function soon(name, what, wait = 250) {
+    later[name] ??= setTimeout(() => { delete later[name]; what(); }, wait);
   }
+  const refresh = (id) => { const at = document.getElementById(id); if (at) htmx.trigger(at, "live"); };
 
   function happened(kind, data) {
     if (kind === "captured") soon("captured", captured);
     if (kind === "rating" || kind === "retracted") rated(data.completion);
     for (const at of document.querySelectorAll(`[data-on~="${kind}"]`)) {
-      soon(at.id, () => { const now = document.getElementById(at.id); if (now) htmx.trigger(now, "live"); });
+      soon(at.id, () => refresh(at.id));
+    }
+    for (const at of document.querySelectorAll(`[data-slowly~="${kind}"]`)) {
+      soon(at.id + " slowly", () => refresh(at.id), 3000); // counting all ratings is work
     }
     document.dispatchEvent(new CustomEvent("rl:" + kind, { detail: data }));
   }

@@ -110,8 +110,9 @@
     if (answer.ok) show(last = await answer.json());
   }
   let waiting;
-  const again = () => { waiting ??= setTimeout(() => { waiting = undefined; load(); }, 500); };
-  for (const kind of ["run", "rating", "retracted", "swap"]) document.addEventListener("rl:" + kind, again);
+  const again = (wait) => () => { waiting ??= setTimeout(() => { waiting = undefined; load(); }, wait); };
+  for (const kind of ["run", "swap"]) document.addEventListener("rl:" + kind, again(500));
+  for (const kind of ["rating", "retracted"]) document.addEventListener("rl:" + kind, again(3000));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => last && show(last));
   new ResizeObserver(() => {
     for (const plot of drawn) plot.setSize({ width: plot.root.parentElement.clientWidth, height: 200 });
