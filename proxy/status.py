@@ -45,7 +45,8 @@ class StatusReport:
         self._formats = formats
 
     async def full(self) -> dict[str, Any]:
-        fresh, runs = await self._learner.fresh(), await self._store.runs(limit=1)
+        # In this order: a run that ends in between is not shown as ended without the ratings that it gave back.
+        runs, fresh = await self._store.runs(limit=1), await self._learner.fresh()
         needed, _ = await self._learner.needed()
         due, pointer, run = await self._learner.due(), self._swap.pointer, self._learner.run
         return {

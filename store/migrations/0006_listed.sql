@@ -55,9 +55,9 @@ END;
 
 -- The words of completions and what was asked. Only the index: the texts are above. It is filled behind the capture
 -- (`listed.searched`), so that no answer waits for it.
--- Beginnings of three letters have an index of their own: those of many words are asked for most.
+-- Beginnings of three and four letters have an index of their own: longer ones are those of few words.
 CREATE VIRTUAL TABLE search USING fts5(
-    asked, text, content = '', tokenize = 'unicode61 remove_diacritics 2', prefix = '3');
+    asked, text, content = '', tokenize = 'unicode61 remove_diacritics 2', prefix = '3 4');
 CREATE TRIGGER search_forgets BEFORE DELETE ON completions
 WHEN (SELECT l.searched FROM listed l WHERE l.seq = OLD.seq) = 1
 BEGIN
