@@ -64,7 +64,8 @@ class Forgetter:
         gone = 0
         for run in await self._store.runs(limit=EVERY_RUN):
             gone += await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings)
-        await self._store.left_run_folders(owed)
+        if not await self._store.left_run_folders(owed):
+            log.warning("what was forgotten is still in the database's log, until it is written over or rlproxy stops")
         return gone
 
     async def settle_at_start(self) -> None:

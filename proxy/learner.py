@@ -145,6 +145,7 @@ class Learner:
             await self._job.terminate()
         elif self.run is None:
             await self._end(run, "failed", CANCELLED, None)
+            await asyncio.to_thread(run_folder.tidy, Path(run.folder))
         return run
 
     async def reset(self, actor: str) -> None:

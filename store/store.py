@@ -220,9 +220,10 @@ class Store:
         """Completions and ratings that were forgotten and may still be in files of runs."""
         return dict(await self.get_meta(forgetting.OWED, {"completions": [], "ratings": []}))
 
-    async def left_run_folders(self, owed: dict[str, list[str]]) -> None:
+    async def left_run_folders(self, owed: dict[str, list[str]]) -> bool:
+        """These are out of the run folders, too; False where the database's log could not be emptied just now."""
         await self._writer.submit(lambda db: forgetting.paid(db, owed))
-        await self._writer.empty_log()
+        return await self._writer.empty_log()
 
     # Ratings
 
