@@ -45,11 +45,13 @@ class ComparePage:
         query = request.query
         pair = [await self._answer(query[side]) for side in ("a", "b")] if "a" in query and "b" in query else []
         about = await self._answer(query["about"]) if query.get("about") else None
+        found = await self._store.siblings(about.prompt_hash) if about and about.prompt_hash else []
         return self._view.page(
             request,
             "compare.html",
             pair=pair,
             about=about,
+            siblings=[row for row in found if about and row.id != about.id],
             picked=_picked(pair, request[VISITOR].name),
             choices=[BASE, *(a.version for a in await self._store.adapters())],
             left=_version(query.get("left"), self._swap.live),

@@ -134,6 +134,17 @@ async def test_two_tries_of_one_version_and_once_more_for_a_captured_prompt(prox
     assert (await proxy.store.ratings_of(id))[0].value == 1.0
 
 
+async def test_two_choices_of_one_request_are_compared(proxy: Proxy, visit: Visit) -> None:
+    response = await proxy.chat("hello", n=2)
+    id = response.headers["x-rl-completion-id"]
+    page = await visit.get(f"/compare?about={id}")
+    assert "the other choice of the same request" in page and f"/compare?a={id}&amp;b={id}.1" in page
+    assert "B is better" in await visit.get(f"/compare?a={id}&b={id}.1")
+    await visit.post("/page/compare/pick", 303, better=f"{id}.1", worse=id)
+    values = [(await proxy.store.ratings_of(choice))[0].value for choice in (id, f"{id}.1")]
+    assert values == [-1.0, 1.0]
+
+
 async def test_what_cannot_be_compared(proxy: Proxy, visit: Visit) -> None:
     one, other = await asked(proxy, "one", "other")
     await visit.get("/compare")
