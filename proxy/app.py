@@ -27,6 +27,7 @@ from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.exchange import Parts
 from proxy.feedback import Feedback
+from proxy.forgetting import Forgetter
 from proxy.formats import Formats
 from proxy.learner import Learner
 from proxy.lending import Lending
@@ -35,6 +36,7 @@ from proxy.machine import Machine
 from proxy.match import Match
 from proxy.metrics import Metrics
 from proxy.models import Models
+from proxy.pages import INDEX_EVERY_S, Pages
 from proxy.relay import Relay
 from proxy.status import StatusReport
 from proxy.stored_responses import StoredResponses
@@ -82,17 +84,19 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     watch = Watch(train.watch, store, swap, events)
     status = StatusReport(store, backend, swap, learner, watch, health, formats, door, lending)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap))
-    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats, door), commands)
+    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats, door, events), commands)
     counts = CountTokens(relay.parts)
     stored = StoredResponses(store, relay)
     # A list of somebody else's models is theirs alone, and a client's own key opens it.
     models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
     control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
+    forgetter = Forgetter(store)
+    pages = Pages(settings, store, swap, learner, feedback, status, forgetter)
 
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
-        middlewares=[_errors, security.middleware(settings.server)],
+        middlewares=[_errors, security.middleware(settings.server, pages.visits.role)],
         # What only passes through is not unpacked; the data routes do it themselves.
         handler_args={"max_line_size": HEADER_LIMIT, "max_field_size": HEADER_LIMIT, "auto_decompress": False},
     )
@@ -107,7 +111,8 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
             *webhooks.routes(),
-            web.get("/", _front),
+            web.post("/rl/forget", forgetter.post),
+            *pages.routes(),
             *(
                 web.route("*", p + room + "{rest:.*}", relay.passthrough)
                 for p in ("", "/s/{session}")
@@ -134,10 +139,13 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             await backend.start(http, swap.restore)
             if not await lending.recover():
                 await _restored(swap)
+            await pages.start()
+            await forgetter.settle_at_start()
             await learner.start()
             tasks.spawn("watch", watch.run())
             tasks.spawn("wake-on-ratings", _wake_on_ratings(events, learner, watch))
             tasks.spawn("expire", _expire(store, settings))
+            tasks.spawn("search", _fill_search(store))
             yield
             await tasks.drain_named("finish-", DRAIN_S)
             await tasks.cancel()
@@ -213,12 +221,15 @@ async def _expire(store: Store, settings: Settings) -> None:
         await asyncio.sleep(EXPIRE_EVERY_S)
 
 
-async def _front(request: web.Request) -> web.Response:
-    base = f"http://{request.host}/v1"
-    return web.Response(
-        text=f"rlproxy is running.\n\nPoint your agent's base URL here: {base}\n"
-        "Rate in the chat with /rl good or /rl bad; see /rl/status, or `rlproxy status`.\n"
-    )
+async def _fill_search(store: Store) -> None:
+    """The words of what was captured, behind the capture."""
+    while True:
+        try:
+            more = await store.index_words()
+        except StoreError as error:
+            log.error("the search does not know the newest completions yet", error=str(error))
+            more = 0
+        await asyncio.sleep(0.05 if more else INDEX_EVERY_S)
 
 
 @web.middleware

@@ -18,6 +18,7 @@ import structlog
 
 from proxy.conversations import canonical, extend_thread
 from proxy.dialects import CHAT, Dialect, Reply
+from proxy.events import Events
 from proxy.metrics import Metrics
 from proxy.wire import loads
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
@@ -58,6 +59,7 @@ class Capture:
         store: Store,
         metrics: Metrics,
         health: Health,
+        events: Events,
         first: NewCompletion,
         n: int,
         keepable: Callable[[str], str] = str,
@@ -68,6 +70,7 @@ class Capture:
         self._metrics = metrics
         self._health = health
         self._keepable = keepable
+        self._events = events
         self._dialect: Dialect = CHAT
         self._fold = CHAT.fold()
         self._translated = False
@@ -142,6 +145,7 @@ class Capture:
             return False
         self._health.problem = None
         self._metrics.captured.labels(status).inc(len(rows))
+        self._events.note("captured")
         return True
 
     def _row(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:

@@ -66,6 +66,7 @@ class Control:
             web.post("/rl/train", self.train),
             web.post("/rl/pause", self.pause),
             web.post("/rl/resume", self.resume),
+            web.post("/rl/cancel", self.cancel),
             web.post("/rl/rollback", self.rollback),
             web.post("/rl/promote/{version}", self.promote),
             web.post("/rl/reset", self.reset),
@@ -171,6 +172,10 @@ class Control:
         require_admin(request)
         await self._learner.resume()
         return _json({"paused": False})
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        return _json({"cancelled": (await self._learner.cancel()).id})
 
     async def rollback(self, request: web.Request) -> web.Response:
         require_admin(request)

@@ -25,6 +25,7 @@ from proxy.capture import Capture, Health, new_id
 from proxy.dialects import CHAT, Dialect
 from proxy.door import Door
 from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError
+from proxy.events import Events
 from proxy.formats import MISSING, Formats
 from proxy.held_stream import KEEPALIVE, HeldStream
 from proxy.large import LARGE, off_loop
@@ -62,6 +63,7 @@ class Parts:
     health: Health
     formats: Formats
     door: Door
+    events: Events
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
@@ -103,7 +105,9 @@ class Exchange:
         """Raises Conflict where the client chose an id that exists."""
         own_id = "x-rl-completion-id" in self._request.headers
         parts = self._parts
-        self._capture = Capture(parts.store, parts.metrics, parts.health, row, self._asked.n, self._keepable)
+        self._capture = Capture(
+            parts.store, parts.metrics, parts.health, parts.events, row, self._asked.n, self._keepable
+        )
         try:
             await self._capture.begin(wait=own_id)
         except DuplicateCompletion:

@@ -45,6 +45,7 @@ RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
 LET_GO_S: Final = 5.0
+CANCELLED: Final = "cancelled by a person"
 
 
 def local_time() -> datetime:
@@ -88,6 +89,7 @@ class Learner:
         self._asked = False  # somebody said `train`: the threshold does not count
         self._by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
         self._stopping = False
+        self._cancelled: int | None = None  # the run that somebody wants no more
         self._kept: str | None = None  # the rule that keeps the open run from training
         self._refusal = Refusal(settings, backend, launcher)
         self.paused = False
@@ -144,6 +146,19 @@ class Learner:
         await self._store.set_meta("paused", False)
         self._events.emit("resumed")
         self.wake()
+
+    async def cancel(self) -> Run:
+        """End the run under way, or the one that waits; its ratings are fresh again. Raises Conflict."""
+        run = self.run or next(iter(await self._store.open_runs()), None)
+        if run is None:
+            raise Conflict("There is no run to cancel.")
+        self._cancelled = run.id
+        if self._job is not None:
+            await self._job.terminate()
+        elif self.run is None:
+            await self._end(run, "failed", CANCELLED, None)
+            await asyncio.to_thread(run_folder.tidy, Path(run.folder))
+        return run
 
     async def reset(self, actor: str) -> None:
         """Back to the beginning: base, baseline 0, and the next run starts from there. Nothing is deleted."""
@@ -384,6 +399,8 @@ class Learner:
             return None
         status = None
         while (found := run_folder.result(folder)) is None:
+            if await self._called_off(run):
+                return None
             if status == HELD:  # a trainer of ours before us is still ending; that is no attempt
                 await asyncio.sleep(HELD_PAUSE_S)
             elif run.attempts >= self._settings.train.max_attempts:
@@ -395,6 +412,8 @@ class Learner:
                 run = await self._store.run(run.id) or run
             self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
             status = await self._supervise(run)
+            if self._cancelled == run.id:
+                continue
             if self.paused or self._stopping:
                 await self._store.run_paused(run.id)  # told to stop: that was no failed attempt
                 return None
@@ -403,6 +422,15 @@ class Learner:
                 return None
             log.info("trainer ended", run=run.id, status=status)
         return found
+
+    async def _called_off(self, run: Run) -> bool:
+        """Whether somebody wanted it no more before it had a result; then it has ended."""
+        folder = Path(run.folder)
+        if self._cancelled != run.id or run_folder.result(folder) is not None:
+            return False
+        await self._end(run, "failed", CANCELLED, None)
+        await asyncio.to_thread(run_folder.tidy, folder)
+        return True
 
     def _wait(self, run: Run, why: str) -> None:
         """What keeps the run, said: it goes on when that is over."""
@@ -421,7 +449,7 @@ class Learner:
         self.run, self._job = run, job
         minding = asyncio.create_task(self._mind_rules(run, job), name="rules")
         try:
-            if self.paused or self._stopping:  # said while the process was starting
+            if self.paused or self._stopping or self._cancelled == run.id:  # said while the process was starting
                 await job.terminate()
             async for event in job.events():
                 if event.get("event") == "phase":

@@ -31,6 +31,7 @@ from proxy.large import off_loop
 from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
 from proxy.security import ROLE
+from proxy.spoken import words
 from proxy.swap import Lease
 from proxy.trainable import more_than_text
 from proxy.turns import turn_of
@@ -241,6 +242,7 @@ def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, back
         sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
         thread=thread(asked.messages),
         untrainable=asked.untrainable or more_than_text(asked.messages),
+        asked=words(asked.messages),
     )
 
 

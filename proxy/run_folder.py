@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,32 @@ def tidy(folder: Path) -> None:
     """What only an unfinished run needs goes: three times the adapter's size."""
     for name in ("checkpoint", "cache"):
         shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def without(folder: Path, completions: Collection[str], ratings: Collection[str]) -> int:
+    """Take what was forgotten out of the files of a run; how many lines went. Blocking; raises OSError."""
+    gone = 0
+    for name in ("samples.jsonl", "calibration.jsonl"):
+        path = folder / name
+        if not path.is_file():
+            continue
+        lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        kept = [line for line in lines if not _of(line, completions, ratings)]
+        if len(kept) < len(lines):
+            gone += len(lines) - len(kept)
+            _write(path, kept)
+    return gone
+
+
+def trains_on(folder: Path, completions: Collection[str], ratings: Collection[str]) -> bool:
+    """Whether a sample of this run is one of these. Blocking."""
+    path = folder / "samples.jsonl"
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    return any(_of(orjson.loads(line), completions, ratings) for line in lines)
+
+
+def _of(line: Mapping[str, Any], completions: Collection[str], ratings: Collection[str]) -> bool:
+    return line.get("completion") in completions or not set(line.get("ratings") or ()).isdisjoint(ratings)
 
 
 def complete(folder: Path) -> bool:

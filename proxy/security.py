@@ -23,6 +23,7 @@ Role = Literal["use", "admin"]
 ROLE: Final = web.RequestKey("role", str)
 _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
+GUEST: Final = "guest"  # somebody without a key, on the page: may see how to sign in
 _OPEN: Final = ("/healthz", "/readyz")
 _SIGNED: Final = "/rl/webhooks/"  # come from outside and prove by a signature who they are (proxy.webhooks)
 _OURS: Final = ("host", "content-length", "expect")
@@ -45,7 +46,11 @@ def check_bind(settings: Server) -> None:
         )
 
 
-def middleware(settings: Server) -> Callable[..., Awaitable[web.StreamResponse]]:
+def middleware(
+    settings: Server, by_cookie: Callable[[web.Request], str | None]
+) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """`by_cookie` is the page's word on who asks; None where the key says it, as everywhere else."""
+
     @web.middleware
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -54,7 +59,7 @@ def middleware(settings: Server) -> Callable[..., Awaitable[web.StreamResponse]]
             return await handler(request)
         _no_foreign_page(request, settings)
         if request.path not in _OPEN:
-            request[ROLE] = role_of(request.headers, settings)
+            request[ROLE] = by_cookie(request) or role_of(request.headers, settings)
         return await handler(request)
 
     return guard

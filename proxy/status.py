@@ -51,8 +51,8 @@ class StatusReport:
         self._lending = lending
 
     async def full(self) -> dict[str, Any]:
-        runs = await self._store.runs(limit=1)
-        fresh = await self._learner.fresh()  # after the runs: one that is shown as ended has given its ratings back
+        # In this order: a run that ends in between is not shown as ended without the ratings that it gave back.
+        runs, fresh = await self._store.runs(limit=1), await self._learner.fresh()
         needed, _ = await self._learner.needed()
         due, pointer, run = await self._learner.due(), self._swap.pointer, self._learner.run
         return {

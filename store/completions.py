@@ -26,8 +26,8 @@ BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, 
 c.version, c.session, c.user, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
 x'7b7d' AS request, NULL AS prompt_token_ids, NULL AS token_ids, NULL AS logprobs FROM completions c """
-RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND r.live = 1)"
-CHUNK = 500  # completions deleted in one operation: others may write in between
+RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
+CHUNK = 100  # completions deleted in one operation: others may write in between
 NEWEST = 2**63 - 1  # above any seq
 STOPPED = "rlproxy stopped before this answer ended"
 
@@ -39,12 +39,13 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request,
-            untrainable, prompt_hash, status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
+            untrainable, asked, prompt_hash, status)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
-                to_json(new.sampling), new.request, new.untrainable, tree.add(db, tree.said(new.prompt)),
+                to_json(new.sampling), new.request, new.untrainable, new.asked,
+                tree.add(db, tree.said(new.prompt)),
             ),
         )  # fmt: skip
         tree.add_aside(db, new.id, new.prompt)
@@ -212,7 +213,7 @@ async def _ratings(db: aiosqlite.Connection, ids: Sequence[str]) -> dict[str, tu
     """The live ones of these completions, newest first."""
     found: dict[str, tuple[Rating, ...]] = {}
     for row in await db.execute_fetchall(
-        """SELECT r.* FROM ratings r WHERE r.live = 1
+        """SELECT r.* FROM ratings r WHERE +r.live = 1
         AND r.completion_id IN (SELECT value FROM json_each(?)) ORDER BY r.seq DESC""",
         (orjson.dumps(ids).decode(),),
     ):

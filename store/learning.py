@@ -199,6 +199,15 @@ async def samples_of(reader: Reader, run_id: int) -> list[Sample]:
     return await _samples(reader, rows)
 
 
+async def runs_of(reader: Reader, completion_id: str) -> list[tuple[Run, str, str]]:
+    rows = await reader.rows(
+        """SELECT u.*, s.split, s.rating_id FROM ratings r CROSS JOIN run_samples s ON s.rating_id = r.id
+        CROSS JOIN runs u ON u.id = s.run_id WHERE r.completion_id = ? ORDER BY u.id DESC""",
+        (completion_id,),
+    )
+    return [(to_run(row), row["split"], row["rating_id"]) for row in rows]
+
+
 async def recent_held(reader: Reader, limit: int) -> list[Sample]:
     """What earlier runs held back, nobody took back and no later rating has brought into training since."""
     rows = await reader.rows(
