@@ -47,6 +47,7 @@ from store.store import Store
 log = structlog.get_logger()
 
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
+NOTICED_S: Final = 0.25  # in which the end of a process of ours is seen, after its port has closed
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 
 
@@ -220,23 +221,39 @@ class Exchange:
             except aiohttp.SocketTimeoutError as error:  # it took the question and is silent: another would be, too
                 raise down(address.url, error) from error
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                if not parts.backend.elsewhere(address) or last_place:
+                elsewhere = parts.backend.elsewhere(address)
+                if last_place or not (elsewhere or await self._is_back(error)):
                     raise down(address.url, error) from error
         raise AssertionError("unreachable")
+
+    async def _is_back(self, error: Exception) -> bool:
+        """Where nobody took the question: after a moment in which a server of ours is seen to have ended, and the
+        time it takes to start again. Raises BackendDown where it does not."""
+        if not isinstance(error, aiohttp.ClientConnectorError):
+            return False
+        await asyncio.sleep(NOTICED_S)
+        await self._parts.backend.ready()
+        return True
 
     async def _post(self, url: str, body: bytes, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
         """Twice where a connection that was kept open had just been closed."""
         parts = self._parts
         assert parts.http is not None
         url += self._way.path or upstream_path(self._request)
+        closed: aiohttp.ServerDisconnectedError | None = None
         for last_try in (False, True):
             try:
                 return await parts.http.post(
                     url, data=_sendable(body), headers=headers, allow_redirects=False, auto_decompress=True
                 )
-            except aiohttp.ServerDisconnectedError:
+            except aiohttp.ServerDisconnectedError as error:
                 if last_try:
                     raise
+                closed = error
+            except aiohttp.ClientConnectorError:
+                if closed is not None:  # whoever closed the first one may have taken the question, and died of it
+                    raise closed from None
+                raise
         raise AssertionError("unreachable")
 
     def _leave(self) -> None:

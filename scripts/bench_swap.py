@@ -1,6 +1,6 @@
 """Swaps and rollbacks that nobody notices: streamed clients ask all the while, and every reply is checked by its text.
 
-`scripts/bench_swap.py [--backend builtin|llamacpp|llamacpp-router|vllm] [--quick] [--swaps 10] [--rollbacks 5]
+`scripts/bench_swap.py [--backend builtin|llamacpp|llamacpp-router|vllm|mlx] [--quick] [--swaps 10] [--rollbacks 5]
 [--seconds 60] [--clients 8] [--tokens 32]` writes its figures to benchmarks/swap.json, beside those of other backends.
 
 Each version answers each client's question otherwise (greedily), and what it says is asked for by its pin before
@@ -260,7 +260,9 @@ def _spread(seconds: Sequence[float]) -> dict[str, float] | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="builtin", choices=["builtin", "llamacpp", "llamacpp-router", "vllm"])
+    parser.add_argument(
+        "--backend", default="builtin", choices=["builtin", "llamacpp", "llamacpp-router", "vllm", "mlx"]
+    )
     parser.add_argument("--quick", action="store_true", help="two swaps and a rollback, four seconds each")
     parser.add_argument("--swaps", type=int, default=10)
     parser.add_argument("--rollbacks", type=int, default=5)

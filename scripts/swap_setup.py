@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import glob
 import multiprocessing
 import os
+import signal
 import socket
 import time
 import warnings
@@ -34,6 +36,8 @@ SIZE = 0.06  # of the weights of an adapter: enough to say something else, and w
 LLAMA = cache_folder() / "venvs" / "llamacpp" / "bin" / "llama-server-vulkan"
 GGUF = cache_folder() / "models" / "SmolLM2-135M-Instruct.F32.gguf"
 VLLM = cache_folder() / "venvs" / "vllm" / "bin" / "vllm"
+MLX = cache_folder() / "venvs" / "mlx" / "bin" / "mlx_lm.server"
+OPENBLAS = glob.glob("/usr/lib/*/openblas-pthread/libopenblas.so.0")  # mlx's own matrix products are slow on Linux
 # fp32 throughout, or a batch's size would change what a model says at a near tie.
 EXACT = {"cache-type-k": "f32", "cache-type-v": "f32", "flash-attn": "off", "ctx-size": "4096", "parallel": "8"}
 
@@ -138,10 +142,19 @@ async def _server(kind: str, weights: Path, home: Path, threads: int) -> AsyncIt
         command = [str(LLAMA), "--models-preset", str(presets), "--models-max", "4", "--offline"]
         async with _running(command, home / "router.log", {}) as url:
             yield {"backend.kind": "llamacpp", "backend.url": url, "backend.presets": str(presets)}
+    elif kind == "mlx":
+        (home / MODEL).symlink_to(weights)  # where it runs, so that the model has a short name
+        env = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+        env |= {"LD_PRELOAD": OPENBLAS[0]} if OPENBLAS else {}
+        command = [str(MLX), "--model", MODEL, "--host", "127.0.0.1"]
+        async with _running(command, home / "mlx.log", env) as url:
+            yield {"backend.kind": "mlx", "backend.url": url}
     else:
         command = [str(VLLM), "serve", str(weights), "--served-model-name", MODEL, "--dtype", "float32"]
-        command += ["--enable-lora", "--max-lora-rank", "16", "--max-loras", "4", "--max-cpu-loras", "4"]
+        # More places than versions: on a CPU what is in the last one answers for the base, too (docs/backends.md).
+        command += ["--enable-lora", "--max-lora-rank", "16", "--max-loras", "16", "--max-cpu-loras", "16"]
         command += ["--max-model-len", "1024", "--max-num-seqs", "8", "--logprobs-mode", "processed_logprobs"]
+        command += ["--enforce-eager", "--host", "127.0.0.1"]
         env = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
         async with _running(command, home / "vllm.log", env) as url:
             yield {"backend.kind": "vllm", "backend.url": url}
@@ -152,10 +165,13 @@ async def _running(command: list[str], log: Path, env: dict[str, str]) -> AsyncI
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
+    ours = ("OMP_", "PYTHON") if command[0] == str(VLLM) else ("PYTHON",)  # vLLM binds its own threads
+    mine = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
-            *command, "--port", str(port), stdout=file, stderr=file, env={**os.environ, **env}, start_new_session=True
-        )
+            *command, "--port", str(port), stdout=file, stderr=file, env={**mine, **env}, cwd=log.parent,
+            start_new_session=True,
+        )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
         async with aiohttp.ClientSession() as http, asyncio.timeout(300):
@@ -166,7 +182,7 @@ async def _running(command: list[str], log: Path, env: dict[str, str]) -> AsyncI
         yield url
     finally:
         if process.returncode is None:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGKILL)  # mlx_lm.server waits for its threads when told to end
         await process.wait()
 
 

@@ -14,11 +14,9 @@ from tests.backends.test_llamacpp import (  # noqa: F401
     ASKED,
     TOKENS,
     Say,
-    adapters,
     base_gguf,
     plain,
     running,
-    said_by_peft,
     with_real_versions,
 )  # fmt: skip
 from tests.fakes.ollama import FakeOllama
@@ -63,7 +61,7 @@ async def test_in_fp32_it_is_peft(
 
 
 async def test_on_a_quantised_base_the_adapter_is_there(
-    tmp_path: Path, quantised: Path, adapters: list[Path], said_by_peft: Say  # noqa: F811
+    tmp_path: Path, quantised: Path, adapters: list[Path], said_by_peft: Say
 ) -> None:  # fmt: skip
     """What storing it costs. Served in fp32, for this build crashes on any quantised model where the processor has
     AMX and the system has not switched it on; so what quantised arithmetic costs is not in this."""
@@ -78,7 +76,7 @@ async def test_on_a_quantised_base_the_adapter_is_there(
 
 
 async def test_what_ollama_is_sent(
-    tmp_path: Path, quantised: Path, weights: Path, adapters: list[Path], said_by_peft: Say  # noqa: F811
+    tmp_path: Path, quantised: Path, weights: Path, adapters: list[Path], said_by_peft: Say
 ) -> None:  # fmt: skip
     """A whole swap with nothing fake but Ollama itself: the file it gets is served, in fp32 as above."""
     fake = FakeOllama(tmp_path / "ollama")

@@ -13,13 +13,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.backends.test_llamacpp import (  # noqa: F401
+from tests.backends.test_llamacpp import (
     ASKED,
     TOKENS,
     Say,
-    adapters,
     healthy,
-    said_by_peft,
     start,
     streamed,
     with_real_versions,
@@ -78,8 +76,8 @@ async def away(proxy: Proxy, model: str, theirs: tuple[list[int], list[float]]) 
 async def test_it_wears_the_adapter_as_peft_does_and_swaps_under_load(
     tmp_path: Path,
     weights: Path,
-    adapters: list[Path],  # noqa: F811
-    said_by_peft: Say,  # noqa: F811
+    adapters: list[Path],
+    said_by_peft: Say,
 ) -> None:
     async with running(tmp_path, weights) as port:
         proxy = served(tmp_path / "home", weights, port)
@@ -113,8 +111,8 @@ async def test_it_wears_the_adapter_as_peft_does_and_swaps_under_load(
 async def test_a_server_or_a_proxy_that_was_restarted_answers_with_the_live_version(
     tmp_path: Path,
     weights: Path,
-    adapters: list[Path],  # noqa: F811
-    said_by_peft: Say,  # noqa: F811
+    adapters: list[Path],
+    said_by_peft: Say,
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         async with running(tmp_path, weights) as port:
