@@ -32,6 +32,7 @@ class FakeBackend:
         self.fail_next = 0  # so many answers to come are errors
         self.refuse_load = False
         self.thinks = False
+        self.says: str | None = None  # its answer, instead of what it was told
         self.prompt_tokens = 3  # what it says that it has read
         self.speaks = {"chat"}
         self.wants: tuple[str, dict[str, Any]] | None = None  # the tool it calls, if offered; else the first one
@@ -131,6 +132,8 @@ class FakeBackend:
         said = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]
         text = said if isinstance(said, str) else "".join(p.get("text", "") for p in said)
         words = ["You ", "said: ", *[w + " " for w in text.split()]]
+        if self.says is not None:
+            words = [w + " " for w in self.says.split()]
         if body["messages"][-1]["role"] == "tool":
             words = ["It ", "is ", body["messages"][-1]["content"]]
         if body.get("response_format"):
