@@ -17,6 +17,9 @@ import { Messages, Turns } from "./turns.ts";
 
 type StreamFn = NonNullable<Parameters<NonNullable<ProviderPlugin["wrapStreamFn"]>>[0]["streamFn"]>;
 
+type Known = { turns: Turns; messages: Messages; reactions: Reactions };
+
+const KNOWN = Symbol.for("openclaw-rlproxy");
 const LOOK_MS = 250;
 const ADMIN_VERBS = ["train", "pause", "resume", "rollback", "reset"];
 
@@ -30,9 +33,7 @@ export default definePluginEntry({
 function register(api: OpenClawPluginApi): void {
   const { url, secret, apiKey, admins } = settings(api.pluginConfig ?? {});
   const rlproxy = new Rlproxy(url, secret, apiKey);
-  const turns = new Turns();
-  const messages = new Messages();
-  const reactions = new Reactions();
+  const { turns, messages, reactions } = known();
 
   // Who asks, and in which session: headers of each model call.
 
@@ -120,6 +121,12 @@ function register(api: OpenClawPluginApi): void {
       api.logger.warn(`rlproxy does not answer at ${url}; a ${what} is lost (${String(error)}).`);
     }
   }
+}
+
+/** One for the process: OpenClaw loads a plugin again for its provider, and asks hooks of both. */
+function known(): Known {
+  const shared = globalThis as { [KNOWN]?: Known };
+  return (shared[KNOWN] ??= { turns: new Turns(), messages: new Messages(), reactions: new Reactions() });
 }
 
 /** Session, person and an id for the answer go along: OpenClaw does not keep the one in it. */
