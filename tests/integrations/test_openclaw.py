@@ -1,7 +1,7 @@
 """OpenClaw itself, with our plugin in it: from a Telegram chat to a stored rating and back.
 
-Real: the `openclaw` package, its gateway, its Telegram channel, its agent; `rlproxy serve`. Fake: Telegram's Bot API and
-the model. `scripts/test_openclaw` installs the package, builds the plugin and runs these tests.
+Real: the `openclaw` package, its gateway, its Telegram channel, its agent; `rlproxy serve`. Fake: Telegram's Bot API
+and the model. `scripts/test_openclaw` installs the package, builds the plugin and runs these tests.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Claw:
             "entries": {"rlproxy": {"enabled": True, "config": {**config, "admins": [f"telegram:{ADMIN}"]}}},
         }
         settings = {
-            "gateway": {"mode": "local", "port": port, "bind": "loopback", "auth": {"mode": "token", "token": "t" * 32}},
+            "gateway": {"mode": "local", "port": port, "auth": {"mode": "token", "token": "t" * 32}},
             "channels": {"telegram": telegram}, "plugins": plugins,
             "messages": {"groupChat": {"visibleReplies": "automatic"}},
         }  # fmt: skip
@@ -186,7 +186,8 @@ async def _a_reaction_becomes_a_rating(claw: Claw, backend: FakeBackend) -> None
 async def _a_command_is_answered_by_rlproxy(claw: Claw, backend: FakeBackend) -> None:  # noqa: F811
     asked = len(backend.requests)
     await claw.telegram.says(OWNER, "/rl good at last")
-    assert "rated good, because “at last”" in (await claw.answer(2))["text"]
+    said = (await claw.answer(2))["text"]
+    assert "rated good" in said and "“at last”" in said
     assert await claw.rated(f"telegram:{OWNER}", 1.0)
     assert len(backend.requests) == asked
 
