@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test fuzz test-mlx test-agents test-backends setup lint bench bench-learn bench-train clean
+.PHONY: demo test fuzz test-mlx test-agents test-backends test-openclaw setup lint bench bench-learn bench-train clean
 
 PY := .venv/bin/python
 
@@ -27,6 +27,10 @@ test-agents: setup
 # Nor this: it makes an environment with llama.cpp's prebuilt server, and runs it on the small model.
 test-backends: setup
 	@scripts/test_backends
+
+# Nor this: OpenClaw from npm with the Node that it wants, 900 MB; it runs with our plugin in it.
+test-openclaw: setup
+	@scripts/test_openclaw
 
 lint: setup
 	@scripts/lint

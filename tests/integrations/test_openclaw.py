@@ -11,10 +11,12 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from standardwebhooks import Webhook
 
 from tests.fakes.backend import MODEL, FakeBackend
 from tests.fakes.telegram import GROUP, TOKEN, FakeTelegram
@@ -162,6 +164,63 @@ async def claw(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Claw]:  # 
         await telegram.stop()
 
 
+READ = """
+import { reactionOf } from "PLUGIN/dist/reactions.js";
+import { signature } from "PLUGIN/dist/rlproxy.js";
+import { Messages, Turns } from "PLUGIN/dist/turns.js";
+
+const turns = new Turns();
+turns.asked("s", "telegram:1");
+turns.calling("id", "s", "run-1");
+const one = await turns.of("id");
+turns.calling("id", "s", "run-1"); // its second call
+const again = await turns.of("id");
+turns.calling("id", "s", "run-2"); // a heartbeat
+const none = await turns.of("id");
+turns.asked("s", "telegram:1");
+turns.asked("s", "telegram:2");
+turns.calling("id", "s", "run-3");
+const both = await turns.of("id");
+turns.answered("s", { id: "a", text: "**Yes**, it is. And more." });
+turns.answered("s", { id: "b", text: "No." });
+const shown = ["Yes, it is.", "And more.", "…", "Other"].map((text) => turns.shown("s", text)?.id ?? null);
+const keys = JSON.parse(process.argv[1]);
+console.log(JSON.stringify({
+  reactions: keys.map(reactionOf), signature: signature(process.argv[2], "m1", 1700000000, "{}"),
+  people: [one, again, none, both].map(({ person }) => person ?? null), shown,
+}));
+"""
+
+
+async def test_what_it_reads_and_how_it_signs() -> None:
+    """The parts of the plugin that need no OpenClaw."""
+    if not (PLUGIN / "dist/index.js").exists():
+        pytest.skip("OpenClaw is not installed; `make test-openclaw` does that and runs this test")
+    keys = [
+        "telegram:reaction:add:-100500:7:42:👍", "telegram:reaction:add:1:7:anon:👍",
+        "slack:reaction:added:c1:1700000000.000100:u07abc:+1::skin-tone-2:ev1",
+        "slack:reaction:t9:removed:c1:1700000000.000100:u07abc:tada:ev2",
+        "discord:reaction:removed:900:70:👎", "discord:reaction:added:900:70:❤️:burst",
+        "cron:reaction:add:1:2:3:x", "telegram:poll:1", None, "constructor",
+    ]  # fmt: skip
+    script = READ.replace("PLUGIN", str(PLUGIN))
+    command = [str(NODE), "--input-type=module", "-e", script, json.dumps(keys), OPENCLAW_SECRET]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    found = json.loads((await process.communicate())[0])
+    told = ("what", "platform", "chat", "message", "person", "emoji")
+    assert [None if one is None else tuple(one.get(key) for key in told) for one in found["reactions"]] == [
+        ("reaction", "telegram", "-100500", "7", "42", "👍"), None,
+        ("reaction", "slack", "C1", "1700000000.000100", "U07ABC", "+1::skin-tone-2"),
+        ("retraction", "slack", "C1", "1700000000.000100", "U07ABC", "tada"),
+        ("retraction", "discord", None, "900", "70", "👎"), ("reaction", "discord", None, "900", "70", "❤️"),
+        None, None, None, None,
+    ]  # fmt: skip
+    at = datetime.fromtimestamp(1700000000, UTC)
+    assert found["signature"] == Webhook(OPENCLAW_SECRET).sign("m1", at, "{}")
+    assert found["people"] == ["telegram:1", "telegram:1", None, None]
+    assert found["shown"] == ["a", "a", None, None]
+
+
 async def test_from_the_chat_to_ratings_and_back(claw: Claw, backend: FakeBackend) -> None:  # noqa: F811
     """One gateway for all of it: it takes half a minute to start."""
     await _a_reaction_becomes_a_rating(claw, backend)
@@ -209,7 +268,7 @@ async def _in_a_group_the_one_who_asked_rates(claw: Claw, backend: FakeBackend) 
 async def _admin_verbs_are_for_those_named(claw: Claw) -> None:
     await claw.telegram.says(OWNER, "/rl pause")
     assert "people named in this plugin's admins" in (await claw.answer(4))["text"]
-    assert not (await claw.serving.status())["paused"]
+    assert not (await claw.serving.status())["training"]["paused"]
     await claw.telegram.says(ADMIN, "/rl pause")
     assert "rlproxy:" in (await claw.answer(5))["text"]
-    assert (await claw.serving.status())["paused"]
+    assert (await claw.serving.status())["training"]["paused"]
