@@ -233,7 +233,7 @@ async def _a_reaction_becomes_a_rating(claw: Claw, backend: FakeBackend) -> None
     backend.says = "Forty-two, as far as I know."
     await claw.telegram.says(OWNER, "What is six times seven?")
     message = await claw.answer(1)
-    assert message["text"] == backend.says
+    assert message["text"] == backend.says and backend.requests[-1]["stream"] and backend.requests[-1]["tools"]
     row = (await claw.rows())[-1]
     assert row["id"].startswith("oc-") and (row["session"], row["user"]) == ("agent:main:main", f"telegram:{OWNER}")
     await claw.telegram.reacts(OWNER, message["message_id"], "👍")

@@ -16,17 +16,17 @@ export type Reaction = {
 export type Queued = { id?: string; ts: number; contextKey?: string | null };
 
 /** Read in OpenClaw 2026.9.6 and its Slack and Discord plugins of that version. It writes them in small letters. */
-const KEYS: Record<string, RegExp> = {
+const KEYS = new Map<string, RegExp>(Object.entries({
   telegram: /^telegram:reaction:(?<what>add):(?<chat>[^:]+):(?<message>[^:]+):(?<person>[^:]+):(?<emoji>.+)$/u,
   slack:
     /^slack:reaction:(?:[^:]+:)?(?<what>added|removed):(?<chat>[^:]+):(?<message>[^:]+):(?<person>[^:]+):(?<emoji>.+):[^:]+$/u,
   discord: /^discord:reaction:(?<what>added|removed):(?<message>[^:]+):(?<person>[^:]+):(?<emoji>.+?)(?::burst)?$/u,
-};
+}));
 
 /** Null where the event is no reaction, or nobody's. */
 export function reactionOf(contextKey: string | null | undefined): Reaction | null {
   const platform = contextKey?.split(":", 1)[0] ?? "";
-  const { what, message, emoji, ...ids } = KEYS[platform]?.exec(contextKey ?? "")?.groups ?? {};
+  const { what, message, emoji, ...ids } = KEYS.get(platform)?.exec(contextKey ?? "")?.groups ?? {};
   const [chat, person] = [ids["chat"], ids["person"]].map((id) => (platform === "slack" ? id?.toUpperCase() : id));
   if (!message || !person || !emoji || person === "anon") return null;
   return { what: what === "removed" ? "retraction" : "reaction", platform, chat, message, person, emoji };

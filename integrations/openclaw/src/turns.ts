@@ -23,6 +23,7 @@ export class Turns {
 
   asked(key: string, person: string): void {
     remember(this.#asking, key, (this.#asking.get(key) ?? new Set()).add(person));
+    remember(this.#answers, key, this.#answers.get(key) ?? []);
   }
 
   /**
@@ -52,7 +53,7 @@ export class Turns {
     return call ?? {};
   }
 
-  /** Those in which something was answered since the start. */
+  /** Those in which something was said since the start. */
   get sessions(): Iterable<string> {
     return this.#answers.keys();
   }
