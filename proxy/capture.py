@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import orjson
@@ -18,6 +18,7 @@ import structlog
 
 from proxy.conversations import canonical, extend_thread
 from proxy.dialects import CHAT, Dialect, Reply
+from proxy.events import Events
 from proxy.metrics import Metrics
 from proxy.wire import loads
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
@@ -53,11 +54,23 @@ class Health:
 class Capture:
     """The completions of one request, from sent to committed."""
 
-    def __init__(self, store: Store, metrics: Metrics, health: Health, first: NewCompletion, n: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        health: Health,
+        events: Events,
+        first: NewCompletion,
+        n: int,
+        keepable: Callable[[str], str] = str,
+    ) -> None:
+        """`keepable`: what may be stored of an error."""
         self.id = first.request_id
         self._store = store
         self._metrics = metrics
         self._health = health
+        self._keepable = keepable
+        self._events = events
         self._dialect: Dialect = CHAT
         self._fold = CHAT.fold()
         self._translated = False
@@ -118,6 +131,7 @@ class Capture:
             status, error = "error", self._fold.failed
         if status == "done" and not found:
             status, error = "error", error or self._broken or "the backend answered nothing"
+        error = None if error is None else self._keepable(error)
         rows = [self._row(row, found.get(row.choice), status, error) for row in self._rows]
         try:
             try:
@@ -131,6 +145,7 @@ class Capture:
             return False
         self._health.problem = None
         self._metrics.captured.labels(status).inc(len(rows))
+        self._events.note("captured")
         return True
 
     def _row(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:

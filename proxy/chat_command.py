@@ -15,18 +15,22 @@ from proxy.conversations import Speaker, thread, without_commands
 from proxy.errors import BadRequest, ProxyError
 from proxy.feedback import MAX_TEXT, OWNER, Feedback, judged
 from proxy.spoken import command_of, silent
-from store.records import NewRating
+from store.records import NewRating, Rating
 from store.store import Store
 from store.tree import ASIDE
 
+# A list, so that it reads the same in a terminal and where the agent takes answers for Markdown.
 HELP: Final = """\
-rate the answer above with
-  /rl good [why]    /rl bad [why]    /rl 1 … /rl 5 [why]
-  /rl fix: TEXT     bad, and this would have been right
-  /rl undo          takes your rating of it back
-  /rl status        what is live, what is collected, what training waits for
-  /rl train, pause, resume, rollback, reset      for an admin"""
+you can rate the answer above this line:
 
+- `/rl good`, `/rl bad`: each with a reason after it, if you like
+- `/rl 1` to `/rl 5`: stars, five is best, likewise
+- `/rl fix: TEXT`: bad, and TEXT would have been right
+- `/rl undo`: takes your rating of it back
+- `/rl status`: what answers, what is collected, what training waits for
+- `/rl train`, `pause`, `resume`, `rollback`, `reset`: for an admin"""
+
+UNDO: Final = "`/rl undo` takes it back."
 _RATINGS: Final = ("good", "bad", "1", "2", "3", "4", "5", "👍", "👎")
 
 
@@ -102,11 +106,11 @@ class ChatCommands:
             if role != "admin":
                 return (
                     f"`/rl {command.verb}` needs the admin key (server.admin_key), or on a chat platform a place in "
-                    "its admins; nothing was done."
+                    "its admins, so nothing was done."
                 )
             return await act()
         if not command.rates and command.verb != "undo":
-            return f"I do not know `/rl {command.verb}`. You can\n{HELP}"
+            return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
         found = await about()
         if found is None:
             return "I have not captured the answer above this command, so nothing was rated."
@@ -140,19 +144,29 @@ class ChatCommands:
         value, scale = judged(command.verb)
         new = NewRating(*about, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
         rating = await self._feedback.rate(new)
-        word = {1.0: "good", -1.0: "bad"}.get(value, f"{command.verb} of 5")
-        done = f"rated {word}" + (", replacing your earlier rating" if rating.replaced else "")
-        return done + (f", because “{comment}”." if comment else ".") + " /rl undo takes it back."
+        why = f", because “{comment}”" if comment else ""
+        return f"rated {_word(rating)}{why}{_replaced(rating)}. {UNDO}"
 
     async def _fix(self, about: About, text: str, source: str, event_id: str | None) -> str:
         if not text:
-            return "write the better answer after it: /rl fix: TEXT. Nothing was rated."
-        await self._feedback.rate(NewRating(*about, -1.0, correction=text, source=source, source_event_id=event_id))
-        return "rated bad, with your text as what would have been right. /rl undo takes it back."
+            return "write the better answer after it, as in `/rl fix: TEXT`. Nothing was rated."
+        new = NewRating(*about, -1.0, correction=text, source=source, source_event_id=event_id)
+        rating = await self._feedback.rate(new)
+        return f"rated bad, with your text as what would have been right{_replaced(rating)}. {UNDO}"
 
     async def _undo(self, about: About) -> str:
         rating = await self._store.live_rating(*about)
         if rating is None:
             return "you have not rated the answer above, so there is nothing to undo."
         await self._feedback.retract(rating.id)
-        return "your rating of the answer above is taken back."
+        return f"your rating of the answer above ({_word(rating)}) is taken back."
+
+
+def _replaced(rating: Rating) -> str:
+    return " (your earlier rating of it is replaced)" if rating.replaced else ""
+
+
+def _word(rating: Rating) -> str:
+    if rating.scale == "stars":
+        return f"{round(rating.value * 2 + 3)} of 5"
+    return {1.0: "good", -1.0: "bad"}.get(rating.value, f"{rating.value:g}")

@@ -76,7 +76,11 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.", show_default="8484")] = None,
     backend: Annotated[
-        str | None, typer.Option(help="builtin, vllm, llamacpp, or openai (any other server).", show_default="builtin")
+        str | None,
+        typer.Option(
+            help="builtin, vllm, sglang, llamacpp, ollama, lmstudio, mlx, or openai (a cloud, any other).",
+            show_default="builtin",
+        ),
     ] = None,
     backend_url: Annotated[str | None, typer.Option(help="Where the backend answers.")] = None,
     model: Annotated[str | None, typer.Option(help="The model's name at the backend.")] = None,
@@ -351,11 +355,14 @@ def connect(
 ) -> None:  # fmt: skip
     """Point an agent's own settings here, and give it a /rl command."""
     from proxy import cli_agents
+    from proxy.cli_client import NO_PROXY, NoProxyAnswers
 
     try:
         found = cli_agents.connect(_settings({"home": home}), agent, model, dry_run=dry_run, yes=yes, quiet=as_json)
     except cli_agents.Refused as refused:
         fail(str(refused))
+    except NoProxyAnswers as error:
+        fail(str(error), NO_PROXY)
     if as_json:
         _print(found)
         return

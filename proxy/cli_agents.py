@@ -9,11 +9,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from config.settings import Settings
+from proxy import cli_client
 from proxy.agents import connection
 from proxy.agents.connection import Change
 from proxy.agents.known import AGENTS, Home, Link, Setup
 from proxy.agents.places import Unreadable
-from proxy.cli_client import Client
+from proxy.cli_client import Client, NoProxyAnswers
 from proxy.server_address import address
 
 HIDDEN = "**********"
@@ -56,7 +57,9 @@ def connect(
 
 
 def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quiet: bool) -> dict[str, Any]:
-    _known(agent)
+    setup = _known(agent)
+    if not setup(Link("", "", None), Home(Path.home(), os.environ)).puts:
+        raise Refused(f"rlproxy wrote nothing for {agent}, which keeps its settings itself: take it out there.")
     try:
         record = connection.load(settings.home, agent)
         if record is None:
@@ -84,13 +87,33 @@ def _known(agent: str) -> Any:
 
 
 def _link(settings: Settings, model: str | None) -> Link:
-    """The running proxy knows its model; without one the person must name it."""
+    """The running proxy knows its model; without one the person must name it. Raises NoProxyAnswers."""
     url = address(settings)
     host = urlsplit(url).hostname or ""
     if host in ("0.0.0.0", "::"):  # noqa: S104  it listens everywhere; agents here need one address
         url = f"http://127.0.0.1:{urlsplit(url).port}"
-    name = model or settings.backend.model or str(Client(settings).call("GET", "/rl/status")["model"])
-    return Link(url, name, _key(settings))
+    client = Client(settings)
+    name = model or settings.backend.model or _served(client)
+    return Link(url, name, _key(settings), _window(client, name))
+
+
+def _served(client: Client) -> str:
+    try:
+        return str(client.ask("GET", "/rl/status")["model"])
+    except cli_client.Refused as refused:
+        raise Refused(str(refused)) from None
+    except NoProxyAnswers as error:
+        raise NoProxyAnswers(f"{error} Or name the model: --model NAME.") from None
+
+
+def _window(client: Client, name: str) -> int | None:
+    """As vLLM and the built-in backend tell it; agents do without."""
+    try:
+        models = client.ask("GET", "/v1/models")["data"]
+        found = next((m.get("max_model_len") for m in models if m["id"] == name), None)
+    except (cli_client.Refused, NoProxyAnswers, KeyError, TypeError, AttributeError):
+        return None
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _key(settings: Settings) -> str | None:

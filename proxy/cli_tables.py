@@ -46,12 +46,17 @@ def show_status(s: dict[str, Any], url: str) -> None:
         grid.add_row(name, Text(value, style=style))
 
     row("base URL", f"{url}/v1")
-    row(
-        "model",
-        f"{s['model'] or 'not known yet'}, {label(s['live'])} answers (before: {label(s['previous'])})",
-    )
+    if trains := s["trains"]:
+        row("model", f"{s['model'] or 'whichever is asked for'}, not ours")
+    else:
+        row(
+            "model",
+            f"{s['model'] or 'not known yet'}, {label(s['live'])} answers (before: {label(s['previous'])})",
+        )
     row("backend", s["backend"]["state"])
-    if s["backend"]["lacks"]:
+    if trains:
+        row("trains", trains["line"])
+    elif s["backend"]["lacks"]:
         row("", s["backend"]["lacks"], "yellow")
     stale = f", {ratings['stale']} too old to train" if ratings["stale"] else ""
     if never := ratings["untrainable"]:

@@ -14,6 +14,7 @@ from aiohttp import web
 from proxy import sse
 from proxy.account import account
 from proxy.backends.base import Backend
+from proxy.door import Door
 from proxy.errors import BackendDown, BadRequest, NotFound
 from proxy.events import Events
 from proxy.learner import Learner
@@ -38,6 +39,7 @@ class Control:
         status: StatusReport,
         events: Events,
         metrics: Metrics,
+        door: Door,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -46,6 +48,7 @@ class Control:
         self._status = status
         self._events = events
         self._metrics = metrics
+        self._door = door
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -63,6 +66,7 @@ class Control:
             web.post("/rl/train", self.train),
             web.post("/rl/pause", self.pause),
             web.post("/rl/resume", self.resume),
+            web.post("/rl/cancel", self.cancel),
             web.post("/rl/rollback", self.rollback),
             web.post("/rl/promote/{version}", self.promote),
             web.post("/rl/reset", self.reset),
@@ -74,7 +78,7 @@ class Control:
         return web.json_response({"ok": True})
 
     async def readyz(self, request: web.Request) -> web.Response:
-        why = await reachable(self._backend)
+        why = f"{self._door.closed}; requests wait." if self._door.closed else await reachable(self._backend)
         if why is not None:
             raise BackendDown(why)
         return web.json_response({"ok": True})
@@ -168,6 +172,10 @@ class Control:
         require_admin(request)
         await self._learner.resume()
         return _json({"paused": False})
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        return _json({"cancelled": (await self._learner.cancel()).id})
 
     async def rollback(self, request: web.Request) -> web.Response:
         require_admin(request)

@@ -58,7 +58,8 @@ def _content(content: Any) -> Any:
 
 
 def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call.get("function") or {}
+    function = call.get("function")
+    function = function if isinstance(function, Mapping) else {}  # the backend says what is wrong with it
     arguments = function.get("arguments")
     with contextlib.suppress(orjson.JSONDecodeError):  # a model may write anything; then the text itself is compared
         arguments = orjson.loads(arguments) if isinstance(arguments, str) else arguments

@@ -44,7 +44,7 @@ class Facts:
     why: str | None  # then why not
     answers: bool  # whether a proxy is there at all
     not_ready: str | None  # why the backend does not answer; None: it does
-    models: tuple[str, ...] | None  # that the proxy offers
+    models: tuple[str, ...] | None  # that the proxy offers; None too where they are not ours
     holder: int | None  # the process that holds the home folder
     owner: int | None  # the process that says it serves there
     free_gb: float
@@ -57,7 +57,8 @@ def gather(settings: Settings) -> Facts:
         status = client.ask("GET", "/rl/status")
         try:
             client.ask("GET", "/readyz")
-            models = tuple(m["id"] for m in client.ask("GET", "/v1/models")["data"])
+            if not status["backend"]["foreign"]:  # whose list may want a client's key, and has nothing of ours
+                models = tuple(m["id"] for m in client.ask("GET", "/v1/models")["data"])
         except Refused as refused:
             not_ready = str(refused)
     except Refused as refused:
@@ -142,6 +143,10 @@ def backend(facts: Facts) -> Check:
 
 
 def model(facts: Facts) -> Check:
+    if facts.status is not None and (trains := facts.status.get("trains")):
+        if trains["model"]:
+            return Check("model", "ok", f"whichever a client asks for answers; what trains: {trains['line']}")
+        return Check("model", "ok", "whichever a client asks for answers")
     if facts.status is None or facts.models is None:
         return _unknown("model")
     served, live = facts.status["model"], facts.status["live"]
@@ -167,7 +172,8 @@ def exactness(facts: Facts) -> Check:
     if not (found["token_ids"] and found["logprobs"]):
         lacks = [what for what in ("token_ids", "logprobs") if not found[what]]
         line = f"the backend sends no {' and no '.join(lacks).replace('_', ' ')}: captures are marked inexact"
-        return Check(name, "note", line, "the built-in backend and vLLM send both")
+        why = found.get("lacks") if found.get("adapters") else None
+        return Check(name, "note", line, why or "the built-in backend and vLLM send both")
     if inexact := found["inexact"]:
         line = f"token ids and log-probs come with every answer but those in {', '.join(inexact)}"
         fix = f"backend.translate = {list(inexact)} makes these exact, said through chat completions".replace("'", '"')
@@ -179,10 +185,27 @@ def adapters(facts: Facts) -> Check:
     if facts.status is None:
         return _unknown("adapters")
     found = facts.status["backend"]
+    if found["obstacle"]:
+        return Check(
+            "adapters", "problem", found["obstacle"], "nothing trains until then; it is asked again every minute"
+        )
     if found["adapters"]:
         return Check("adapters", "ok", "the backend takes a new adapter while it runs")
-    fix = "nothing, if capturing and rating is all you want; else use --backend builtin, vllm or llamacpp"
+    others = "builtin, vllm, sglang, llamacpp, ollama, lmstudio or mlx"
+    fix = f"nothing, if capturing and rating is all you want; else use --backend {others}"
+    if (facts.status.get("trains") or {}).get("model"):
+        fix = f"what is rated trains a local model, which needs a backend of its own: {others}"
     return Check("adapters", "note", found["lacks"] or "the backend takes no adapter while it runs", fix)
+
+
+def base(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("base")
+    found = facts.status["match"]
+    if found["state"] == "other":
+        fix = "serve the model of train.weights, or name the served one's weights there; train.match says what follows"
+        return Check("base", "problem" if found["stops"] else "note", found["line"], fix)
+    return Check("base", "note" if found["state"] == "unknown" else "ok", found["line"])
 
 
 def training(facts: Facts) -> Check:
@@ -192,6 +215,7 @@ def training(facts: Facts) -> Check:
     if found["waits_for"] is None:
         return Check("training", "ok", found["line"])
     fix = "rate more, or `rlproxy train` starts a run now" if facts.status["ratings"]["fresh"] else None
+    fix = None if facts.status["match"]["stops"] else fix
     fix = "`rlproxy resume`" if found["paused"] else fix
     return Check("training", "note", f"nothing trains now: {found['waits_for']}", fix)
 
@@ -222,7 +246,7 @@ def ratings(facts: Facts) -> Check:
 
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
-    proxy, data_folder, disk, backend, model, formats, exactness, adapters, capture, ratings, training, last_run,
+    proxy, data_folder, disk, backend, model, formats, exactness, adapters, base, capture, ratings, training, last_run,
 )  # fmt: skip
 
 

@@ -56,6 +56,8 @@ def kept_from(train: Train, use: Use, now: datetime, *, by_hand: bool, starting:
         return f"outside the hours of training until {opens(train.hours, now):%a %H:%M} (train.hours)"
     if not by_hand and (busy := _busy(train, use, starting=starting)) is not None:
         return busy
+    if starting and train.share_gpu:  # what is short now comes free first
+        return None
     return _short(train, use)
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
 KEPT = 1000  # events a listener may have missed; more is read from the store
+SOON_S = 0.25  # in which many of a kind are told as one
 
 
 class Happened(NamedTuple):
@@ -25,6 +26,16 @@ class Events:
         self._ring: deque[Happened] = deque(maxlen=KEPT)
         self._next = 1
         self._wake: asyncio.Event = asyncio.Event()
+        self._noted: dict[str, int] = {}
+
+    def note(self, kind: str) -> None:
+        """What happens often is told soon, with how often: a hundred answers a second must not be as many events."""
+        if kind not in self._noted:
+            asyncio.get_running_loop().call_later(SOON_S, self._tell, kind)
+        self._noted[kind] = self._noted.get(kind, 0) + 1
+
+    def _tell(self, kind: str) -> None:
+        self.emit(kind, count=self._noted.pop(kind))
 
     def emit(self, kind: str, **data: Any) -> None:
         self._ring.append(Happened(self._next, kind, {"at": time.time(), **data}))
@@ -35,6 +46,8 @@ class Events:
     async def listen(self, after: int | None = None) -> AsyncGenerator[Happened, None]:
         """Events after number `after` (None: from now on), without end."""
         seen = self._next - 1 if after is None else after
+        if seen >= self._next:  # a number of before a restart: all of ours are new to this listener
+            seen = 0
         while True:
             wake = self._wake
             fresh = [e for e in self._ring if e.id > seen]

@@ -19,19 +19,22 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from config.settings import Settings
-from proxy.backends.base import Backend
+from proxy.backends.base import Address, Backend
 from proxy.backends.openai import down
 from proxy.capture import Capture, Health, new_id
 from proxy.dialects import CHAT, Dialect
+from proxy.door import Door
 from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError
+from proxy.events import Events
 from proxy.formats import MISSING, Formats
+from proxy.held_stream import KEEPALIVE, HeldStream
 from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
 from proxy.retries import Attempt
-from proxy.security import outgoing_headers
+from proxy.security import outgoing_headers, without_keys
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
 from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
@@ -44,8 +47,8 @@ from store.store import Store
 log = structlog.get_logger()
 
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
+NOTICED_S: Final = 0.25  # in which the end of a process of ours is seen, after its port has closed
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
-KEEPALIVE: Final = b": keepalive\n\n"
 
 
 @dataclass
@@ -60,6 +63,8 @@ class Parts:
     tasks: Tasks
     health: Health
     formats: Formats
+    door: Door
+    events: Events
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
@@ -80,6 +85,7 @@ class Exchange:
         lease: Lease,
         started: float,
         attempt: Attempt | None = None,
+        held: HeldStream | None = None,
     ) -> None:
         self._parts = parts
         self._request = request
@@ -89,16 +95,20 @@ class Exchange:
         self._lease = lease
         self._started = started
         self._attempt = attempt  # keeps the answer, should its SDK ask again
+        self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
         self._way: Way
         self._finished = False
+        self._address: Address | None = None  # where the question is
         self._overhead_ms = 0.0
 
     async def capture_as(self, row: NewCompletion) -> None:
         """Raises Conflict where the client chose an id that exists."""
         own_id = "x-rl-completion-id" in self._request.headers
         parts = self._parts
-        self._capture = Capture(parts.store, parts.metrics, parts.health, row, self._asked.n)
+        self._capture = Capture(
+            parts.store, parts.metrics, parts.health, parts.events, row, self._asked.n, self._keepable
+        )
         try:
             await self._capture.begin(wait=own_id)
         except DuplicateCompletion:
@@ -127,6 +137,7 @@ class Exchange:
             error = "the client went away"
             raise
         finally:
+            self._leave()
             if self._capture is not None and not self._finished:
                 status = "partial" if error == "the client went away" else "error"
                 # In a task of its own: this one may have been cancelled.
@@ -198,13 +209,38 @@ class Exchange:
         headers.popall("content-encoding", None)  # it was undone when we read the body
         headers["accept-encoding"] = "identity"  # the answer has to be read here
         headers["content-type"] = "application/json"
-        address = parts.backend.address(self._lease.model)
-        body = await off_loop(self._question.size, self._way.body, address.members, asking=asking)
-        url = address.url + (self._way.path or upstream_path(self._request))
-        overhead = time.perf_counter() - self._started
-        parts.metrics.overhead.observe(overhead)
-        self._overhead_ms = overhead * 1000
+        for last_place in (False, True):  # not every one of them: it may be the question that ends a server
+            self._leave()  # an earlier question of this request
+            self._address = address = parts.backend.address(self._lease.model)
+            body = await off_loop(self._question.size, self._way.body, address.members, asking=asking)
+            overhead = time.perf_counter() - self._started
+            parts.metrics.overhead.observe(overhead)
+            self._overhead_ms = overhead * 1000
+            try:
+                return await self._post(address.url, body, headers)
+            except aiohttp.SocketTimeoutError as error:  # it took the question and is silent: another would be, too
+                raise down(address.url, error) from error
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                elsewhere = parts.backend.elsewhere(address)
+                if last_place or not (elsewhere or await self._is_back(error)):
+                    raise down(address.url, error) from error
+        raise AssertionError("unreachable")
+
+    async def _is_back(self, error: Exception) -> bool:
+        """Where nobody took the question: after a moment in which a server of ours is seen to have ended, and the
+        time it takes to start again. Raises BackendDown where it does not."""
+        if not isinstance(error, aiohttp.ClientConnectorError):
+            return False
+        await asyncio.sleep(NOTICED_S)
+        await self._parts.backend.ready()
+        return True
+
+    async def _post(self, url: str, body: bytes, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
+        """Twice where a connection that was kept open had just been closed."""
+        parts = self._parts
         assert parts.http is not None
+        url += self._way.path or upstream_path(self._request)
+        closed: aiohttp.ServerDisconnectedError | None = None
         for last_try in (False, True):
             try:
                 return await parts.http.post(
@@ -212,10 +248,18 @@ class Exchange:
                 )
             except aiohttp.ServerDisconnectedError as error:
                 if last_try:
-                    raise down(parts.backend.url, error) from error
-            except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                raise down(parts.backend.url, error) from error
+                    raise
+                closed = error
+            except aiohttp.ClientConnectorError:
+                if closed is not None:  # whoever closed the first one may have taken the question, and died of it
+                    raise closed from None
+                raise
         raise AssertionError("unreachable")
+
+    def _leave(self) -> None:
+        if self._address is not None:
+            self._parts.backend.ended(self._address)
+            self._address = None
 
     # Answering
 
@@ -244,8 +288,13 @@ class Exchange:
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
         body = await whole(upstream)
         headers = self._headers(upstream)
+        if self._begun is not None:
+            if upstream.status != 200:
+                raise BackendRefused(upstream.status, message_in(body))
+            raise BackendBroke("The backend answered in one piece where a stream was asked for.")
         if upstream.status != 200:
-            await self._finish("error", error=f"the backend answered {upstream.status}: {body[:300]!r}")
+            told = self._keepable(body.decode("utf-8", "replace"))[:300]  # in this order: half a key is one too
+            await self._finish("error", error=f"the backend answered {upstream.status}: {told!r}")
             if self._way.translated:
                 body = dumps(self._dialect.error(BackendRefused(upstream.status, message_in(body))))
                 headers["content-type"] = "application/json"
@@ -263,12 +312,14 @@ class Exchange:
         return web.Response(status=upstream.status, body=said, headers=headers)
 
     async def _stream(self, upstream: aiohttp.ClientResponse, splitter: Splitter | LineSplitter) -> web.StreamResponse:
-        headers = self._headers(upstream)
-        if isinstance(self._way, Translated):
-            headers["content-type"] = self._way.content_type
-        stream = web.StreamResponse if self._attempt is None else self._attempt.stream
-        response = stream(status=upstream.status, headers=headers)
-        await response.prepare(self._request)
+        response = self._begun
+        if response is None:
+            headers = self._headers(upstream)
+            if isinstance(self._way, Translated):
+                headers["content-type"] = self._way.content_type
+            stream = web.StreamResponse if self._attempt is None else self._attempt.stream
+            response = stream(status=upstream.status, headers=headers)
+            await response.prepare(self._request)
         alive = self._dialect.framing == "sse"
         try:
             async for chunk in chunks(upstream, KEEPALIVE_S):
@@ -367,6 +418,9 @@ class Exchange:
         replies = self._capture.whole(whole) if whole is not None else None
         # Shielded: a client that goes away in this moment does not undo what it has already been sent.
         await asyncio.shield(self._capture.finish(status, replies, error=error))
+
+    def _keepable(self, said: str) -> str:
+        return without_keys(said, self._parts.request_headers(self._request))
 
 
 def _sendable(body: bytes) -> bytes | io.BytesIO:

@@ -25,9 +25,13 @@ from proxy.backends.base import Backend
 from proxy.due import Due, enough, kept_from, needed
 from proxy.errors import Conflict, ProxyError
 from proxy.events import Events
+from proxy.foreign import NEWEST, Foreign
+from proxy.lending import Lending, NotLent
 from proxy.lifecycle import Tasks
 from proxy.machine import Machine
+from proxy.match import Match
 from proxy.metrics import Metrics
+from proxy.refusal import Refusal
 from proxy.swap import Swap
 from store.records import Adapter, Fresh, Run
 from store.store import Store
@@ -41,6 +45,7 @@ RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
 LET_GO_S: Final = 5.0
+CANCELLED: Final = "cancelled by a person"
 
 
 def local_time() -> datetime:
@@ -60,6 +65,8 @@ class Learner:
         metrics: Metrics,
         tasks: Tasks,
         machine: Machine,
+        lending: Lending,
+        match: Match,
         last_request: Callable[[], float],
     ) -> None:
         self._settings = settings
@@ -71,7 +78,10 @@ class Learner:
         self._metrics = metrics
         self._tasks = tasks
         self._machine = machine
+        self._lending = lending
+        self.match = match
         self._last_request = last_request
+        self._foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()  # what becomes of the run under way is on record
         self._idle.set()
@@ -79,7 +89,9 @@ class Learner:
         self._asked = False  # somebody said `train`: the threshold does not count
         self._by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
         self._stopping = False
+        self._cancelled: int | None = None  # the run that somebody wants no more
         self._kept: str | None = None  # the rule that keeps the open run from training
+        self._refusal = Refusal(settings, backend, launcher)
         self.paused = False
         self.run: Run | None = None  # the one under way
         self.progress: dict[str, Any] = {}  # its last events, by kind
@@ -89,6 +101,7 @@ class Learner:
     async def start(self) -> None:
         self.paused = bool(await self._store.get_meta("paused", False))
         self._by_hand = await self._store.get_meta("by_hand", None)
+        await self.match.start()
         self._tasks.spawn("learner", self._loop())
 
     def wake(self) -> None:
@@ -100,6 +113,7 @@ class Learner:
             raise Conflict(f"Run {self.run.id} is under way already.")
         if not self.paused and (waiting := await self._store.open_runs()):
             return await self._go_on(waiting[0])
+        await self._look_at_base(asked=True)
         due = await self.due(asked=True)
         if not due.now:
             raise Conflict(f"No run was started: {due.why}.")
@@ -133,10 +147,25 @@ class Learner:
         self._events.emit("resumed")
         self.wake()
 
+    async def cancel(self) -> Run:
+        """End the run under way, or the one that waits; its ratings are fresh again. Raises Conflict."""
+        run = self.run or next(iter(await self._store.open_runs()), None)
+        if run is None:
+            raise Conflict("There is no run to cancel.")
+        self._cancelled = run.id
+        if self._job is not None:
+            await self._job.terminate()
+        elif self.run is None:
+            await self._end(run, "failed", CANCELLED, None)
+            await asyncio.to_thread(run_folder.tidy, Path(run.folder))
+        return run
+
     async def reset(self, actor: str) -> None:
         """Back to the beginning: base, baseline 0, and the next run starts from there. Nothing is deleted."""
         if self._swap.live:
             await self._swap.to(0, "reset", actor)
+        if self._foreign:
+            await self._foreign.reset(actor)
         await self._store.set_meta("baseline", 0.0)
 
     async def stop(self) -> None:
@@ -152,7 +181,8 @@ class Learner:
 
     async def fresh(self, *, before: float | None = None) -> Fresh:
         gap = self._settings.train.max_version_gap
-        return await self._store.fresh(live=self._swap.live, max_version_gap=gap, before=before)
+        foreign = self._foreign is not None
+        return await self._store.fresh(live=self._swap.live, max_version_gap=gap, before=before, foreign=foreign)
 
     async def needed(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
@@ -160,24 +190,31 @@ class Learner:
         seen = (await self.fresh(before=last.created_at)).total if last else 0
         return needed(self._settings.train, last, seen)
 
-    async def due(self, *, asked: bool = False) -> Due:
+    async def due(self, *, asked: bool = False, early: bool = False) -> Due:
+        """`early`: whatever the number of ratings and the served model, could a run train now?"""
         train = self._settings.train
         if not train.enabled and not asked:
             return Due(False, "training is off (train.enabled = false)")
-        if not self._backend.capabilities.adapters:
+        if self._foreign and (lacks := self._foreign.lacks()) is not None:
+            return Due(False, lacks)
+        if not (self._foreign or self._backend.capabilities.adapters):
             return Due(False, self._backend.capabilities.why_not)
         if (lacks := self._launcher.available(tensorboard=train.tensorboard)) is not None:
             return Due(False, lacks)
         if self._weights() is None:
             return Due(False, "train.weights does not say where the model's weights are")
+        if (obstacle := await self.obstacle(anew=asked)) is not None:
+            return Due(False, obstacle)
         if self.paused:
             return Due(False, "paused; `rlproxy resume` goes on")
         if self._kept is not None and (waiting := await self._store.open_runs()):
             return Due(False, f"run {waiting[0].id} waits at its last step: {self._kept}")
+        if not early and self.match.no is not None:
+            return Due(False, self.match.no)
         fresh = await self.fresh()
         if fresh.total == 0:
             return Due(False, "there are no fresh ratings")
-        if not asked:
+        if not asked and not early:
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.time() - self._last_request())
             if lacks is not None:
                 return Due(False, lacks)
@@ -185,8 +222,27 @@ class Learner:
             return Due(False, kept)
         return Due(True, f"{fresh.total} fresh ratings")
 
+    async def _look_at_base(self, *, asked: bool) -> None:
+        """Is the served model the one that trains? Looked at from the first rating on, not only at the last one."""
+        weights = self._weights()
+        if weights is not None and (await self.due(asked=asked, early=True)).now:
+            await self.match.check(weights, now=asked)
+
+    async def obstacle(self, *, anew: bool = False) -> str | None:
+        """What keeps the backend from taking what a run makes; asked `anew` before a run, else as far as is known."""
+        weights = self._weights()
+        if (lacks := self._backend.lacks) is not None:
+            return lacks
+        if weights is None or not self._backend.capabilities.adapters:
+            return None
+        if anew:
+            return await self._refusal.anew(weights)
+        return self._refusal.why if self.run is not None else await self._refusal.known(weights)
+
     async def _kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""
+        if starting and (why := self._lending.why_not()) is not None:
+            return why
         trainer = self._job.pid if self._job is not None else None
         use = await asyncio.to_thread(self._machine.look, time.monotonic(), trainer)
         by_hand = by_hand or (run_id is not None and run_id == self._by_hand)
@@ -218,35 +274,54 @@ class Learner:
             self._kept = None if finished else await self._kept_from(run.id, starting=True)
             if self._kept is not None:
                 return
+            if await self._is_strange(run):
+                why = "it was begun behind another kind of backend; its ratings are fresh again there"
+                await self._end(run, "failed", why, None)
+                continue
             await self._carry_out(run)
             if self._kept is not None or self.paused or self._stopping:
                 return
         asked, self._asked = self._asked, False
-        if (await self.due(asked=asked)).now and (claimed := await self._claim(asked)) is not None:
+        await self._look_at_base(asked=asked)
+        if not (await self.due(asked=asked)).now or (not asked and await self.obstacle(anew=True) is not None):
+            return
+        if (claimed := await self._claim(asked)) is not None:
             await self._carry_out(claimed)
 
+    async def _is_strange(self, run: Run) -> bool:
+        """Whether its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
+        samples = await self._store.run_samples(run.id)
+        return any((s.completion.new.version is None) != (self._foreign is not None) for s in samples)
+
     async def _finish_swap(self) -> None:
-        """A version that was published just before a crash goes live now."""
+        """A version that was published just before a crash goes live now; not one that nobody was to serve."""
         adapters = await self._store.adapters()
         pointer = self._swap.pointer
-        if adapters:
+        if adapters and not self._foreign:
             newest = max(adapters, key=lambda a: a.version)
+            if newest.version == await self._store.get_meta(NEWEST, None):
+                return
             if newest.withdrawn is None and newest.parent == pointer.live and newest.created_at > pointer.changed_at:
                 await self._go_live(newest.version, newest.run_id)
+
+    async def trains(self) -> dict[str, Any] | None:
+        """For `status`: the model that trains, where it is another one than the one that answers."""
+        return await self._foreign.report() if self._foreign else None
 
     async def _claim(self, asked: bool) -> Run | None:
         train = self._settings.train
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
         version = max(await self._store.next_version(), 1 + newest)
         claimed = await self._store.claim(
-            model=self._swap.model,
-            live=self._swap.live,
+            model=self._foreign.model if self._foreign else self._swap.model,
+            live=await self._foreign.parent() if self._foreign else self._swap.live,
             max_version_gap=train.max_version_gap,
             limit=train.max_samples,
             held_share=train.held_share,
             folder_of=lambda run: str(self._settings.home / "runs" / f"r{run:05d}"),
             version=version,
             min_total=1 if asked else (await self.needed())[0],
+            foreign=self._foreign is not None,
         )
         if claimed is None:
             return None
@@ -255,7 +330,8 @@ class Learner:
         return claimed[0]
 
     def _model_folder(self) -> Path:
-        return run_folder.of_model(self._settings.adapters_dir, self._swap.model)
+        model = self._foreign.model if self._foreign else self._swap.model
+        return run_folder.of_model(self._settings.adapters_dir, model)
 
     async def _prepare(self, run: Run) -> None:
         """Write the run folder, unless an earlier attempt did."""
@@ -266,6 +342,7 @@ class Learner:
         calibration = await self._store.unrated(version=run.parent, limit=self._settings.train.calibration)
         train = self._settings.train
         again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
+        again = 0 if self._foreign else again
         adapters = {a.version: a.path for a in await self._store.adapters()}
         await asyncio.to_thread(
             run_folder.write,
@@ -280,6 +357,8 @@ class Learner:
             out=self._model_folder() / f"v{run.version:04d}",
             baseline=float(await self._store.get_meta("baseline", 0.0)),
             moments=await self._store.moments(),
+            objective=self._foreign.objective if self._foreign else None,
+            choices=self._foreign.choices if self._foreign else (),
         )
 
     # One run
@@ -296,30 +375,68 @@ class Learner:
             self._idle.set()
 
     async def _train(self, run: Run) -> None:
-        """Supervise the trainer until the run has ended, or until it is stopped at a checkpoint."""
+        found = run_folder.result(Path(run.folder))  # of a trainer that outlived us
+        try:
+            if found is None:
+                async with self._lending.lent(run.id, lambda: self.paused or self._stopping):
+                    found = await self._result(run)
+        except NotLent as error:
+            if not (self.paused or self._stopping):
+                self._wait(run, str(error))
+            return
+        if found is not None:
+            await self._take(run, found)
+            await asyncio.to_thread(run_folder.tidy, Path(run.folder))
+
+    async def _result(self, run: Run) -> dict[str, Any] | None:
+        """Supervise the trainer until the run has a result; None where it failed, or was stopped at a checkpoint."""
         folder = Path(run.folder)
+        if self._lending.on and (short := await self._kept_from(run.id, starting=False)) is not None:
+            self._lending.put_off(short)
+            self._wait(run, short)
+            return None
+        if self.paused or self._stopping:  # said while the backend gave its memory back
+            return None
         status = None
         while (found := run_folder.result(folder)) is None:
+            if await self._called_off(run):
+                return None
             if status == HELD:  # a trainer of ours before us is still ending; that is no attempt
                 await asyncio.sleep(HELD_PAUSE_S)
             elif run.attempts >= self._settings.train.max_attempts:
                 reason = f"the trainer ended {run.attempts} times without a result; see {folder}/trainer.log"
                 await self._end(run, "failed", reason, None)
-                return
+                return None
             else:
                 await self._store.run_started(run.id)
                 run = await self._store.run(run.id) or run
             self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
             status = await self._supervise(run)
+            if self._cancelled == run.id:
+                continue
             if self.paused or self._stopping:
                 await self._store.run_paused(run.id)  # told to stop: that was no failed attempt
-                return
+                return None
             if self._kept is not None and run_folder.result(folder) is None:
                 await self._store.run_paused(run.id)
-                return
+                return None
             log.info("trainer ended", run=run.id, status=status)
-        await self._take(run, found)
+        return found
+
+    async def _called_off(self, run: Run) -> bool:
+        """Whether somebody wanted it no more before it had a result; then it has ended."""
+        folder = Path(run.folder)
+        if self._cancelled != run.id or run_folder.result(folder) is not None:
+            return False
+        await self._end(run, "failed", CANCELLED, None)
         await asyncio.to_thread(run_folder.tidy, folder)
+        return True
+
+    def _wait(self, run: Run, why: str) -> None:
+        """What keeps the run, said: it goes on when that is over."""
+        self._kept = why
+        log.info("run waits", run=run.id, why=why)
+        self._events.emit("waiting", run=run.id, why=why)
 
     async def _supervise(self, run: Run) -> int:
         """One trainer process, from start to end. It never outlives this call."""
@@ -332,7 +449,7 @@ class Learner:
         self.run, self._job = run, job
         minding = asyncio.create_task(self._mind_rules(run, job), name="rules")
         try:
-            if self.paused or self._stopping:  # said while the process was starting
+            if self.paused or self._stopping or self._cancelled == run.id:  # said while the process was starting
                 await job.terminate()
             async for event in job.events():
                 if event.get("event") == "phase":
@@ -351,8 +468,8 @@ class Learner:
         while self._kept is None:
             await asyncio.sleep(LOOK_AGAIN_S)
             self._kept = await self._kept_from(run.id, starting=False)
-        log.info("run waits", run=run.id, why=self._kept)
-        self._events.emit("waiting", run=run.id, why=self._kept)
+        self._lending.put_off(self._kept)  # or it would be freed for it again and again
+        self._wait(run, self._kept)
         await job.terminate()
 
     async def _take(self, run: Run, found: dict[str, Any]) -> None:
@@ -368,8 +485,13 @@ class Learner:
             return
         adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
         baseline = found.get("baseline_after", await self._store.get_meta("baseline", 0.0))
+        if self._foreign:
+            await self._foreign.publishes(run.version)
         await self._store.publish(run.id, adapter, found, float(baseline))
         self._ended(run, "done", found.get("reason", ""))
+        if self._foreign:
+            await self._foreign.published(run.version)
+            return
         parent = await self._store.adapter(run.parent)
         if parent is not None and parent.withdrawn:  # while the run was under way
             message = f"v{run.version} was trained from v{run.parent}, which was rolled back: it waits for `promote`."
@@ -380,6 +502,7 @@ class Learner:
 
     async def _go_live(self, version: int, run_id: int | None) -> None:
         """A backend that is down for a moment is asked again; then the version waits for `promote`."""
+        await self._lending.awake()
         for pause in (*RETRY_SWAP_S, None):
             try:
                 await self._swap.to(version, f"run {run_id} passed the gate", "rlproxy")

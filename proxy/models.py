@@ -8,21 +8,25 @@ import orjson
 from aiohttp import web
 
 from proxy.backends.base import Backend
+from proxy.door import Door
 from proxy.swap import Swap
 from store.records import BASE
 from store.store import Store
 
 
 class Models:
-    def __init__(self, store: Store, backend: Backend, swap: Swap) -> None:
+    def __init__(self, store: Store, backend: Backend, swap: Swap, door: Door) -> None:
         self._store = store
         self._backend = backend
         self._swap = swap
+        self._door = door
 
     async def list(self, request: web.Request) -> web.Response:
-        await self._backend.ready()
+        async with self._door.through():
+            await self._backend.ready()
+            listed = await self._backend.models()
         model = self._swap.model
-        theirs = [m for m in await self._backend.models() if not str(m.get("id", "")).startswith(f"{model}@")]
+        theirs = [m for m in listed if not str(m.get("id", "")).startswith(f"{model}@")]
         adapters = await self._store.adapters()
         ours = [_entry(f"{model}@base", model, 0)] if self._backend.capabilities.adapters else []
         ours += [_entry(self._swap.name(a.version), model, int(a.created_at)) for a in adapters if a.version != BASE]

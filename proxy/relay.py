@@ -6,15 +6,14 @@ What happens from there on is an `Exchange`. Routes that no dialect knows pass t
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import aiohttp
+import structlog
 from aiohttp import web
 
 from config.sections import TurnRule
@@ -25,21 +24,25 @@ from proxy.chat_command import ChatCommands
 from proxy.conversations import Speaker, canonical, command_at, speaker, thread, without_commands
 from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
-from proxy.errors import BadRequest, ProxyError, StorageFailed, TooLarge
+from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.exchange import GONE, Exchange, Parts
+from proxy.held_stream import HeldStream
 from proxy.large import off_loop
+from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
 from proxy.security import ROLE
+from proxy.spoken import words
 from proxy.swap import Lease
 from proxy.trainable import more_than_text
 from proxy.turns import turn_of
-from proxy.upstream import end_to_end, upstream_path
+from proxy.upstream import end_to_end, pieces, upstream_path
 from proxy.ways import Question
 from proxy.wire import dumps, loads
 from store.errors import StoreError
 from store.records import NewCompletion
 
-_WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
+log = structlog.get_logger()
+
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -54,6 +57,7 @@ class Call(NamedTuple):
     previous: str | None  # the answer that it named
     started: float
     attempt: Attempt | None  # where its SDK may send it again
+    id: str | None  # of its completion; None where it is not captured
 
 
 class Relay:
@@ -71,17 +75,15 @@ class Relay:
         self.last_request = time.time()
         try:
             response = await self._data(request, dialect, started)
-        except ProxyError as error:
-            response = error.response(dialect.error(error))
-        except StoreError as error:
-            failed = StorageFailed(f"The store did not take it: {error}")
+        except (ProxyError, StoreError) as error:
+            failed = _as_proxy_error(error)
             response = failed.response(dialect.error(failed))
         self.parts.metrics.requests.labels(dialect.name, str(response.status)).inc()
         return response
 
     async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
-        raw = await _body(request, self.parts.settings.server.max_body_bytes)
-        body, as_came = await off_loop(len(raw), _parsed, raw, dialect)
+        raw = await read(request, self.parts.settings.server.max_body_bytes)
+        body, as_came = await off_loop(len(raw), parsed, raw, dialect)
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
         if dialect.goes_on:
@@ -97,7 +99,8 @@ class Relay:
         with self._retries.attempt(request, key) as (attempt, earlier):
             if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
-            call = Call(request, dialect, who, raw, body, as_came.previous, started, attempt)
+            id = None if request.headers.get("x-rl-capture") == "off" else _completion_id(request)
+            call = Call(request, dialect, who, raw, body, as_came.previous, started, attempt, id)
             response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
                 attempt.keep(response)
@@ -109,16 +112,42 @@ class Relay:
         kept = await off_loop(size, without_commands, asked.messages)
         if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
+        came, held = time.perf_counter(), None
+        if asked.stream and call.dialect.framing == "sse":
+            version = self.parts.swap.version_of(asked.model)
+            held = HeldStream(call.request, call.dialect, call.attempt, call.id, version)
+        try:
+            async with self.parts.door.through(held.beat if held else None):
+                # What it has waited is no overhead of ours.
+                call = call._replace(started=call.started + time.perf_counter() - came)
+                return await self._let_in(call, body, asked, add, kept, held)
+        except (ProxyError, StoreError) as error:
+            if held is None or held.response is None:
+                raise
+            return await held.failed(_as_proxy_error(error))
+
+    async def _let_in(
+        self,
+        call: Call,
+        body: Any,
+        asked: Asked,
+        add: dict[str, bytes],
+        kept: Sequence[Any],
+        held: HeldStream | None,
+    ) -> web.StreamResponse:
+        size = len(call.raw) + _size(add)
         await self.parts.backend.ready()
-        lease = await self.parts.swap.acquire(asked.model)
+        lease = await self.parts.swap.acquire(asked.model, held.promised if held else None)
         try:
             if len(kept) < len(asked.messages):
                 less = await off_loop(size, call.dialect.keep, body, asked, kept)
                 add |= less
                 body, asked = await off_loop(size, _with, call.dialect, body, asked, less)
             question = Question(call.raw, add, body, replace(asked, previous=call.previous))
-            exchange = Exchange(self.parts, call.request, call.dialect, question, lease, call.started, call.attempt)
-            if call.request.headers.get("x-rl-capture") != "off":
+            exchange = Exchange(
+                self.parts, call.request, call.dialect, question, lease, call.started, call.attempt, held
+            )
+            if call.id is not None:
                 rules = self.parts.settings.turns.rules
                 row = await off_loop(size, _row, call, asked, rules, lease, self.parts.backend)
                 await exchange.capture_as(row)
@@ -146,8 +175,12 @@ class Relay:
 
     async def passthrough(self, request: web.Request) -> web.StreamResponse:
         """Byte for byte in both directions, compressed bodies as they are."""
+        async with self.parts.door.through():
+            await self.parts.backend.ready()
+            return await self._passed_through(request)
+
+    async def _passed_through(self, request: web.Request) -> web.StreamResponse:
         response: web.StreamResponse | None = None
-        await self.parts.backend.ready()
         try:
             assert self.parts.http is not None
             async with self.parts.http.request(
@@ -161,22 +194,24 @@ class Relay:
                     status=upstream.status, reason=upstream.reason, headers=end_to_end(upstream.headers)
                 )
                 await response.prepare(request)
-                async for chunk in upstream.content.iter_any():
-                    await response.write(chunk)
+                async for piece in pieces(upstream):
+                    await response.write(piece)
                 await response.write_eof()
                 return response
+        except BackendBroke as error:
+            assert response is not None
+            log.warning("an answer that passes through broke off", path=request.path, error=str(error.__cause__))
+            if request.transport is not None:
+                request.transport.close()  # as the backend did: there is no place in these bytes for words of ours
+            return response
         except (TimeoutError, aiohttp.ClientConnectionError) as error:
             if response is not None or isinstance(error, GONE):
                 raise  # the answer had begun: all we can do is break it off, as the backend did
             raise down(self.parts.backend.url, error) from error
 
 
-def _parsed(raw: bytes, dialect: Dialect) -> tuple[Any, Asked]:
-    try:
-        body = loads(raw)
-    except ValueError as error:
-        raise BadRequest(f"The body is not valid JSON ({error}).") from None
-    return body, dialect.parse(body)
+def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
+    return error if isinstance(error, ProxyError) else StorageFailed(f"The store did not take it: {error}")
 
 
 def _size(members: Mapping[str, bytes]) -> int:
@@ -184,18 +219,17 @@ def _size(members: Mapping[str, bytes]) -> int:
 
 
 def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, backend: Backend) -> NewCompletion:
-    request_id = call.request.headers.get("x-rl-completion-id") or new_id()
-    if not _ID.fullmatch(request_id):
-        raise BadRequest("`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id")
+    assert call.id is not None
     turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
+    served = backend.served
     return NewCompletion(
-        id=request_id,
-        request_id=request_id,
+        id=call.id,
+        request_id=call.id,
         choice=0,
         created_at=time.time(),
         dialect=call.dialect.name,
         backend=backend.kind,
-        model=asked.model or backend.served.model,
+        model=asked.model or served.model,
         served_model=lease.model,
         version=lease.version,
         session=call.who.session,
@@ -205,10 +239,18 @@ def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, back
         streamed=asked.stream,
         prompt=tuple(canonical(m) for m in asked.messages),
         request=dumps({k: v for k, v in call.given.items() if k not in call.dialect.carriers}),
-        sampling={**backend.served.sampling, **asked.sampling},
+        sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
         thread=thread(asked.messages),
         untrainable=asked.untrainable or more_than_text(asked.messages),
+        asked=words(asked.messages),
     )
+
+
+def _completion_id(request: web.Request) -> str:
+    found = request.headers.get("x-rl-completion-id") or new_id()
+    if not _ID.fullmatch(found):
+        raise BadRequest("`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id")
+    return found
 
 
 def _with(
@@ -219,32 +261,3 @@ def _with(
         return body, asked
     body = {**body, **{key: loads(value) for key, value in changed.items()}}
     return body, dialect.parse(body)
-
-
-async def _body(request: web.Request, limit: int) -> bytes:
-    """The body, unpacked. Raises TooLarge, BadRequest."""
-    try:
-        raw = await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise _too_large(limit) from None
-    encoding = request.headers.get("content-encoding", "identity").lower()
-    if encoding == "identity":
-        return raw
-    if encoding not in _WINDOWS:
-        raise BadRequest(f"A body in content-encoding {encoding} is not read here; send it plain, or as gzip.")
-    return await asyncio.to_thread(_unpacked, raw, encoding, limit)
-
-
-def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:
-    unpack = zlib.decompressobj(_WINDOWS[encoding])
-    try:
-        body = unpack.decompress(raw, limit)
-    except zlib.error as error:
-        raise BadRequest(f"The body is no {encoding} ({error}).") from None
-    if unpack.unconsumed_tail:
-        raise _too_large(limit)
-    return body
-
-
-def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,14 @@ def write(
     out: Path,
     baseline: float,
     moments: Moments,
+    objective: str | None = None,
+    choices: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
 
     `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier` trained in those: the
-    trainer may choose among them what trains once more. Raises OSError (disk full).
+    trainer may choose among them what trains once more. `objective` is that of the preset where it is None; `choices`
+    are said with the run's own. Raises OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -55,6 +58,7 @@ def write(
     _write(folder / "samples.jsonl", lines)
     _write(folder / "calibration.jsonl", [_completion(c, ()) for c in calibration])
     used = {s.completion.new.version for s in (*samples, *earlier)} | {run.parent}
+    aim = {"objective": objective} if objective else {}
     order = {
         "format": FORMAT,
         "run": run.id,
@@ -70,10 +74,13 @@ def write(
         "compute": train.compute,
         "load_in_4bit": train.load_in_4bit,
         "preset": train.preset,
-        "overrides": {"max_version_gap": train.max_version_gap, **train.overrides},
+        "overrides": {"max_version_gap": train.max_version_gap, **train.overrides, **aim},
         "gate": settings.gate.model_dump(),
         "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
-        "choices": [{"name": "held", "value": run.held, "why": why_held(run.held, run.samples, train.held_share)}],
+        "choices": [
+            {"name": "held", "value": run.held, "why": why_held(run.held, run.samples, train.held_share)},
+            *choices,
+        ],
     }
     _write(folder / "run.json", [order])
 
@@ -113,6 +120,32 @@ def tidy(folder: Path) -> None:
     """What only an unfinished run needs goes: three times the adapter's size."""
     for name in ("checkpoint", "cache"):
         shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def without(folder: Path, completions: Collection[str], ratings: Collection[str]) -> int:
+    """Take what was forgotten out of the files of a run; how many lines went. Blocking; raises OSError."""
+    gone = 0
+    for name in ("samples.jsonl", "calibration.jsonl"):
+        path = folder / name
+        if not path.is_file():
+            continue
+        lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        kept = [line for line in lines if not _of(line, completions, ratings)]
+        if len(kept) < len(lines):
+            gone += len(lines) - len(kept)
+            _write(path, kept)
+    return gone
+
+
+def trains_on(folder: Path, completions: Collection[str], ratings: Collection[str]) -> bool:
+    """Whether a sample of this run is one of these. Blocking."""
+    path = folder / "samples.jsonl"
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    return any(_of(orjson.loads(line), completions, ratings) for line in lines)
+
+
+def _of(line: Mapping[str, Any], completions: Collection[str], ratings: Collection[str]) -> bool:
+    return line.get("completion") in completions or not set(line.get("ratings") or ()).isdisjoint(ratings)
 
 
 def complete(folder: Path) -> bool:

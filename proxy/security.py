@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal
 from urllib.parse import urlsplit
@@ -20,6 +21,9 @@ from proxy.errors import Forbidden, Unauthorized
 
 Role = Literal["use", "admin"]
 ROLE: Final = web.RequestKey("role", str)
+_SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
+SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
+GUEST: Final = "guest"  # somebody without a key, on the page: may see how to sign in
 _OPEN: Final = ("/healthz", "/readyz")
 _SIGNED: Final = "/rl/webhooks/"  # come from outside and prove by a signature who they are (proxy.webhooks)
 _OURS: Final = ("host", "content-length", "expect")
@@ -42,7 +46,11 @@ def check_bind(settings: Server) -> None:
         )
 
 
-def middleware(settings: Server) -> Callable[..., Awaitable[web.StreamResponse]]:
+def middleware(
+    settings: Server, by_cookie: Callable[[web.Request], str | None]
+) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """`by_cookie` is the page's word on who asks; None where the key says it, as everywhere else."""
+
     @web.middleware
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -51,7 +59,7 @@ def middleware(settings: Server) -> Callable[..., Awaitable[web.StreamResponse]]
             return await handler(request)
         _no_foreign_page(request, settings)
         if request.path not in _OPEN:
-            request[ROLE] = role_of(request.headers, settings)
+            request[ROLE] = by_cookie(request) or role_of(request.headers, settings)
         return await handler(request)
 
     return guard
@@ -87,6 +95,15 @@ def outgoing_headers(headers: CIMultiDict[str], *, settings: Server, backend: Ma
         kept.popall("x-api-key", None)
     kept.update(backend)
     return kept
+
+
+def without_keys(text: str, headers: Mapping[str, str]) -> str:
+    """An error may repeat the key that it refuses: what is kept or logged of it must not have it."""
+    for name, value in headers.items():
+        if _SECRET.search(name.lower()):
+            for key in (value, value.rpartition(" ")[2]):
+                text = text.replace(key, "[key]") if len(key) >= SHORTEST_KEY else text
+    return text
 
 
 def _given_key(headers: Mapping[str, str]) -> str:

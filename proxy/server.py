@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, TextIO, cast
 
 import structlog
 from aiohttp import web
@@ -30,6 +31,19 @@ from trainer.launch import LocalLauncher
 STOP_S: Final = 30.0  # how long running answers may take to end
 
 
+class Unfailing(io.TextIOBase):
+    """stderr, where a line that cannot be written stops nothing: it may be a file on the disk that is full."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it has been closed
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
 def configure_logs(level: str, as_json: bool) -> None:
     renderer = (
         structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
@@ -42,7 +56,7 @@ def configure_logs(level: str, as_json: bool) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Unfailing())),
     )
 
 
@@ -66,7 +80,9 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
             host, port = runner.addresses[0][:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             address = settings.home / ADDRESS_FILE
-            address.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+            half = address.with_name(f".{address.name}")
+            half.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+            half.replace(address)  # whoever finds it finds it whole
             try:
                 yield url
             finally:
@@ -85,13 +101,13 @@ async def serve(settings: Settings) -> None:
     def signalled() -> None:
         if stop.is_set():
             os._exit(130)
-        print("rlproxy: stopping; once more to stop at once.", file=sys.stderr, flush=True)
         stop.set()
+        print("rlproxy: stopping; once more to stop at once.", file=Unfailing(), flush=True)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signalled)
     starting = asyncio.create_task(stop.wait(), name="stop")
     async with serving(settings) as url:
-        print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=sys.stderr, flush=True)
+        print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=Unfailing(), flush=True)
         await starting
-    print("rlproxy: stopped.", file=sys.stderr, flush=True)
+    print("rlproxy: stopped.", file=Unfailing(), flush=True)

@@ -35,6 +35,7 @@ _CURRENT: Final = "[Current message - respond to this]"  # OpenClaw in groups: h
 _UNTRUSTED: Final = re.compile(r"(?:[A-Z][^\n:]{0,60} \(untrusted[^)\n]*\):\n```json\n.*?\n```\s*)+", re.DOTALL)
 _CHANNEL: Final = re.compile(r"\[[^\[\]\n]{1,300}\]\s*(?:[^:\n/\[\]<>]{1,80}:\s*)?(?=/rl(?:\s|$))")  # [Telegram Ann …]
 _TRAILER: Final = re.compile(r"(?:\n\[(?:message_id|reply_to_id)[^\]\n]*\]\s*)+$")
+SHOWN: Final = 2000  # characters of a person's words that lists show
 TAIL: Final = 1000  # characters in which trailers are looked for
 _COMMAND: Final = re.compile(r"/rl(?:\s|$)")
 
@@ -82,6 +83,23 @@ def _cut(text: str, tag: str, to: Callable[[str, str, int], int]) -> str:
         kept.append(text[at : start if whole else inside])
         at = end + len(closing) if whole else inside
     return "".join(kept) + text[at:]
+
+
+def words(messages: Sequence[Mapping[str, Any]]) -> str:
+    """What a person said last in this conversation, for lists and the search; agents' own messages are passed over."""
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            content = message.get("content")
+            parts = [content] if isinstance(content, str) else content if isinstance(content, list) else []
+            texts = (part if isinstance(part, str) else _text(part) for part in parts)
+            if said := "\n".join(own for text in texts if (own := without_blocks(text))):
+                return said[:SHOWN]
+    return ""
+
+
+def _text(part: Any) -> str:
+    found = part.get("text") if isinstance(part, Mapping) and part.get("type") in TEXT_PARTS else None
+    return found if isinstance(found, str) else ""
 
 
 def _texts(content: Any) -> list[str]:

@@ -7,10 +7,12 @@ from typing import Any, Final
 from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.dialects import DIALECTS
+from proxy.door import Door
 from proxy.due import Due
 from proxy.errors import ProxyError
 from proxy.formats import Formats
 from proxy.learner import Learner
+from proxy.lending import Lending
 from proxy.swap import Swap
 from proxy.watch import Watch
 from store.records import Run
@@ -35,6 +37,8 @@ class StatusReport:
         watch: Watch,
         health: Health,
         formats: Formats,
+        door: Door,
+        lending: Lending,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -43,13 +47,17 @@ class StatusReport:
         self._watch = watch
         self._health = health
         self._formats = formats
+        self._door = door
+        self._lending = lending
 
     async def full(self) -> dict[str, Any]:
-        fresh, runs = await self._learner.fresh(), await self._store.runs(limit=1)
+        # In this order: a run that ends in between is not shown as ended without the ratings that it gave back.
+        runs, fresh = await self._store.runs(limit=1), await self._learner.fresh()
         needed, _ = await self._learner.needed()
         due, pointer, run = await self._learner.due(), self._swap.pointer, self._learner.run
         return {
             "model": self._swap.model,
+            "trains": await self._learner.trains(),
             "live": pointer.live,
             "previous": pointer.previous,
             "live_since": pointer.changed_at or None,
@@ -59,11 +67,13 @@ class StatusReport:
                 "kind": self._backend.kind,
                 "state": self._backend.state,
                 "adapters": self._backend.capabilities.adapters,
+                "foreign": self._backend.capabilities.foreign,
                 "exact": self._backend.capabilities.token_ids and self._backend.capabilities.logprobs,
                 "token_ids": self._backend.capabilities.token_ids,
                 "logprobs": self._backend.capabilities.logprobs,
                 "inexact": self._formats.inexact(d.name for d in DIALECTS),
                 "lacks": self._backend.capabilities.why_not or None,
+                "obstacle": await self._learner.obstacle(),
                 "dialects": self._formats.table(d.name for d in DIALECTS),
             },
             "ratings": {
@@ -82,10 +92,12 @@ class StatusReport:
                 "waits_for": None if run or due.now else due.why,
                 "line": _training(run, self._learner.progress, due),
             },
+            "held": {"why": self._door.closed, "requests": self._door.waiting},
+            "match": self._learner.match.report(),
             "watch": await self._watch.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),
-            "problem": self._health.problem or self._swap.problem,
+            "problem": self._health.problem or self._lending.problem or self._swap.problem,
         }
 
     async def text(self) -> str:
@@ -93,11 +105,16 @@ class StatusReport:
         s = await self.full()
         live = f"v{s['live']}" if s["live"] else "the base model"
         ratings = s["ratings"]
+        trains = s["trains"]
         lines = [
-            f"{s['model']}, {live} answers.",
+            f"{s['model']}, {live} answers." if trains is None else f"{s['backend']['state']} answers.",
             f"{ratings['fresh']} fresh ratings ({ratings['good']} good, {ratings['bad']} bad).",
         ]
         lines.append(f"Training {s['training']['line']}.")
+        if trains is not None:
+            lines.append(f"What trains: {trains['line']}.")
+        if s["held"]["why"]:
+            lines.append(f"{s['held']['why']}: {s['held']['requests']} requests wait.")
         if s["watch"]:
             lines.append(f"{s['watch']['line']}.")
         if s["problem"]:

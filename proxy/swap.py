@@ -16,7 +16,8 @@ from typing import Any
 import aiohttp
 import structlog
 
-from proxy.backends.base import Backend
+from proxy.backends.base import Address, Backend
+from proxy.door import Door
 from proxy.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
 from proxy.events import Events
 from proxy.lifecycle import Tasks
@@ -48,16 +49,21 @@ class Lease:
 
     @property
     def label(self) -> str:
-        """For `x-rl-adapter`."""
-        return "none" if self.version is None else "base" if self.version == BASE else f"v{self.version}"
+        return label(self.version)
+
+
+def label(version: int | None) -> str:
+    """For `x-rl-adapter`."""
+    return "none" if version is None else "base" if version == BASE else f"v{version}"
 
 
 class Swap:
-    def __init__(self, store: Store, backend: Backend, tasks: Tasks, events: Events) -> None:
+    def __init__(self, store: Store, backend: Backend, tasks: Tasks, events: Events, door: Door) -> None:
         self._store = store
         self._backend = backend
         self._tasks = tasks
         self._events = events
+        self._door = door
         self._loaded: set[int] = {BASE}
         self._in_use: Counter[int] = Counter()
         self._changing = asyncio.Lock()
@@ -92,10 +98,10 @@ class Swap:
         `problem` says so. Raises BackendDown.
         """
         async with self._changing:
-            self._pointer = await self._store.pointer()
             self._loaded = {BASE}
             if not self._backend.capabilities.adapters:
-                return
+                return  # what the store points at waits for a backend that can
+            self._pointer = await self._store.pointer()
             for version in dict.fromkeys((self._pointer.live, self._pointer.previous)):
                 try:
                     await self._load(version)
@@ -118,30 +124,40 @@ class Swap:
 
     # Requests
 
-    async def acquire(self, asked: str) -> Lease:
-        """The version that a request for the model `asked` gets. Raises NotFound, BackendDown.
+    def version_of(self, asked: str) -> int | None:
+        """`MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a
+        model that is not ours to train."""
+        if self._backend.capabilities.foreign:
+            return None
+        if (pinned := self._pinned(asked)) is not None:
+            return pinned
+        return self.live if self._known(asked) in ("", self.model) else None
 
-        `MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a model
-        that is not ours to train.
-        """
-        version = self._pinned(asked)
-        pinned = version is not None
+    async def acquire(self, asked: str, promised: int | None = None) -> Lease:
+        """The version that a request for the model `asked` gets, or the one that it was promised. Raises NotFound,
+        BackendDown."""
+        pinned = self._pinned(asked) is not None
+        version = self.version_of(asked) if promised is None else promised
         if version is None:
-            if asked not in ("", self.model):
-                return Lease(self, None, asked, pinned=False)
-            version = self.live
+            return Lease(self, None, asked or self.model, pinned=False)
         self._in_use[version] += 1
         try:
             if version not in self._loaded:
                 async with self._changing:
-                    await self._load(version)
-        except BaseException:
+                    await self._give_back(version)
+        except BaseException as error:
             self._release(version)
+            if isinstance(error, Conflict) and not pinned and version != self.live:
+                return await self.acquire(asked)  # it was damaged, and another one answers instead
             raise
         return Lease(self, version, self.name(version), pinned)
 
+    def _known(self, asked: str) -> str:
+        """Without an ending that means nothing to this backend."""
+        return asked.removesuffix(self._backend.capabilities.implied_tag)
+
     def _pinned(self, asked: str) -> int | None:
-        model, at, pin = asked.rpartition("@")
+        model, at, pin = self._known(asked).rpartition("@")
         if not at or model != self.model:
             return None
         if pin == "base":
@@ -149,10 +165,19 @@ class Swap:
         return int(pin[1:]) if pin.startswith("v") and pin[1:].isdecimal() and len(pin) < 12 else None
 
     async def lost(self, version: int) -> None:
-        """The backend says that it does not know this version: give it back."""
+        """The backend says that it does not know this version: give it back. Raises Conflict where it is damaged."""
         async with self._changing:
             self._loaded.discard(version)
+            await self._give_back(version)
+
+    async def _give_back(self, version: int) -> None:
+        """Needs the lock. A live version whose files are damaged gives way to the one before."""
+        try:
             await self._load(version)
+        except AdapterError as error:
+            if version == self.live:
+                await self._fall_back(error)
+            raise Conflict(f"v{version} cannot be loaded: {error}") from error
 
     def _release(self, version: int | None) -> None:
         if version is None:
@@ -166,8 +191,25 @@ class Swap:
     # Changes
 
     async def to(self, version: int, reason: str, actor: str) -> Pointer:
-        """Make `version` live. Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke."""
-        async with self._changing:
+        """Make `version` live. Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke.
+
+        Whoever asked may hang up: a change that has begun goes on to its end, so that the pointer on disk and the one
+        that answers are never two.
+        """
+        swap = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor))
+        found: Pointer | Exception = await asyncio.shield(swap)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def _outcome(self, version: int, reason: str, actor: str) -> Pointer | Exception:
+        try:
+            return await self._change(version, reason, actor)
+        except (ProxyError, StoreError) as error:  # for who asked; the task itself did what it should
+            return error
+
+    async def _change(self, version: int, reason: str, actor: str) -> Pointer:
+        async with self._door.through(wait=False), self._changing:
             if version == self.live:
                 raise Conflict(f"{self._label(version)} is live already.")
             if not self._backend.capabilities.adapters:
@@ -178,6 +220,7 @@ class Swap:
                 self._pointer = await self._store.point(version, reason, actor)
             except (ProxyError, AdapterError, StoreError) as error:
                 self._failed(f"{self._label(version)} did not go live: {error} {self._label(self.live)} still answers.")
+                self._tasks.spawn("unload-failed", self._unload_unused())  # what cannot answer is in the way
                 if isinstance(error, AdapterError):
                     raise Conflict(str(self.problem)) from error
                 if isinstance(error, StoreError):
@@ -252,24 +295,37 @@ class Swap:
         return adapter
 
     async def _warm(self, version: int) -> None:
-        """One short request: a version that cannot answer fails here, not at the first person to ask."""
+        """One short request wherever it will answer: a version that cannot fails here, not at the first person to ask.
+
+        Needs the lock. A backend that was restarted beside us does not have what it had: it is given back.
+        """
+        for again in (True, False):
+            answers = [await self._ask_shortly(a) for a in self._backend.addresses(self.name(version))]
+            status, text = next((answer for answer in answers if answer[0] != 200), (200, ""))
+            if status == 200:
+                return
+            if not (again and version != BASE and status in self._backend.capabilities.lost):
+                raise BackendBroke(f"The warm-up request was answered with {status}: {text[:200]}")
+            self._loaded.discard(version)
+            await self._load(version)
+
+    async def _ask_shortly(self, address: Address) -> tuple[int, str]:
         body: dict[str, Any] = {
             "messages": [{"role": "user", "content": "Hello"}],
             "max_tokens": 1,
         }
-        url, members = self._backend.address(self.name(version))
-        body |= {key: loads(value) for key, value in members.items()}
+        body |= {key: loads(value) for key, value in address.members.items()}
+        url = f"{address.url}/v1/chat/completions"
         timeout = aiohttp.ClientTimeout(total=WARM_UP_S)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as http,
-                http.post(f"{url}/v1/chat/completions", json=body, headers=self._backend.headers()) as response,
+                http.post(url, json=body, headers=self._backend.headers()) as response,
             ):
-                if response.status != 200:
-                    text = (await response.text())[:200]
-                    raise BackendBroke(f"The warm-up request was answered with {response.status}: {text}")
-                await response.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                return response.status, await response.text()
+        except TimeoutError as error:
+            raise BackendDown(f"The warm-up request was not answered within {WARM_UP_S:g} s.") from error
+        except (aiohttp.ClientError, OSError) as error:
             raise BackendDown(f"The warm-up request failed ({error or type(error).__name__}).") from error
 
     async def _unload_unused(self) -> None:

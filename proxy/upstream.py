@@ -78,9 +78,16 @@ def _gone(upstream: aiohttp.ClientResponse) -> bool:
     return (transport is None or transport.is_closing()) and not upstream.content.is_eof()
 
 
+async def pieces(upstream: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The body as it comes, however long the silences are. Raises BackendBroke."""
+    async for chunk in chunks(upstream, LOOK_S):
+        if chunk is not None:
+            yield chunk
+
+
 async def whole(upstream: aiohttp.ClientResponse) -> bytes:
     """Raises BackendBroke."""
-    return b"".join([chunk async for chunk in chunks(upstream, LOOK_S) if chunk is not None])
+    return b"".join([piece async for piece in pieces(upstream)])
 
 
 def cut(error: BaseException | None) -> BackendBroke:

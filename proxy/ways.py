@@ -141,7 +141,10 @@ class Translated(Way):
             raise BackendBroke(f"The backend's answer is no chat completion ({error!r}); what came is kept.") from error
 
     def broken(self, error: ProxyError) -> bytes:
-        said = self._say.failed(error)
+        try:
+            said = self._say.failed(error)
+        except ODD:
+            said = None
         return self._dialect.error_event(error) if said is None else said
 
     @property

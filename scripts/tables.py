@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/learning-rules.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/learning-rules.md", "docs/agents.md")
 
 
 def demo(found: dict[str, Any]) -> str:
@@ -47,6 +47,36 @@ def serve(found: dict[str, Any]) -> str:
             speed = {r["at_once"]: r["tokens_per_s"] for r in rows if (r["threads"], r["model"]) == (threads, model)}
             lines.append(f"| {threads} | {model} | " + " | ".join(f"{speed[n]:.0f}" for n in sizes) + " |")
     lines += ["", _when(found)]
+    return "\n".join(lines)
+
+
+def swap(found: list[dict[str, Any]]) -> str:
+    heads = (
+        "backend | changes | replies | failed | mixed | first token, p99 before → during | between chunks, p99 "
+        "| load | switch after it | asked → first token of the new version"
+    )
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+
+    def parted(part: dict[str, Any]) -> str:
+        before, during = part["before"]["p99_ms"] / 1000, part["during"]["p99_ms"] / 1000
+        return f"{before:.2f} → {during:.2f} s ({part['p99_ratio']:.1f}×)"
+
+    for one in found:
+        load, switch, first = one["load_s"], one["switch_s"], one["swap_to_first_token_s"]
+        kinds = [change["kind"] for change in one["changes"]]
+        lines.append(
+            f"| {one['backend']} | {kinds.count('swap')} + {kinds.count('rollback')} | {one['replies']} "
+            f"| {one['failed_count']} | {one['mixed_count']} | {parted(one['first_token'])} "
+            f"| {parted(one['between_chunks'])} | {load['median']:.2f} s (≤ {load['most']:.2f}) "
+            f"| {switch['median']:.2f} s (≤ {switch['most']:.2f}) | {first['median']:.1f} s (≤ {first['most']:.1f}) |"
+        )
+    each = "; ".join(
+        f"{one['backend']} {one['date'][:16].replace('T', ' ')}, {one['seconds_before_each']:g} s before each change, "
+        f"{one['tokens_per_reply']} tokens a reply, load {one['machine']['load_before']:.0f}, commit `{one['commit']}`"
+        for one in found
+    )
+    machine = found[0]["machine"]
+    lines += ["", f"{found[0]['clients']} clients, {machine['cpu']}, {machine['cores']} cores. {each}."]
     return "\n".join(lines)
 
 
@@ -98,6 +128,15 @@ def learn(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def agent_requests(found: dict[str, Any]) -> str:
+    lines = ["| agent | messages | tools |", "|---|---|---|"]
+    for one in found["agents"]:
+        said, offered = one["messages_bytes"] / 1000, one["tools_bytes"] / 1000
+        lines.append(f"| {one['agent']} {one['version']} | {said:.0f} kB | {one['tools']}, {offered:.0f} kB |")
+    lines += ["", f"JSON of the chat request that it becomes. {found['date'][:10]}, commit `{found['commit']}`."]
+    return "\n".join(lines)
+
+
 def _when(found: dict[str, Any]) -> str:
     machine = found["machine"]
     load = f", load {machine['load_before']:.1f} before it began" if machine["load_before"] > 0.5 else ""
@@ -108,6 +147,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "demo": ("benchmarks/demo.json", demo),
     "watch_errors": ("benchmarks/watch_errors.json", watch_errors),
     "serve": ("benchmarks/serve.json", serve),
+    "agent_requests": ("benchmarks/agent_requests.json", agent_requests),
+    "swap": ("benchmarks/swap.json", swap),
     "learn": ("benchmarks/learn/*-default-seed*.json", learn),
 }
 

@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 
+import aiosqlite
 import orjson
 
 from store import blobs, tree
@@ -20,8 +21,13 @@ from store.rows import IDS, LOGPROBS, pack, to_completion, to_json, to_rating
 
 SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body, m.cut AS reply_cut
 FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash """
-RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND r.live = 1)"
-CHUNK = 500  # completions deleted in one operation: others may write in between
+# What a list shows: neither the prompt and the reply as messages, nor tokens, which are most of a completion.
+BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, c.backend, c.model, c.served_model,
+c.version, c.session, c.user, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.prompt_hash, c.reply_hash,
+c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
+x'7b7d' AS request, NULL AS prompt_token_ids, NULL AS token_ids, NULL AS logprobs FROM completions c """
+RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
+CHUNK = 100  # completions deleted in one operation: others may write in between
 NEWEST = 2**63 - 1  # above any seq
 STOPPED = "rlproxy stopped before this answer ended"
 
@@ -33,12 +39,13 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request,
-            untrainable, prompt_hash, status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
+            untrainable, asked, prompt_hash, status)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
-                to_json(new.sampling), new.request, new.untrainable, tree.add(db, tree.said(new.prompt)),
+                to_json(new.sampling), new.request, new.untrainable, new.asked,
+                tree.add(db, tree.said(new.prompt)),
             ),
         )  # fmt: skip
         tree.add_aside(db, new.id, new.prompt)
@@ -123,7 +130,7 @@ async def page(
     version: int | None,
     turn: Turn | None,
 ) -> list[Completion]:
-    """The newest that match, newest first."""
+    """The newest that match, newest first, in brief."""
     where = "WHERE c.seq < ?"
     values: list[object] = [NEWEST if before_seq is None else before_seq]
     for column, value in (("session", session), ("version", version), ("turn", turn)):
@@ -132,7 +139,10 @@ async def page(
             values.append(value)
     if unrated:
         where += f" AND NOT {RATED}"
-    return await select(reader, where + " ORDER BY c.seq DESC LIMIT ?", [*values, limit])
+    async with reader.snapshot() as db:
+        rows = list(await db.execute_fetchall(BRIEF + where + " ORDER BY c.seq DESC LIMIT ?", [*values, limit]))
+        ratings = await _ratings(db, [row["id"] for row in rows])
+    return [to_completion(row, None, (), ratings.get(row["id"], ())) for row in rows]
 
 
 async def exact_unrated(reader: Reader, version: int, limit: int) -> list[Completion]:
@@ -187,22 +197,28 @@ async def select(reader: Reader, where: str, values: Sequence[object]) -> list[C
         aside: dict[str, list[tuple[int, Message]]] = {}
         for row in system:
             aside.setdefault(row["completion_id"], []).append((row["at"], tree.message(row, uncut)))
-        ratings: dict[str, list[Rating]] = {}
-        for row in await db.execute_fetchall(
-            """SELECT r.* FROM ratings r WHERE r.live = 1
-            AND r.completion_id IN (SELECT value FROM json_each(?)) ORDER BY r.seq DESC""",
-            (ids,),
-        ):
-            ratings.setdefault(row["completion_id"], []).append(to_rating(row))
+        ratings = await _ratings(db, [row["id"] for row in rows])
     return [
         to_completion(
             row,
             uncut.get(row["reply_hash"], row["reply_body"]),
             tree.whole(tree.path(nodes, row["prompt_hash"]), aside.get(row["id"], ())),
-            tuple(ratings.get(row["id"], ())),
+            ratings.get(row["id"], ()),
         )
         for row in rows
     ]
+
+
+async def _ratings(db: aiosqlite.Connection, ids: Sequence[str]) -> dict[str, tuple[Rating, ...]]:
+    """The live ones of these completions, newest first."""
+    found: dict[str, tuple[Rating, ...]] = {}
+    for row in await db.execute_fetchall(
+        """SELECT r.* FROM ratings r WHERE +r.live = 1
+        AND r.completion_id IN (SELECT value FROM json_each(?)) ORDER BY r.seq DESC""",
+        (orjson.dumps(ids).decode(),),
+    ):
+        found[row["completion_id"]] = (*found.get(row["completion_id"], ()), to_rating(row))
+    return found
 
 
 def _exists(db: sqlite3.Connection, id: str) -> bool:

@@ -8,6 +8,7 @@ StoreError
 ├── DuplicateCompletion    the id was given before
 ├── CompletionEnded        it was finished before
 ├── RunEnded               it was ended before
+├── InOpenRun              a run under way has it: it cannot be forgotten now
 └── Unknown
     ├── UnknownCompletion
     ├── UnknownRating
@@ -52,6 +53,14 @@ class CompletionEnded(StoreError):
 
 class RunEnded(StoreError):
     pass
+
+
+class InOpenRun(StoreError):
+    def __init__(self, run: int) -> None:
+        super().__init__(
+            f"Run {run} is training on it: cancel that run, or wait until it has ended. Nothing was forgotten."
+        )
+        self.run = run
 
 
 class Unknown(StoreError):

@@ -1,6 +1,7 @@
 """Which ratings a run may take, and the claim that takes them: each rating trains once.
 
-A rating is fresh while it is live, its completion has a reply of a version that is ours, and no run has it.
+A rating is fresh while it is live, its completion has a reply of a version that is ours, and no run has it. Replies of
+a model that is not ours (no version) are taken instead by runs that ask for `foreign` ones, and by no other.
 Runs that were rejected, empty or failed have given theirs back. A run takes completions whole, with all their fresh
 ratings, and no gate is asked about a completion that trained. A completion of raw text has no chat template to be
 rendered with: it trains on its exact ids or not at all. One that saw more than its text (`untrainable`) never
@@ -24,11 +25,11 @@ from store.records import Fresh, Run, Sample
 from store.rows import to_rating, to_run
 
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
-WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND c.version IS NOT NULL
+WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
 AND c.untrainable IS NULL AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
 AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
                 WHERE s.rating_id = r.id AND u.status IN ('claimed', 'running', 'done'))"""
-NEAR = "abs(:live - c.version) <= :gap"  # after a rollback a version may be above the live one
+NEAR = "(:foreign OR abs(:live - c.version) <= :gap)"  # after a rollback a version may be above the live one
 FEWEST_TO_HOLD = 16  # where a good and a bad one are an eighth; with fewer samples all train
 USUAL = 32  # samples of which just `held_share` is held back
 MOST = 2.0  # times `held_share` that is held back of very many
@@ -43,13 +44,13 @@ class Candidate(NamedTuple):
     value: float
 
 
-async def fresh(reader: Reader, live: int, max_version_gap: int, before: float | None) -> Fresh:
+async def fresh(reader: Reader, live: int, max_version_gap: int, before: float | None, foreign: bool) -> Fresh:
     row = await reader.row(
         f"""SELECT total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
         total(near AND value = 0) AS neutral, total(NOT near) AS stale
         FROM (SELECT r.value, {NEAR} AS near {FRESH}
         AND (:before IS NULL OR r.created_at < :before))""",  # noqa: S608  constants of this module
-        {"live": live, "gap": max_version_gap, "before": before},
+        {"live": live, "gap": max_version_gap, "before": before, "foreign": foreign},
     )
     assert row is not None  # an aggregate always has one
     return Fresh(*(int(count) for count in row))
@@ -75,13 +76,14 @@ def claim(
     folder_of: Callable[[int], str],
     version: int,
     min_total: int,
+    foreign: bool,
 ) -> Run | None:
     """Make a run of the newest completions with fresh ratings; None while another is open or there are too few."""
     if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
         return None
     rows = db.execute(
         f"SELECT r.id, r.completion_id, r.value {FRESH} AND {NEAR} ORDER BY r.seq DESC",
-        {"live": live, "gap": max_version_gap},
+        {"live": live, "gap": max_version_gap, "foreign": foreign},
     ).fetchall()
     if len(rows) < max(1, min_total):
         return None
@@ -197,6 +199,15 @@ async def samples_of(reader: Reader, run_id: int) -> list[Sample]:
     return await _samples(reader, rows)
 
 
+async def runs_of(reader: Reader, completion_id: str) -> list[tuple[Run, str, str]]:
+    rows = await reader.rows(
+        """SELECT u.*, s.split, s.rating_id FROM ratings r CROSS JOIN run_samples s ON s.rating_id = r.id
+        CROSS JOIN runs u ON u.id = s.run_id WHERE r.completion_id = ? ORDER BY u.id DESC""",
+        (completion_id,),
+    )
+    return [(to_run(row), row["split"], row["rating_id"]) for row in rows]
+
+
 async def recent_held(reader: Reader, limit: int) -> list[Sample]:
     """What earlier runs held back, nobody took back and no later rating has brought into training since."""
     rows = await reader.rows(
@@ -224,7 +235,7 @@ async def earlier(reader: Reader, run_id: int, live: int, max_version_gap: int, 
             AND NOT EXISTS (SELECT 1 FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
                             WHERE t.run_id = :run AND x.completion_id = r.completion_id)
             ORDER BY c.version DESC, r.seq DESC LIMIT :each""",  # noqa: S608  constants of this module
-            {"run": run_id, "sign": sign, "live": live, "gap": max_version_gap, "each": each},
+            {"run": run_id, "sign": sign, "live": live, "gap": max_version_gap, "each": each, "foreign": False},
         )
     return await _samples(reader, found)
 

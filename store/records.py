@@ -11,6 +11,7 @@ from typing import Any, Literal
 Turn = Literal["main", "side"]
 Status = Literal["pending", "done", "partial", "error"]
 Scale = Literal["thumb", "stars", "unit"]
+Target = Literal["completion", "session", "user", "rater"]  # what a person can have forgotten
 RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed"]
 
 BASE = 0  # the version number of the base model, no adapter
@@ -47,6 +48,7 @@ class NewCompletion:
     sampling: dict[str, float] = field(default_factory=dict)  # temperature, top_p, top_k, … as in force
     thread: bytes | None = None  # the loose name of the prompt; not stored, the reply's grows from it
     untrainable: str | None = None  # why it never trains, in one word: the tree has not all that the model saw
+    asked: str = ""  # what the person said last, for lists and the search
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class FinishedCompletion:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A completion as stored: both halves above, and its live ratings."""
+    """A completion as stored: both halves above, and its live ratings. Lists have it in brief (`Store.completions`)."""
 
     seq: int
     new: NewCompletion
@@ -81,6 +83,46 @@ class Completion:
     prompt_hash: bytes | None
     reply_hash: bytes | None
     ratings: tuple[Rating, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which completions a list shows: those that ended, newest first, below `before_seq`."""
+
+    limit: int = 30
+    before_seq: int | None = None
+    search: str | None = None
+    unrated: bool = False
+    model: str | None = None
+    version: int | None = None
+    session: str | None = None
+    turn: Turn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A completion as lists show it: no prompt, no token ids, the beginning of its text."""
+
+    seq: int
+    id: str
+    created_at: float
+    status: Status
+    model: str
+    version: int | None
+    session: str | None
+    user: str | None
+    turn: Turn
+    dialect: str
+    asked: str
+    text: str
+    length: int  # characters of the whole text
+    finish_reason: str | None
+    error: str | None
+    untrainable: str | None
+    choice: int
+    prompt_hash: bytes | None
+    calls: Message | None  # the reply itself, where it has tool calls
+    ratings: tuple[Rating, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +199,36 @@ class Vote:
 
     at: float  # of the first rating that still stands
     good: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The live ratings of one local day, which began at `at`."""
+
+    at: float
+    good: int
+    bad: int
+    rated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Main turns of a version by what their raters think of them."""
+
+    version: int
+    good: int
+    bad: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """What goes, or has gone."""
+
+    completions: tuple[str, ...]
+    ratings: tuple[str, ...]
+    trained: tuple[int, ...]  # versions that were trained on these ratings
+    heirs: tuple[int, ...]  # versions that were built on those
+    open_run: int | None  # a run under way that has taken one of them
 
 
 @dataclass(frozen=True, slots=True)

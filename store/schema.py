@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from store import blobs, completions, ledger
+from store import blobs, completions, inbox, ledger
 from store.errors import StoreDamaged, StoreError
 
 NAME = "rlproxy.db"
@@ -29,7 +29,7 @@ PRAGMAS = (
 
 
 # What SQL cannot say of a migration, in its transaction; by number.
-_ALSO: Final = {5: blobs.gather}
+_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked}
 
 
 def open_database(path: Path) -> sqlite3.Connection:

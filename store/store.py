@@ -15,16 +15,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from store import chats, completions, export, learning, ledger, ratings, runs, schema, tree
+from store import chats, completions, export, figures, inbox, learning, ledger, ratings, runs, schema, tree
+from store import forget as forgetting
 from store.errors import StoreError
 from store.lock import Lock
 from store.reader import Reader
 from store.records import (
     Adapter,
     Completion,
+    Day,
     FinishedCompletion,
+    Forgetting,
     Fresh,
     Link,
+    Listed,
     Message,
     Moments,
     NewCompletion,
@@ -35,8 +39,11 @@ from store.records import (
     Reacted,
     Run,
     Sample,
+    Target,
     Turn,
+    Verdicts,
     Vote,
+    Wanted,
 )
 from store.writer import Writer
 
@@ -118,7 +125,7 @@ class Store:
         version: int | None = None,
         turn: Turn | None = None,
     ) -> list[Completion]:
-        """Newest first."""
+        """Newest first, in brief: without prompts, replies as messages, requests and tokens. `completion` has them."""
         return await completions.page(
             self._reader,
             limit=limit,
@@ -162,6 +169,64 @@ class Store:
 
     def export(self, *, rated_only: bool = False) -> AsyncIterator[dict[str, Any]]:
         return export.export(self._reader, rated_only=rated_only)
+
+    # Lists
+
+    async def inbox(self, wanted: Wanted) -> list[Listed]:
+        """What ended, newest first, without prompts. A search first takes in the newest that it does not know yet."""
+        if wanted.search:
+            await self.index_words()
+        return await inbox.page(self._reader, wanted)
+
+    async def listed(self, id: str) -> Listed | None:
+        return await inbox.one(self._reader, id)
+
+    async def siblings(self, prompt_hash: bytes) -> list[Listed]:
+        """The newest answers to the same prompt."""
+        return await inbox.siblings(self._reader, prompt_hash)
+
+    async def models(self) -> list[str]:
+        """All that answered, by the names they were asked for."""
+        return await inbox.models(self._reader)
+
+    async def any_completion(self) -> bool:
+        return await inbox.any_at_all(self._reader)
+
+    async def index_words(self) -> int:
+        """Make some more completions known to the search, the newest first; how many."""
+        if not await inbox.unsearched(self._reader):
+            return 0
+        return await self._writer.submit(inbox.index)
+
+    async def days(self, since: float, offset: float) -> list[Day]:
+        return await figures.days(self._reader, since, offset)
+
+    async def verdicts(self) -> list[Verdicts]:
+        return await figures.verdicts(self._reader)
+
+    # Forgetting
+
+    async def would_forget(self, kind: Target, name: str) -> Forgetting:
+        return await self._writer.submit(lambda db: forgetting.look(db, kind, name))
+
+    async def forget_for_good(self, kind: Target, name: str, actor: str) -> Forgetting:
+        """Rows, words of the search and the database's log. Run folders are owed: `owed_to_run_folders`."""
+        found = await self._writer.submit(lambda db: forgetting.forget(db, kind, name, actor))
+        if found.completions:
+            first = True
+            while await self._writer.submit(lambda db, first=first: inbox.purge(db, first)):  # type: ignore[misc]
+                first = False
+        await self._writer.empty_log()
+        return found
+
+    async def owed_to_run_folders(self) -> dict[str, list[str]]:
+        """Completions and ratings that were forgotten and may still be in files of runs."""
+        return dict(await self.get_meta(forgetting.OWED, {"completions": [], "ratings": []}))
+
+    async def left_run_folders(self, owed: dict[str, list[str]]) -> bool:
+        """These are out of the run folders, too; False where the database's log could not be emptied just now."""
+        await self._writer.submit(lambda db: forgetting.paid(db, owed))
+        return await self._writer.empty_log()
 
     # Ratings
 
@@ -223,9 +288,11 @@ class Store:
 
     # Learning
 
-    async def fresh(self, *, live: int, max_version_gap: int, before: float | None = None) -> Fresh:
+    async def fresh(
+        self, *, live: int, max_version_gap: int, before: float | None = None, foreign: bool = False
+    ) -> Fresh:
         """Ratings that a run could take; with `before` those that were given earlier."""
-        return await learning.fresh(self._reader, live, max_version_gap, before)
+        return await learning.fresh(self._reader, live, max_version_gap, before, foreign)
 
     async def untrainable(self) -> dict[str, int]:
         """Live ratings of completions that never train, by why."""
@@ -242,6 +309,7 @@ class Store:
         folder_of: Callable[[int], str],
         version: int,
         min_total: int,
+        foreign: bool = False,
     ) -> tuple[Run, list[Sample]] | None:
         """Make a run of the `limit` newest completions with fresh ratings, and of all those.
 
@@ -258,6 +326,7 @@ class Store:
                 folder_of=folder_of,
                 version=version,
                 min_total=min_total,
+                foreign=foreign,
             )
         )
         return None if run is None else (run, await self.run_samples(run.id))
@@ -296,6 +365,10 @@ class Store:
 
     async def recent_held(self, limit: int) -> list[Sample]:
         return await learning.recent_held(self._reader, limit)
+
+    async def runs_of(self, completion_id: str) -> list[tuple[Run, str, str]]:
+        """Runs that took a rating of this completion, newest first; with the split and the rating's id."""
+        return await learning.runs_of(self._reader, completion_id)
 
     async def earlier(self, run: Run, *, max_version_gap: int, each: int) -> list[Sample]:
         """At most `each` good and `each` bad ratings that runs before this one trained on."""

@@ -43,6 +43,7 @@ class Writer:
         self.commits = 0
         self._db = connection
         self._checkpointed = 0
+        self._emptied: bool | None = True  # None: the log is to be emptied at the next checkpoint
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
         self._stopping = False
@@ -58,6 +59,12 @@ class Writer:
         else:
             self._queue.put(_Queued(operation, future))
         return future
+
+    async def empty_log(self) -> bool:
+        """Move the whole WAL into the database and cut it to nothing; False where a reader was in the way."""
+        await self.submit(_order_emptying(self))
+        await self.submit(lambda db: None)  # begun after the checkpoint that follows the first
+        return bool(self._emptied)
 
     async def stop(self) -> None:
         """Refuse new operations, end those that are queued, close the connection."""
@@ -126,10 +133,21 @@ class Writer:
 
     def _checkpoint(self) -> None:
         """Move the WAL into the database between commits, when nobody waits for it."""
+        if self._emptied is None:
+            self._emptied = False
+            with contextlib.suppress(sqlite3.Error):
+                self._emptied = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
         if self._db.total_changes - self._checkpointed >= CHECKPOINT_CHANGES:
             self._checkpointed = self._db.total_changes
             with contextlib.suppress(sqlite3.Error):  # the WAL keeps all of it; the next one tries again
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def _order_emptying(writer: Writer) -> Callable[[sqlite3.Connection], None]:
+    def order(db: sqlite3.Connection) -> None:
+        writer._emptied = None
+
+    return order
 
 
 def _resolve(outcomes: list[_Outcome]) -> None:

@@ -47,6 +47,10 @@ async def test_the_same_question_in_three_formats(tiny_weights: Path, tmp_path: 
                 model="small", input="/rl good as it should be", previous_response_id=final.id
             )
             text = await client.completions.create(model="small", prompt="Hello there", temperature=0)
+            asked = {"model": "small", "messages": [{"role": "user", "content": "Hello there"}]}
+            async with serving.http.post("/v1/messages/count_tokens", json=asked) as response:
+                counted = await response.json()
+        assert counted == {"input_tokens": said["usage"]["prompt_tokens"]}
         answer = said["choices"][0]["message"]["content"]
         assert whole.output_text == final.output_text == deltas == text.choices[0].text == answer
         rows = await exported(serving)

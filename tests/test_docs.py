@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import typer.main
 
+from config.sections import Backend
 from proxy.cli import app as cli
 from scripts.tables import PAGES, filled
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
@@ -40,6 +42,14 @@ def test_the_annotated_tree_names_every_module() -> None:
         for module in (ROOT / room).rglob("*.py"):
             if module.name != "__init__.py":
                 assert module.name in tree, f"{module.relative_to(ROOT)} is in no tree"
+
+
+def test_every_backend_has_a_row_and_says_how_it_was_tested() -> None:
+    table = read("docs/backends.md").split("|---|---|---|---|\n", 1)[1].split("\n\n", 1)[0]
+    rows = [line.split("|") for line in table.splitlines()]
+    kinds = get_args(Backend.model_fields["kind"].annotation)
+    assert {re.findall(r"`(\w+)`", row[1])[0] for row in rows} == set(kinds)
+    assert all(re.search(r"real one|a fake", row[4]) for row in rows)
 
 
 def test_tables_are_those_of_the_benchmarks() -> None:
@@ -81,3 +91,14 @@ def test_the_table_of_clients_is_true() -> None:
     assert not missing, f"docs/agents.md does not name {missing}"
     for package, version in json.loads(read("tests/clients/package.json"))["dependencies"].items():
         assert version in page, f"docs/agents.md does not name {package} {version}"
+
+
+def test_the_table_of_faults_is_true() -> None:
+    """Each row names tests that there are."""
+    page = read("docs/backends.md")
+    rows = page[page.index("| fault | what happened | test |") :].split("\n\n")[0].splitlines()[2:]
+    for row in rows:
+        tests = re.findall(r"`([\w/.]+)::(\w+)`", row)
+        assert tests, row
+        for file, name in tests:
+            assert f"def {name}(" in read(f"tests/{file}"), f"{file}::{name} is not there"

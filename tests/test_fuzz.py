@@ -15,9 +15,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
-from proxy.dialects import DIALECTS, dialect_at
+from proxy.dialects import DIALECTS, Dialect, dialect_at
 from store.records import Completion
 from tests.corpus import Answer, Case, recordings, written
 from tests.fakes.recorded import http_answer
@@ -222,6 +223,20 @@ def test_a_bad_chunk_ends_in_an_error_and_not_in_silence(wired: Replaying, kind:
     assert b'"error"' in got.body
 
 
+@pytest.mark.parametrize("bad", [b"zz\r\nab\r\n", b"\r\n", b"-1\r\n\r\n"])
+def test_a_bad_chunk_of_what_passes_through_ends_it(wired: Replaying, bad: bytes) -> None:
+    """There is no place for words of ours in it: it breaks off, as the backend's own connection would have."""
+    sound = http_answer(200, {"content-type": "text/plain", "transfer-encoding": "chunked"}, [b"one", b"two"])
+
+    async def ask() -> None:
+        async with asyncio.timeout(20):
+            await wired.ask("/v1/unknown", {}, [*sound[:2], bad, *sound[2:]])
+
+    with pytest.raises(aiohttp.ClientPayloadError):
+        wired.run(ask())
+    alive(wired, PLAIN[0])
+
+
 async def test_half_an_emoji_in_a_request(openai: Socketless) -> None:
     """JavaScript sends it where an agent has cut a text; the backend gets it as it is."""
     request = b'{"model": "golden", "messages": [{"role": "user", "content": "cut \\ud83d"}]}'
@@ -231,6 +246,29 @@ async def test_half_an_emoji_in_a_request(openai: Socketless) -> None:
     assert response.status == 200
     row = await openai.store.completion(response.headers["x-rl-completion-id"])
     assert row is not None and b"\xef\xbf\xbd" in row.new.prompt[0].body
+
+
+async def test_an_agents_tool_call_that_is_none(openai: Socketless) -> None:
+    """What a call's function is, is the backend's affair; here it only has to be kept."""
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"function": "look"}]}]
+    case = next(c for c in PLAIN if c.id == "llama.cpp-chat-text")
+    backend = Answering(200, "application/json", [case.best("whole").body])
+    request = json.dumps({"model": "golden", "messages": turns}).encode()
+    response, _ = await openai.ask("/v1/chat/completions", request, backend)
+    row = await openai.store.completion(response.headers["x-rl-completion-id"])
+    assert response.status == 200 and row is not None and row.status == "done"
+
+
+@pytest.mark.parametrize("dialect", [d for d in DIALECTS if d.name != "chat"], ids=lambda d: d.name)
+async def test_a_usage_that_counts_nothing_spoils_no_translation(openai: Socketless, dialect: Dialect) -> None:
+    openai.relay.parts.formats.lacks(dialect.name)
+    counted = b'data: {"id": "c", "choices": [], "usage": 1.5}\n\n'
+    sent = CHUNK % b'"finish_reason": null' + counted + CHUNK % b'"finish_reason": "stop"' + b"data: [DONE]\n\n"
+    said = {"prompt": "x", "input": "x", "messages": [{"role": "user", "content": "x"}]}
+    carriers = {key: said[key] for key in dialect.carriers if key in said}
+    request = json.dumps({"model": "golden", "max_tokens": 9, "stream": True, **carriers}).encode()
+    _, got = await openai.ask(dialect.paths[0], request, Answering(200, "text/event-stream", [sent]))
+    assert got.count(b"Hi") >= 2 and b"error" not in got.replace(b'"error":null', b""), got
 
 
 # --- without sockets

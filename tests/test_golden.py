@@ -6,8 +6,9 @@ The corpus is under tests/golden, recorded by `scripts/record_streams.py`; `test
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from proxy import ndjson, sse
 from proxy.backends.vllm import VLLM
 from proxy.capture import choice_id
 from proxy.dialects import DIALECTS, Dialect, Reply
+from store.records import Completion
 from tests.corpus import Answer, Case, Said, recordings, servers, written
 from tests.fakes.recorded import http_answer
+from tests.fakes.socketless import Answering, Socketless
 from tests.proxy.chat_strategies import unhurried
 from tests.replaying import Got, Replaying
 
@@ -28,6 +31,7 @@ BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 KINDS = {"vllm": "vllm", "vllm-reasoning": "vllm", "builtin": "vllm"}  # all others: any OpenAI-compatible server
 ALL = [c for c in (*recordings(), *written()) if c.best("stream").status == 200]
 SHORT = 4096  # streams up to here are split at every single place
+BYTEWISE = 2048  # and up to here go through the relay byte by byte
 
 
 @pytest.fixture(scope="module")
@@ -248,10 +252,13 @@ def check_client(case: Case, kind: str, got: Got) -> None:
 
 
 def check_capture(case: Case, kind: str, got: Got, proxy: Replaying) -> None:
-    expected = case.said()
-    for index, other in enumerate(expected):
-        row = proxy.run(proxy.captured(choice_id(got.id, index)))
-        assert row.status == "done" and row.end is not None and row.end.reply is not None
+    check_rows(case, kind, [proxy.run(proxy.captured(choice_id(got.id, i))) for i in range(len(case.said()))])
+
+
+def check_rows(case: Case, kind: str, rows: Sequence[Completion | None]) -> None:
+    """What is stored of each choice is what the server's own whole answer says."""
+    for row, other in zip(rows, case.said(), strict=True):
+        assert row is not None and row.status == "done" and row.end is not None and row.end.reply is not None
         reply = json.loads(row.end.reply.body)
         calls = [call["function"] for call in reply.get("tool_calls") or ()]
         used = row.end.usage
@@ -277,6 +284,32 @@ def test_replayed_through_the_proxy(proxies: dict[str, Replaying], case: Case) -
         got, proxy = ask(proxies, case, kind, case.best(kind).pieces)
         check_client(case, kind, got)
         check_capture(case, kind, got, proxy)
+
+
+@pytest.fixture
+async def socketless(tmp_path: Path) -> AsyncIterator[dict[str, Socketless]]:
+    both = {kind: Socketless(tmp_path / kind, kind) for kind in ("vllm", "openai")}
+    for proxy in both.values():
+        await proxy.start()
+    yield both
+    for proxy in both.values():
+        await proxy.stop()
+
+
+async def test_replayed_at_every_boundary(socketless: dict[str, Socketless]) -> None:
+    """Through the whole relay a byte at a time: every boundary there is. `make fuzz` does the long streams, too."""
+    for case in ALL:
+        proxy, answer = socketless[KINDS.get(case.server, "openai")], case.best("stream")
+        if len(answer.body) > BYTEWISE and "RLPROXY_FUZZ" not in os.environ:
+            continue
+        request = json.dumps({**case.request, "stream": True}).encode()
+        single = [answer.body[i : i + 1] for i in range(len(answer.body))]
+        response, body = await proxy.ask(case.route, request, Answering(200, answer.headers["content-type"], single))
+        headers = {k.lower(): v for k, v in response.headers.items()}
+        got = Got(response.status, headers, body, headers["x-rl-completion-id"], (case.route, None))
+        check_client(case, "stream", got)
+        rows = [await proxy.store.completion(choice_id(got.id, i)) for i in range(len(case.said()))]
+        check_rows(case, "stream", rows)
 
 
 @unhurried

@@ -1,7 +1,8 @@
 """A PEFT adapter folder as one GGUF file, for llama.cpp and what is built on it: `python -m trainer.gguf`.
 
 Owns the names, the order of rows and the scale that llama.cpp expects of a LoRA. Needs numpy, safetensors and the gguf
-package (the `gguf` extra), no torch. Not here: reading a PEFT folder (peft_folder), fused weights, quantisation.
+package (the `gguf` extra), no torch. Not here: reading a PEFT folder (peft_folder), whole models with the LoRA added
+to their weights (fuse).
 """
 
 from __future__ import annotations
@@ -55,22 +56,27 @@ def convert(adapter: Path, weights: Path, out: Path) -> None:
         known = ", ".join(ARCHITECTURES)
         raise AdapterError(f"{weights} is a {kind}, whose adapters rlproxy cannot write as GGUF; it can for {known}.")
     text = {**config, **(config.get("text_config") or {})}
-    lora = peft_folder.read(adapter, _linear_layers(weights), _load, lambda array: bool(np.isfinite(array).all()))
+    lora = peft_folder.read(adapter, _linear_layers(weights), load, finite)
     tensors: dict[str, Array] = {}
     # One alpha for the file, and llama.cpp divides it by each tensor's own rank: what differs goes into B.
     first = next(iter(lora.pairs.values()))
     alpha = first.scale * first.a.shape[0]
     for module, pair in lora.pairs.items():
-        name = _name(module, kind, int(text["num_hidden_layers"]))
+        name = tensor_name(module, kind, int(text["num_hidden_layers"]))
         tensors[f"{name}.weight.lora_a"] = pair.a
         tensors[f"{name}.weight.lora_b"] = _rows(module, pair, alpha, kind, text)
     _write(out, ARCHITECTURES[kind], alpha, tensors)
 
 
-def _name(module: str, kind: str, layers: int) -> str:
+def layers_with_lora(kind: str) -> set[str]:
+    """The linear layers of one block that may have a LoRA, by their names in a Hugging Face model."""
+    return {*(FUSED if kind == "phi3" else LAYERS), "mlp.down_proj"}
+
+
+def tensor_name(module: str, kind: str, layers: int) -> str:
     """llama.cpp's name of a linear layer. Raises AdapterError where there is none that takes a LoRA."""
     match = _MODULE.fullmatch(module)
-    allowed = {*(FUSED if kind == "phi3" else LAYERS), "mlp.down_proj"}
+    allowed = layers_with_lora(kind)
     if match is None or match["layer"] not in allowed:
         raise AdapterError(
             f"{module} cannot have a LoRA in llama.cpp; train without it (a {kind} has {_said(allowed)})."
@@ -93,12 +99,15 @@ def _rows(module: str, pair: Pair, alpha: float, kind: str, config: Mapping[str,
     scale = alpha / pair.a.shape[0]
     if scale != pair.scale:
         b = (b * np.float32(pair.scale / scale)).astype(np.float32)
+    heads = int(config["num_attention_heads"])
+    return in_order(module, b, kind, heads, int(config.get("num_key_value_heads") or heads))
+
+
+def in_order(module: str, rows: Array, kind: str, heads: int, groups: int) -> Array:
+    """The rows of a layer as llama.cpp has them; `groups`: heads of keys and values."""
     if ARCHITECTURES[kind] is gguf.MODEL_ARCH.LLAMA and module.endswith(("q_proj", "k_proj")):
-        heads = int(config["num_attention_heads"])
-        if module.endswith("k_proj"):
-            heads = int(config.get("num_key_value_heads") or heads)
-        return permuted(b, heads)
-    return b
+        return permuted(rows, groups if module.endswith("k_proj") else heads)
+    return rows
 
 
 def permuted(rows: Array, heads: int) -> Array:
@@ -144,9 +153,13 @@ def _linear_layers(weights: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _load(path: str) -> dict[str, Any]:
+def load(path: str) -> dict[str, Any]:
     """Every tensor as float32; numpy itself has no bfloat16."""
     return {name: _array(name, about) for name, about in deserialize(Path(path).read_bytes())}  # type: ignore[no-untyped-call]
+
+
+def finite(array: Array) -> bool:
+    return bool(np.isfinite(array).all())
 
 
 def _array(name: str, about: Mapping[str, Any]) -> Array:

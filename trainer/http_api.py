@@ -1,4 +1,4 @@
-"""The routes of the built-in backend, as vLLM has them: chat completions, models, and adapters that come and go.
+"""The routes of the built-in backend, as vLLM has them: chat, tokens, models, and adapters that come and go.
 
 Owns the names of adapters and the life of a request: a client that hangs up frees its rows. Tools go into the chat
 template, and a template that has no place for them drops them (vLLM does the same); replies are text, nothing is
@@ -46,6 +46,7 @@ def make_app(engine: Engine, *, name: str, weights: Path, key: str | None = None
     app.add_routes(
         [
             web.post("/v1/chat/completions", api.chat),
+            web.post("/tokenize", api.tokenize),
             web.get("/v1/models", api.models),
             web.post("/v1/load_lora_adapter", api.load),
             web.post("/v1/unload_lora_adapter", api.unload),
@@ -129,6 +130,15 @@ class _Api:
         if not rendered["input_ids"]:
             raise WireError(400, "The chat template made an empty prompt of the messages.", "messages")
         return tuple(rendered["input_ids"])
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """The prompt that chat completions would make of these messages."""
+        asked = parse(await request.read())
+        self._adapter(asked.model)
+        prompt = self._prompt(asked)
+        return web.json_response(
+            {"count": len(prompt), "max_model_len": self._engine.context, "tokens": prompt, "token_strs": None}
+        )
 
     # --- models and adapters ---
 

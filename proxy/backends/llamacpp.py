@@ -9,7 +9,6 @@ it is said what to restart, and what it was started with is chosen request by re
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import re
 from collections.abc import Callable
@@ -19,11 +18,12 @@ from typing import Any, Final
 from config.settings import Settings
 from proxy.backends import llamacpp_presets as presets
 from proxy.backends.base import Address, Capabilities, Served
+from proxy.backends.gguf_files import adapter_file
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, BackendDown, Unsupported
 from proxy.upstream import message_in
 from proxy.wire import dumps, loads
-from trainer.launch import Launcher, LaunchError
+from trainer.launch import Launcher
 
 POLL_S: Final = 0.2
 LOAD_S: Final = 600.0  # a large model from a slow disk
@@ -59,16 +59,18 @@ class LlamaCpp(OpenAICompatible):
         """Without our own versions: they are listed by their names anyway."""
         return [m for m in await super().models() if not _VERSION.fullmatch(str(m.get("id", "")))]
 
+    async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
+        """Rendered and read by its own routes: an answer does not have them."""
+        status, body = await self._call("POST", "/apply-template", json={"model": self._model, "messages": messages})
+        if status != 200:
+            return None
+        asked = {"model": self._model, "content": loads(body)["prompt"], "add_special": True, "parse_special": True}
+        status, body = await self._call("POST", "/tokenize", json=asked)
+        return [int(id) for id in loads(body)["tokens"]] if status == 200 else None
+
     async def _gguf(self, path: Path) -> Path:
         """The adapter as a GGUF file, made once. Raises BackendBroke."""
-        digest = await asyncio.to_thread(_digest, path / "adapter_model.safetensors")
-        out = self._files / f"{path.name}-{digest}.gguf"
-        if not await asyncio.to_thread(out.exists):
-            try:
-                await self._launcher.gguf(path, self._weights, out)
-            except LaunchError as error:
-                raise BackendBroke(str(error)) from error
-        return out
+        return await adapter_file(self._launcher, path, self._weights, self._files)
 
     # A plain server: what it was started with, chosen in every request
 
@@ -126,6 +128,7 @@ class LlamaRouter(LlamaCpp):
         token_ids=False,
         logprobs=False,
         dialects=frozenset({"chat", "completions", "responses", "messages"}),
+        frees=True,
         lost=frozenset({400, 404}),  # 400: no such model
         why_not=LlamaCpp.capabilities.why_not,
     )
@@ -172,6 +175,14 @@ class LlamaRouter(LlamaCpp):
         if found is None:
             await self._write(presets.without, name)
             raise BackendBroke(f"The router at {self._url} does not read {self._presets}; is it its --models-preset?")
+        try:
+            await self._run(name, found)
+        except BackendBroke:
+            await self.unload(name)
+            raise
+
+    async def _run(self, name: str, found: str | None) -> None:
+        """Have it loaded, `found` being its status now. Raises BackendBroke."""
         if found not in ("loaded", "loading"):
             status, answer = await self._call("POST", "/models/load", json={"model": name})
             if status != 200 and await self._status(name) not in ("loaded", "loading"):
@@ -183,11 +194,10 @@ class LlamaRouter(LlamaCpp):
         except TimeoutError:
             found = "still loading"
         if found != "loaded":
-            await self.unload(name)
             raise BackendBroke(f"The router did not load {name} (it is {found}); the router's own log says why.")
 
-    async def unload(self, name: str) -> None:
-        """Cuts what still runs on it: nothing does, as the swap has waited for it."""
+    async def _end(self, name: str) -> None:
+        """Cuts what still runs on it: nothing does, as swap and lending have waited for it. Raises BackendBroke."""
         await self._call("POST", "/models/unload", json={"model": name})  # 400, 404: it is not there
         try:
             async with asyncio.timeout(UNLOAD_S):
@@ -195,16 +205,32 @@ class LlamaRouter(LlamaCpp):
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise BackendBroke(f"The router did not unload {name} within {UNLOAD_S:.0f} s; check its log.") from None
+
+    async def free(self) -> None:
+        """The model and its versions; what else the router holds is not ours to take out."""
+        for name, found in (await self._statuses()).items():
+            if (name == self._model or name.startswith(f"{self._model}@v")) and found in ("loaded", "loading"):
+                await self._end(name)
+
+    async def reclaim(self) -> None:
+        await self.ready()
+        await self._run(self._model, await self._status(self._model))
+
+    async def unload(self, name: str) -> None:
+        await self._end(name)
         await self._write(presets.without, name)
         await self._status(name, reload=True)
 
     async def _status(self, name: str, *, reload: bool = False) -> str | None:
         """unloaded, loading, loaded, sleeping …; None where the router has no such model."""
+        return (await self._statuses(reload=reload)).get(name)
+
+    async def _statuses(self, *, reload: bool = False) -> dict[str, str]:
         status, body = await self._call("GET", "/models?reload=1" if reload else "/models")
         if status != 200:
             raise BackendBroke(f"The router at {self._url} answered {status} to GET /models; check its log.")
         try:
-            return next((str(m["status"]["value"]) for m in loads(body)["data"] if m["id"] == name), None)
+            return {str(m["id"]): str(m["status"]["value"]) for m in loads(body)["data"]}
         except (ValueError, KeyError, TypeError) as error:
             raise BackendBroke(f"The router at {self._url} answered GET /models with no list of models.") from error
 
@@ -213,9 +239,3 @@ class LlamaRouter(LlamaCpp):
             await asyncio.to_thread(presets.rewrite, self._presets, change, *about)
         except (presets.PresetError, OSError) as error:
             raise BackendBroke(f"The preset file {self._presets} could not be changed: {error}") from error
-
-
-def _digest(path: Path) -> str:
-    """So that a folder that was made anew under an old name is converted anew."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import shlex
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +30,7 @@ SPARE_GB: Final = 0.5  # what is left to the machine when one more process has s
 
 
 class LlamaManaged(LlamaCpp):
-    capabilities = LlamaRouter.capabilities
+    capabilities = replace(LlamaRouter.capabilities, frees=True)
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings, launcher)
@@ -37,6 +38,7 @@ class LlamaManaged(LlamaCpp):
         self._logs = settings.home / "logs"
         self._base: Process | None = None
         self._versions: dict[str, Process] = {}
+        self._freed = False
 
     @property
     def url(self) -> str:
@@ -46,6 +48,8 @@ class LlamaManaged(LlamaCpp):
 
     @property
     def state(self) -> str:
+        if self._freed:
+            return f"llamacpp, `{self._command[0]}` rests while a run trains"
         running = [self._base, *self._versions.values()] if self._base else []
         down = [process.why_down for process in running if process.why_down]
         said = f"llamacpp, {len(running)} processes of `{self._command[0]}`, the model's at {self.url}"
@@ -93,6 +97,19 @@ class LlamaManaged(LlamaCpp):
     async def unload(self, name: str) -> None:
         if (process := self._versions.pop(name, None)) is not None:
             await process.stop()
+
+    async def free(self) -> None:
+        self._freed = True
+        await self.stop()
+        self._versions.clear()
+
+    async def reclaim(self) -> None:
+        if self._freed:
+            assert self._base is not None and self._http is not None
+            await self.stop()  # should that have been broken off
+            self._versions.clear()
+            await self._base.start(self._http)
+            self._freed = False
 
     def _process(self, title: str, more: list[str]) -> Process:
         return Process([*self._command, *more], self._logs / f"llama-{title}.log", self.headers())

@@ -5,17 +5,22 @@ Owns what all servers over HTTP have in common: address, key, model list, reacha
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 
 from config.sections import Backend as BackendSection
-from proxy.backends.base import Address, Capabilities, Served
+from proxy.backends.base import Address, Capabilities, Served, Told
 from proxy.errors import BackendBroke, BackendDown, Unsupported
 from proxy.wire import dumps, loads
+
+CALL_S: Final = 60.0  # for a control request, a load among them
+# Of an entry in a model list: vLLM has the time of asking and fresh ids in it, a router who is loaded just now.
+PASSING: Final = {"created", "modified_at", "permission", "status", "tags"}
 
 
 class OpenAICompatible:
@@ -58,9 +63,22 @@ class OpenAICompatible:
     def address(self, model: str) -> Address:
         return Address(self.url, {"model": dumps(model)})
 
+    def addresses(self, model: str) -> Sequence[Address]:
+        return (self.address(model),)
+
+    def ended(self, address: Address) -> None:
+        return None
+
+    def elsewhere(self, address: Address) -> bool:
+        return False
+
     def headers(self) -> Mapping[str, str]:
         key = self._settings.api_key
         return {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+
+    @property
+    def lacks(self) -> str | None:
+        return None
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         self._http = http
@@ -91,24 +109,76 @@ class OpenAICompatible:
         except (ValueError, KeyError, TypeError) as error:
             raise BackendBroke(f"The backend at {self._url} answered GET /v1/models with no model list.") from error
 
+    async def tells(self) -> Told:
+        """Its own entry in the model list: whatever a server puts there, but for what changes by itself."""
+        entry = next((m for m in await self.models() if m.get("id") == self._model), {"id": self._model})
+        kept = {key: value for key, value in entry.items() if key not in PASSING}
+        return _told(kept, await asyncio.to_thread(_config, entry.get("root")))
+
+    async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
+        return None
+
     async def load(self, name: str, path: Path) -> None:
         raise Unsupported(self.capabilities.why_not)
 
     async def unload(self, name: str) -> None:
         raise Unsupported(self.capabilities.why_not)
 
-    async def _call(self, method: str, path: str, **more: Any) -> tuple[int, bytes]:
-        """One short control request. Raises BackendDown where nobody answers."""
+    async def check(self, rank: int, folder: Path) -> str | None:
+        return None
+
+    async def free(self) -> None:
+        raise Unsupported(
+            f"The backend at {self._url} cannot give its memory back while a run trains; unset train.share_gpu, "
+            "and train on another GPU or while that server is stopped."
+        )
+
+    async def reclaim(self) -> None:
+        return None  # it never gave anything back
+
+    async def _call(self, method: str, path: str, *, timeout_s: float | None = None, **more: Any) -> tuple[int, bytes]:
+        """One control request, a short one unless told otherwise. Raises BackendDown where nobody answers."""
         if self._http is None:
             raise BackendDown("The backend has not been started.")
-        timeout = aiohttp.ClientTimeout(total=60)
+        seconds = timeout_s or CALL_S
+        timeout = aiohttp.ClientTimeout(total=seconds)
         try:
             async with self._http.request(
                 method, self.url + path, headers=self.headers(), timeout=timeout, **more
             ) as response:
                 return response.status, await response.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        except aiohttp.ServerTimeoutError as error:  # no connection
             raise down(self.url, error) from error
+        except TimeoutError as error:
+            message = f"The backend at {self.url} did not answer {method} {path} within {seconds:g} s; check its log."
+            raise BackendDown(message, retry_after=5) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise down(self.url, error) from error
+
+
+def _told(entry: dict[str, Any], config: dict[str, Any]) -> Told:
+    """From an entry of a model list (llama-server has sizes under `meta`) and a config.json, where there is one."""
+    meta = entry.get("meta")
+    sizes = meta if isinstance(meta, dict) else {}
+    text = {**config, **(config.get("text_config") or {})}
+    return Told(
+        identity=dumps(entry, in_order=True).decode(),
+        architecture=text.get("model_type"),
+        vocabulary=sizes.get("n_vocab") or text.get("vocab_size"),
+        width=sizes.get("n_embd") or text.get("hidden_size"),
+        parameters=sizes.get("n_params"),
+    )
+
+
+def _config(root: Any) -> dict[str, Any]:
+    """The config.json of the folder that a server on this machine says it has loaded."""
+    if not isinstance(root, str) or not root:
+        return {}
+    try:
+        found = loads((Path(root) / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def down(url: str, error: BaseException) -> BackendDown:

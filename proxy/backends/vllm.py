@@ -2,17 +2,38 @@
 
 Needs `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True; wants `--logprobs-mode processed_logprobs`, so that
 log-probs are of the sampling distribution. Every version gets a fresh name: reloading under an old one may serve
-stale prefix-cache blocks, and `load_inplace` changes running streams half-way.
+stale prefix-cache blocks, and `load_inplace` changes running streams half-way. Not here: several of them (replicas).
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
+import shutil
+import tempfile
 from pathlib import Path
+from typing import Final
 
+import structlog
+
+from config.sections import Backend as BackendSection
 from proxy.backends.base import Capabilities
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, Unsupported
 from proxy.upstream import message_in
+from proxy.wire import loads
+
+log = structlog.get_logger()
+
+SLEEP_S: Final = 600.0  # running answers end first, and the weights of a large model go to the machine's memory
+RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that --max-lora-rank takes
+PROBE_RANK: Final = 1_000_000
+NO_ROUTES: Final = (
+    "vLLM at {url} has no routes to load an adapter: start it with --enable-lora and "
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+)
+_MOST: Final = re.compile(r"max_lora_rank\D{1,3}(\d+)")
 
 
 class VLLM(OpenAICompatible):
@@ -27,22 +48,109 @@ class VLLM(OpenAICompatible):
             "responses": {"include": b'["message.output_text.logprobs"]', "enable_response_messages": b"true"},
         },
         dialects=frozenset({"chat", "completions", "responses", "messages"}),
+        frees=True,
     )
+
+    def __init__(self, settings: BackendSection) -> None:
+        super().__init__(settings)
+        self._given: dict[str, Path] = {}  # what it was given by us, by name
 
     async def load(self, name: str, path: Path) -> None:
         if name in {m["id"] for m in await self.models()}:
-            return
-        body = {"lora_name": name, "lora_path": str(path)}
-        status, answer = await self._call("POST", "/v1/load_lora_adapter", json=body)
-        if status == 404 and b"Not Found" in answer:
-            raise Unsupported(
-                "The backend has no runtime LoRA routes; start vLLM with --enable-lora and "
-                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True."
-            )
+            if self._given.get(name) == path:
+                return
+            await self.unload(name)  # an earlier rlproxy's; another home may have had another version of that number
+        status, answer = await self._load(name, path)
+        if _no_such_route(status, answer):
+            raise Unsupported(NO_ROUTES.format(url=self.url) + ".")
         if status != 200:
             raise BackendBroke(f"The backend refused the adapter {name} ({status}): {message_in(answer)}")
+        self._given[name] = path
+
+    async def _load(self, name: str, path: Path) -> tuple[int, bytes]:
+        body = {"lora_name": name, "lora_path": str(path)}
+        return await self._call("POST", "/v1/load_lora_adapter", json=body)
 
     async def unload(self, name: str) -> None:
         status, answer = await self._call("POST", "/v1/unload_lora_adapter", json={"lora_name": name})
         if status not in (200, 400, 404):  # 400 and 404: it is not there
             raise BackendBroke(f"The backend did not unload {name} ({status}): {message_in(answer)}")
+
+    async def check(self, rank: int, folder: Path) -> str | None:
+        """vLLM has no route that tells its highest rank, but names it when it refuses a higher one. So it is asked
+        for an adapter of an impossible rank and no weights: that loads nothing, and takes no place from another."""
+        try:
+            probe = await asyncio.to_thread(_probe, folder)
+        except OSError as error:
+            return f"no adapter can be written to {folder} ({error})"
+        try:
+            status, answer = await self._load("rlproxy-probe", probe)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, probe, ignore_errors=True)
+        if _no_such_route(status, answer):
+            return NO_ROUTES.format(url=self.url)
+        said = message_in(answer)
+        if status == 404:
+            return f"vLLM at {self.url} cannot read {folder}: give it that folder under the same path ({said})"
+        if "not enabled" in said:
+            return f"vLLM at {self.url} takes no adapters: start it with --enable-lora ({said})"
+        if (found := _MOST.search(said)) is None:
+            log.warning("vllm does not say what rank it takes", answer=said, status=status)
+            return None
+        most = int(found[1])
+        return None if rank <= most else _too_high(self.url, rank, most)
+
+    async def free(self) -> None:
+        """Level 1: the weights go to the machine's memory, its adapters with them; what runs ends first."""
+        status, answer = await self._call("GET", "/is_sleeping")
+        if status != 200 or not await self._can_sleep():
+            raise Unsupported(
+                f"vLLM at {self.url} cannot give its GPU back: start it with --enable-sleep-mode and "
+                "VLLM_SERVER_DEV_MODE=1, reachable for nobody but rlproxy."
+            )
+        if loads(answer).get("is_sleeping"):
+            return
+        status, answer = await self._call("POST", "/sleep?level=1&mode=wait", timeout_s=SLEEP_S)
+        if status != 200:
+            raise BackendBroke(f"vLLM at {self.url} does not sleep ({status}): {message_in(answer)}")
+
+    async def reclaim(self) -> None:
+        status, answer = await self._call("GET", "/is_sleeping")
+        if status == 404 or (status == 200 and not loads(answer).get("is_sleeping")):
+            return
+        status, answer = await self._call("POST", "/wake_up", timeout_s=SLEEP_S)
+        if status != 200:
+            raise BackendBroke(f"vLLM at {self.url} does not wake up ({status}): {message_in(answer)}")
+
+    async def _can_sleep(self) -> bool:
+        """Without the option the route answers that it sleeps, and frees nothing. Versions that do not tell: yes."""
+        status, answer = await self._call("GET", "/server_info?config_format=json")
+        if status != 200:
+            return True
+        try:
+            return bool(loads(answer)["vllm_config"]["model_config"].get("enable_sleep_mode", True))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return True
+
+
+def _no_such_route(status: int, answer: bytes) -> bool:
+    return status == 404 and b"Not Found" in answer  # FastAPI's; an adapter that is not found is a NotFoundError
+
+
+def _too_high(url: str, rank: int, most: int) -> str:
+    enough = next((r for r in RANKS if r >= rank), None)
+    more = f"start it with --max-lora-rank {enough}, or " if enough else ""
+    return (
+        f"a run makes an adapter of rank {rank}, and vLLM at {url} takes up to {most}: {more}set "
+        f"train.overrides.rank to {most}"
+    )
+
+
+def _probe(folder: Path) -> Path:
+    """Where the adapters are, so that it is seen whether the server can read there. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = Path(tempfile.mkdtemp(prefix=".probe-", dir=folder))
+    probe.chmod(0o755)  # the server may be another user
+    about = {"peft_type": "LORA", "r": PROBE_RANK, "lora_alpha": 1, "target_modules": ["q_proj"], "bias": "none"}
+    (probe / "adapter_config.json").write_text(json.dumps(about))
+    return probe

@@ -10,9 +10,11 @@ from proxy.dialects.ollama import OllamaChat, OllamaGenerate
 from proxy.dialects.responses import Responses
 
 CHAT = ChatCompletions()  # what every backend speaks
-DIALECTS: tuple[Dialect, ...] = (CHAT, Completions(), Responses(), Messages(), OllamaChat(), OllamaGenerate())
+MESSAGES = Messages()
+DIALECTS: tuple[Dialect, ...] = (CHAT, Completions(), Responses(), MESSAGES, OllamaChat(), OllamaGenerate())
 
-_AT = {path: dialect for dialect in DIALECTS for path in dialect.paths}
+COUNT_TOKENS = "/v1/messages/count_tokens"  # answers nothing, but its errors have the format's shape
+_AT = {COUNT_TOKENS: MESSAGES, **{path: dialect for dialect in DIALECTS for path in dialect.paths}}
 
 
 def dialect_at(path: str) -> Dialect | None:
@@ -22,4 +24,16 @@ def dialect_at(path: str) -> Dialect | None:
     return _AT.get(path)
 
 
-__all__ = ["CHAT", "DIALECTS", "Asked", "Dialect", "Earlier", "Fold", "Renderer", "Reply", "dialect_at"]
+__all__ = [
+    "CHAT",
+    "COUNT_TOKENS",
+    "DIALECTS",
+    "MESSAGES",
+    "Asked",
+    "Dialect",
+    "Earlier",
+    "Fold",
+    "Renderer",
+    "Reply",
+    "dialect_at",
+]

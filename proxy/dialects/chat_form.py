@@ -76,6 +76,12 @@ def usage(prompt: int, completion: int, *, cached: int = 0) -> dict[str, Any]:
     return found
 
 
+def counted(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a whole answer or a chunk counts; nothing, where the server sent what is no count."""
+    found = body.get("usage")
+    return found if isinstance(found, Mapping) else {}
+
+
 def json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A `response_format` that makes an answer follow `schema`."""
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}

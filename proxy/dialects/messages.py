@@ -1,7 +1,7 @@
 """Anthropic Messages: `POST /v1/messages`, streamed and whole.
 
 Owns this wire format as servers speak it themselves. Requests in chat form are in `messages_chat`, chat completions
-said in this format in `messages_render`. `/v1/messages/count_tokens` is not ours: it passes through.
+said in this format in `messages_render`. `/v1/messages/count_tokens` is `proxy.count_tokens`.
 Source: the types of Anthropic's own SDK, 2.11.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from proxy.dialects.base import Renderer
-from proxy.dialects.chat_form import arguments_of, reasoning_of
+from proxy.dialects.chat_form import arguments_of, counted, reasoning_of
 from proxy.errors import BackendBroke
 from proxy.wire import dumps
 
@@ -41,8 +41,7 @@ class MessagesRenderer(Renderer):
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
         out: list[bytes] = []
-        if chunk.get("usage"):
-            self._usage = chunk["usage"]
+        self._usage = counted(chunk) or self._usage
         if not self._started:
             self._started = True
             out.append(event({"type": "message_start", "message": self._message([], None, None)}))
@@ -74,7 +73,7 @@ class MessagesRenderer(Renderer):
             name, arguments = call["function"]["name"], call["function"].get("arguments") or ""
             id = call.get("id") or self._call_id(i)
             content.append({"type": "tool_use", "id": id, "name": name, "input": arguments_of(arguments)})
-        self._usage = body.get("usage") or {}
+        self._usage = counted(body)
         sequence = _stop_sequence(choice)
         reason = _stop_reason(choice.get("finish_reason"), called=bool(calls), sequence=sequence)
         return dumps(self._message(content, reason, sequence))

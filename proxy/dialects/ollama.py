@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatFold
-from proxy.dialects.chat_form import arguments_of, reasoning_of, usage
+from proxy.dialects.chat_form import arguments_of, counted, reasoning_of, usage
 from proxy.dialects.fields import an_object, member, numbers, objects
 from proxy.dialects.ollama_chat import NOT_CHAT, SAMPLING, chat_message, chat_messages, chat_request, prompt_messages
 from proxy.errors import BadRequest, ProxyError
@@ -184,7 +184,7 @@ class OllamaRenderer(Renderer):
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
         self._fold.add(chunk)
-        self._usage = chunk.get("usage") or self._usage
+        self._usage = counted(chunk) or self._usage
         out = []
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
@@ -205,7 +205,7 @@ class OllamaRenderer(Renderer):
     def whole(self, body: Mapping[str, Any]) -> bytes:
         choice = body["choices"][0]
         message = choice["message"]
-        self._usage = body.get("usage") or {}
+        self._usage = counted(body)
         text = message.get("content") or message.get("refusal") or ""
         said = self._said(text, reasoning_of(message), _calls(message))
         return dumps({**self._head, **said, **self._done(choice.get("finish_reason")), **self._logprobs(choice)})

@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.dialects.base import Asked, Renderer
+from proxy.dialects.chat_form import counted
 from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import call_item, item_id, response, text_part, unfinished
 from proxy.errors import ProxyError
@@ -40,8 +41,7 @@ class ResponsesRenderer(Renderer):
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
         self._start()
-        if chunk.get("usage"):
-            self._usage = chunk["usage"]
+        self._usage = counted(chunk) or self._usage
         for choice in chunk.get("choices") or ():
             if choice.get("index", 0) == 0:
                 self._delta(choice)
@@ -61,7 +61,7 @@ class ResponsesRenderer(Renderer):
         message = dict(choice["message"])
         if message.get("tool_calls"):
             message["tool_calls"] = [{**call, "index": n} for n, call in enumerate(message["tool_calls"])]
-        self._usage, self._finish = body.get("usage"), choice.get("finish_reason")
+        self._usage, self._finish = counted(body) or None, choice.get("finish_reason")
         self._delta({**choice, "delta": message})
         self._close_all()
         why = unfinished(self._finish)

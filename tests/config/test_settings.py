@@ -98,7 +98,7 @@ def test_overrides_come_from_the_environment_whole_or_one_by_one(tmp_path: Path)
         ({}, {}, "[server", "cannot be read"),
         ({"server.port": 70000}, {}, "", "70000 from flag --port is not allowed: input should be less"),
         ({}, {"RLPROXY_SERVER__PORT": "x"}, "", "'x' from env RLPROXY_SERVER__PORT is not allowed"),
-        ({}, {}, '[backend]\nkind = "v"', "should be 'builtin', 'vllm', 'llamacpp' or 'openai'"),
+        ({}, {}, '[backend]\nkind = "v"', "should be 'builtin', 'vllm', 'sglang'"),
         ({}, {"RLPROXY_GATE__MARGIN_SLACK": "nan"}, "", "should be a finite number"),
         ({"train.preset": "carefull"}, {}, "", "did you mean 'careful'? (from flag --preset)"),
         ({}, {"RLPROXY_TRAIN__OVERRIDES__RNK": "4"}, "", "did you mean 'rank'?"),

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+from proxy.likeness import CHATS
 from tests.fakes import native, native_others
 
 MODEL = "fake"
@@ -21,6 +24,7 @@ MODEL = "fake"
 class FakeBackend:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []  # bodies of chat completions, as they came
+        self.compared: list[dict[str, Any]] = []  # those that rlproxy asks of itself, to compare with the weights
         self.headers: list[dict[str, str]] = []
         self.adapters: dict[str, str] = {}
         self.unloaded: list[str] = []
@@ -29,10 +33,21 @@ class FakeBackend:
         self.pause_s = 0.0  # between streamed tokens
         self.hold = asyncio.Event()  # cleared: answers wait
         self.hold.set()
+        self.hold_load = asyncio.Event()  # cleared: loads wait
+        self.hold_load.set()
         self.fail_next = 0  # so many answers to come are errors
         self.refuse_load = False
+        self.model = MODEL
+        self.unknown = 0  # requests for a model that it does not have
+        self.sleeps: bool | None = None  # None: started without VLLM_SERVER_DEV_MODE=1
+        self.sleep_mode = True  # --enable-sleep-mode
+        self.lora: bool | None = True  # False: as vLLM without --enable-lora; None: without the routes, too
+        self.max_rank = 64
+        self.silent = False  # to whoever loads an adapter
+        self.root = Path("/")  # of the files that it sees
         self.thinks = False
         self.says: str | None = None  # its answer, instead of what it was told
+        self.window: int | None = None  # how many tokens it says to take
         self.prompt_tokens = 3  # what it says that it has read
         self.speaks = {"chat"}
         self.wants: tuple[str, dict[str, Any]] | None = None  # the tool it calls, if offered; else the first one
@@ -49,6 +64,10 @@ class FakeBackend:
             web.get("/v1/models", self._models),
             web.post("/v1/load_lora_adapter", self._load),
             web.post("/v1/unload_lora_adapter", self._unload),
+            web.get("/is_sleeping", self._development),
+            web.post("/sleep", self._development),
+            web.post("/wake_up", self._development),
+            web.get("/server_info", self._development),
             web.route("*", "/v1/echo", self._echo),
             web.get("/api/tags", self._echo),
         ])  # fmt: skip
@@ -68,12 +87,21 @@ class FakeBackend:
         return int(self.url.rpartition(":")[2])
 
     async def _models(self, request: web.Request) -> web.Response:
-        ours = [{"id": MODEL, "object": "model", "created": 1, "owned_by": "fake", "parent": None}]
+        takes = {} if self.window is None else {"max_model_len": self.window}
+        ours = [{"id": self.model, "object": "model", "created": 1, "owned_by": "fake", "parent": None, **takes}]
         ours += [{"id": name, "object": "model", "created": 1, "parent": MODEL} for name in self.adapters]
         return web.json_response({"object": "list", "data": ours})
 
     async def _load(self, request: web.Request) -> web.Response:
+        if self.silent:
+            await asyncio.sleep(60)
+        if self.lora is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
         body = await request.json()
+        if (refused := self._refused(body["lora_path"])) is not None:
+            message, status = refused
+            return web.json_response({"error": {"message": message, "code": status}}, status=status)
+        await self.hold_load.wait()
         if self.refuse_load:
             return web.json_response({"error": {"message": "rank 64 is over the maximum"}}, status=400)
         if body["lora_name"] in self.adapters:
@@ -81,12 +109,37 @@ class FakeBackend:
         self.adapters[body["lora_name"]] = body["lora_path"]
         return web.Response(text="Success: LoRA adapter added successfully.")
 
+    def _refused(self, path: str) -> tuple[str, int] | None:
+        """Before vLLM looks at any weights."""
+        failed = "Call to add_lora method failed: Worker failed with error '{}', please check the stack trace above"
+        if not self.lora:
+            return failed.format("LoRA is not enabled. Use --enable-lora to enable LoRA."), 500
+        config = self.root / path.lstrip("/") / "adapter_config.json"
+        if not config.is_file():
+            return "Loading lora failed: No adapter found for <path>", 404
+        rank = int(re.search(r'"r": (\d+)|$', config.read_text())[1] or 0)
+        if rank > self.max_rank:
+            return failed.format(f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}."), 500
+        return None
+
     async def _unload(self, request: web.Request) -> web.Response:
         name = (await request.json())["lora_name"]
         if self.adapters.pop(name, None) is None:
             return web.json_response({"error": {"message": "cannot be found"}}, status=404)
         self.unloaded.append(name)
         return web.Response(text="Success: LoRA adapter removed successfully.")
+
+    async def _development(self, request: web.Request) -> web.Response:
+        """Routes of VLLM_SERVER_DEV_MODE=1. Without --enable-sleep-mode it says that it sleeps and frees nothing."""
+        if self.sleeps is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        self.asked.append((request.path_qs, {}))
+        if request.path == "/server_info":
+            return web.json_response({"vllm_config": {"model_config": {"enable_sleep_mode": self.sleep_mode}}})
+        if request.path == "/is_sleeping":
+            return web.json_response({"is_sleeping": self.sleeps})
+        self.sleeps = request.path == "/sleep"
+        return web.json_response({"status": "sleeping" if self.sleeps else "awake"})
 
     async def _echo(self, request: web.Request) -> web.Response:
         """The request, byte for byte."""
@@ -97,10 +150,14 @@ class FakeBackend:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
-        self.requests.append(body)
-        self.asked.append((request.path, body))
-        self.headers.append({k.lower(): v for k, v in request.headers.items()})
-        if body["model"] != MODEL and body["model"] not in self.adapters:
+        if body["messages"] in CHATS:
+            self.compared.append(body)
+        else:
+            self.requests.append(body)
+            self.asked.append((request.path, body))
+            self.headers.append({k.lower(): v for k, v in request.headers.items()})
+        if body["model"] != self.model and body["model"] not in self.adapters:
+            self.unknown += 1
             message = f"The model `{body['model']}` does not exist."
             return web.json_response({"error": {"message": message, "type": "NotFoundError"}}, status=404)
         try:

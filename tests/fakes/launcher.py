@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from config import presets
 from trainer.launch import LaunchError
 
 
@@ -31,6 +34,10 @@ class FakeJob:
     async def wait(self) -> int:
         if self._launcher.hold:
             await self._stopped.wait()
+            return 143
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._launcher.takes_s):
+                await self._stopped.wait()
             return 143
         if self._launcher.held > 0:
             self._launcher.held -= 1
@@ -55,8 +62,13 @@ class FakeLauncher:
         self.crashes = 0
         self.held = 0  # trainers that find another at work in their folder
         self.hold = False
+        self.takes_s = 0.0
         self.started: list[Path] = []
         self.lacks: str | None = None
+        self.fused: list[Path] = []
+        self.weights_say: dict[str, Any] = {}
+        self.unprobed: str | None = None  # why the weights could not be looked at
+        self.probed = 0
 
     def available(self, *, tensorboard: bool = False) -> str | None:
         return self.lacks
@@ -65,11 +77,53 @@ class FakeLauncher:
         self.started.append(run_folder)
         return FakeJob(run_folder, self)
 
+    async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
+        return presets.resolve(preset, overrides).rank
+
+    async def probe(
+        self, weights: str, conversations: Sequence[Mapping[str, Any]], *, threads: int, nice: int, log: Path
+    ) -> dict[str, Any]:
+        """Weights that say to everything what the server said, unless `weights_say` has something else."""
+        self.probed += 1
+        if self.unprobed:
+            raise LaunchError(self.unprobed)
+        read = [
+            {
+                "prompt_ids": each["prompt_ids"] or [1],
+                "rendered": "as the server",
+                "theirs": "as the server",
+                "reply_ids": each["reply_ids"] or [1],
+                "logprobs": [-len(word) / 10 for word in _words(each["text"])],
+                "best": [-len(word) / 10 for word in _words(each["text"])],
+            }
+            for each in conversations
+        ]
+        found = {"architecture": "fake", "vocabulary": 10**6, "tokens": 10**6, "width": 8, "parameters": 1000}
+        return {"path": weights, "unscored": None, "conversations": read, **found, **self.weights_say}
+
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         if self.lacks:
             raise LaunchError(self.lacks)
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(b"GGUF")
+
+    async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
+        if self.lacks:
+            raise LaunchError(self.lacks)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(base.read_bytes() + f" with {adapter}".encode())
+        self.fused.append(adapter)
+
+    async def mlx(self, adapter: Path, out: Path) -> None:
+        if self.lacks:
+            raise LaunchError(self.lacks)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "adapter_config.json").write_text(json.dumps({"from": str(adapter)}))
+
+
+def _words(text: str) -> list[str]:
+    """As tests.fakes.backend cuts them: a word, and the space after it."""
+    return re.findall(r"\S+\s?", text)
 
 
 def write_result(folder: Path, status: str, more: dict[str, Any]) -> None:

@@ -19,6 +19,8 @@ def routes(fake: Any) -> list[web.RouteDef]:
     return [
         web.post("/v1/completions", when(fake, "completions", completions)),
         web.post("/v1/responses", when(fake, "responses", responses)),
+        web.post("/tokenize", when(fake, "tokenize", tokenize)),
+        web.post("/apply-template", when(fake, "apply-template", apply_template)),
     ]
 
 
@@ -114,6 +116,29 @@ def _pieces(body: dict[str, Any], choice: dict[str, Any]) -> list[dict[str, Any]
             "prompt_token_ids": choice["prompt_token_ids"] if n == 0 else None,
         })  # fmt: skip
     return found
+
+
+# --- tokens: vLLM counts messages (`tokenize`), llama.cpp only text, and renders (`apply-template` beside it) ---
+
+
+def _rendered(body: dict[str, Any]) -> str:
+    """A template that shows the tools first."""
+    tools = " ".join(tool["function"]["name"] for tool in body.get("tools") or ())
+    said = [m["content"] if isinstance(m["content"], str) else json.dumps(m["content"]) for m in body["messages"]]
+    return " ".join([tools, *said]).strip()
+
+
+async def tokenize(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    if body["model"] != "fake":
+        return web.json_response({"error": {"message": f"The model `{body['model']}` does not exist."}}, status=404)
+    if "apply-template" in fake.speaks:  # as llama.cpp: another member than `content` is nothing to it
+        return web.json_response({"tokens": [_id(word) for word in str(body.get("content") or "").split()]})
+    ids = [_id(word) for word in _rendered(body).split()]
+    return web.json_response({"count": len(ids), "max_model_len": 4096, "tokens": ids, "token_strs": None})
+
+
+async def apply_template(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    return web.json_response({"prompt": _rendered(body)})
 
 
 # --- responses ---

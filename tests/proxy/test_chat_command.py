@@ -64,7 +64,7 @@ async def test_the_answer_streams_in_the_same_format(proxy: Proxy) -> None:
     got = events(await response.read())
     assert got[-1] == b"[DONE]" and got[-2]["usage"]["total_tokens"] == 0
     text = "".join(c["choices"][0]["delta"].get("content", "") for c in got[:-2])
-    assert "rated good" in text and got[-3]["choices"][0]["finish_reason"] == "stop"
+    assert "rated 5 of 5" in text and got[-3]["choices"][0]["finish_reason"] == "stop"
     assert response.headers["content-type"].startswith("text/event-stream")
 
 

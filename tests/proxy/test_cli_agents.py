@@ -44,6 +44,20 @@ async def test_folders_that_were_made_go_too(cli: Proxy, tmp_path: Path) -> None
     assert list((tmp_path / "person").iterdir()) == []
 
 
+async def test_agents_are_told_how_much_the_model_takes(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+    cli.backend.window = 65_536
+    env = person(tmp_path)
+    assert (await rlproxy(cli.home, "connect", "claude-code", "--yes", **env))[0] == 0
+    written = json.loads((tmp_path / "person/.claude/settings.json").read_text())["env"]
+    assert written["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "65536" and written["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "16384"
+    assert (await rlproxy(cli.home, "connect", "codex", "--yes", **env))[0] == 0
+    assert "model_context_window = 65536\n" in (tmp_path / "person/.codex/config.toml").read_text()
+    cli.backend.window = 8192
+    assert (await rlproxy(cli.home, "connect", "claude-code", "--yes", **env))[0] == 0
+    written = json.loads((tmp_path / "person/.claude/settings.json").read_text())["env"]
+    assert written["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "2048" and "CLAUDE_CODE_MAX_CONTEXT_TOKENS" not in written
+
+
 async def test_a_key_is_written_but_never_shown(tmp_path: Path) -> None:
     env = {**person(tmp_path), "RLPROXY_SERVER__API_KEY": "sk-use", "RLPROXY_SERVER__ADMIN_KEY": "sk-admin"}
     for flags in ([], ["--json"]):
@@ -65,7 +79,9 @@ async def test_what_cannot_be_is_said_in_a_sentence(tmp_path: Path) -> None:
     code, _, err = await rlproxy(tmp_path / "h", "connect", "emacs", **env)
     assert code == 1 and "claude-code" in err
     code, _, err = await rlproxy(tmp_path / "h", "connect", "codex", **env)
-    assert code == 3 and "rlproxy serve" in err
+    assert code == 3 and "rlproxy serve" in err and "--model NAME" in err and err.count("\n") == 1
+    code, _, err = await rlproxy(tmp_path / "h", "disconnect", "open-webui", **env)
+    assert code == 1 and "take it out there" in err
     (tmp_path / "person/.claude").mkdir()
     (tmp_path / "person/.claude/settings.json").write_text("{ broken")
     code, _, err = await rlproxy(tmp_path / "h", "connect", "claude-code", "--model", "m", **env)

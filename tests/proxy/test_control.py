@@ -117,3 +117,20 @@ async def test_one_run_in_full(proxy: Proxy) -> None:
     assert (await proxy.get("/rl/runs"))["data"][0].items() <= run.items()
     for unknown in ("2", "x", "9" * 30):
         assert (await proxy.get(f"/rl/runs/{unknown}"))["error"]["message"] == f"There is no run {unknown}."
+
+
+async def test_what_is_captured_is_told_soon_and_once_for_many(proxy: Proxy) -> None:
+    async with proxy.http.get("/rl/events") as listening:
+        await asyncio.gather(*(proxy.chat(f"q{i}") for i in range(5)))
+        raw = await asyncio.wait_for(listening.content.readuntil(b"\n\n"), 5)
+    lines = raw.decode().splitlines()
+    assert lines[1] == "event: captured" and json.loads(lines[2].removeprefix("data: "))["count"] == 5
+
+
+async def test_a_listener_of_before_a_restart_hears_what_comes(proxy: Proxy) -> None:
+    await proxy.chat("x")
+    for rating in ("good", "bad"):
+        await proxy.rate(completion_id="last", rating=rating)
+    async with proxy.http.get("/rl/events", headers={"last-event-id": "57"}) as listening:  # the numbers began anew
+        raw = await asyncio.wait_for(listening.content.readuntil(b"\n\n"), 5)
+    assert raw.startswith(b"id: 1\n")

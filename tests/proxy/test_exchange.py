@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,6 +14,8 @@ import pytest
 from aiohttp import web
 
 from proxy import exchange
+from tests.fakes.backend import FakeBackend
+from tests.fakes.launcher import FakeLauncher
 from tests.proxy.conftest import Proxy
 
 LINES = {"model": "fake", "messages": [{"role": "user", "content": "a b c d"}]}
@@ -136,3 +140,77 @@ async def test_a_format_may_be_translated_though_the_backend_has_it(proxy: Proxy
     found = await proxy.store.completion(id)
     assert found is not None and found.end is not None and found.end.translated and found.end.exact
     assert (await proxy.get("/rl/status"))["backend"]["dialects"]["responses"] == "translated"
+
+
+# A server of ours that dies
+
+
+class Started(FakeBackend):
+    """A process of ours, as its launcher sees it: its port closes a moment before its end is noticed."""
+
+    weights, why, pid = "/nowhere", "it is a fake", 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = asyncio.Event()
+
+    async def wait(self) -> int:
+        await self.ended.wait()
+        return -9
+
+    async def die(self) -> None:
+        await self.stop()
+        asyncio.get_running_loop().call_later(0.1, self.ended.set)
+
+
+class Starter(FakeLauncher):
+    """Starts one server after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.servers: list[Started] = []
+
+    async def start_server(self, weights: str, model: str, *, threads: int, log: Path) -> Started:
+        self.servers.append(Started())
+        await self.servers[-1].start()
+        return self.servers[-1]
+
+
+@pytest.fixture
+async def ours(tmp_path: Path) -> AsyncIterator[Proxy]:
+    starter = Starter()
+    proxy = Proxy(tmp_path / "home", FakeBackend(), starter)
+    proxy.kind = None
+    proxy.flags |= {"backend.kind": "builtin", "backend.url": ""}
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+    for server in starter.servers:
+        await server.stop()
+
+
+async def test_a_question_that_finds_the_port_of_a_killed_server_closed_is_asked_of_the_next(ours: Proxy) -> None:
+    assert isinstance(ours.launcher, Starter)
+    assert await ours.say("first") == "You said: first "
+    await ours.launcher.servers[0].die()
+    assert await ours.say("second") == "You said: second "  # asked before anybody knew
+    first, second = ours.launcher.servers
+    assert len(first.requests) == 1 and len(second.requests) == 1
+
+
+async def test_a_question_that_may_have_ended_the_server_is_not_asked_of_the_next(ours: Proxy) -> None:
+    assert isinstance(ours.launcher, Starter)
+    first = ours.launcher.servers[0]
+
+    async def deadly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        port.close()
+        writer.transport.abort()
+        first.ended.set()
+
+    await first.stop()
+    port = await asyncio.start_server(deadly, "127.0.0.1", int(first.url.rpartition(":")[2]))
+    response = await ours.chat("kill")
+    assert response.status == 503 and response.headers["retry-after"]
+    assert await ours.say("next") == "You said: next "
+    assert [r["messages"][-1]["content"] for r in ours.launcher.servers[1].requests] == ["next"]

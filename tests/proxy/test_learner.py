@@ -44,6 +44,28 @@ async def test_a_run_starts_by_itself_at_the_threshold(proxy: Proxy) -> None:
     assert response.headers["x-rl-adapter"] == "v1"
 
 
+async def test_a_run_is_cancelled_at_work_and_while_it_waits(proxy: Proxy) -> None:
+    assert (await proxy.post("/rl/cancel"))[0] == 409
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    for run in (1, 2):
+        while (await proxy.get("/rl/status"))["training"]["run"] != run or len(proxy.launcher.started) < run:
+            await asyncio.sleep(0.01)
+        if run == 2:
+            await proxy.post("/rl/pause")
+            while (await proxy.get("/rl/status"))["training"]["run"] is not None:
+                await asyncio.sleep(0.01)
+            (proxy.launcher.started[-1] / "checkpoint").mkdir()
+        assert await proxy.post("/rl/cancel") == (200, {"cancelled": run})
+        status = await until(proxy, ended="failed", runs=run)
+        assert status["last_run"]["reason"] == "cancelled by a person" and status["ratings"]["fresh"] >= 4
+        assert not (proxy.launcher.started[-1] / "checkpoint").exists()
+        assert (await proxy.post("/rl/cancel"))[0] == 409
+        if run == 1:  # the same ratings do not start it again by themselves
+            assert "of 6 fresh ratings" in status["training"]["waits_for"]
+            await rated(proxy, 2)
+
+
 async def test_the_run_folder_says_everything(proxy: Proxy) -> None:
     for i in range(3):
         await proxy.chat(f"calibration {i}")

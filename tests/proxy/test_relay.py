@@ -222,6 +222,17 @@ async def test_bad_bodies(proxy: Proxy, body: bytes, param: str | None) -> None:
     assert not proxy.backend.requests
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat"])
+async def test_a_bug_of_ours_is_an_error_like_any_other(
+    proxy: Proxy, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.relay.turn_of", lambda *args: 1 / 0)
+    body = {"model": "fake", "messages": [{"role": "user", "content": "x"}]}
+    async with proxy.http.post(path, json=body) as response:
+        error = (await response.json())["error"]
+    assert response.status == 500 and "ZeroDivisionError" in (error if path == "/api/chat" else error["message"])
+
+
 async def test_body_over_the_limit(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__max_body_bytes=2048)

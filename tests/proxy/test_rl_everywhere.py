@@ -110,15 +110,13 @@ VERBS: list[tuple[str, str, tuple[float, str | None, str | None] | None]] = [
     ("/rl good", "rated good", (1.0, None, None)),
     ("/rl good very clear", "because “very clear”", (1.0, "very clear", None)),
     ("/rl bad: too\nlong", "rated bad", (-1.0, "too\nlong", None)),
-    ("/rl 1", "rated bad", (-1.0, None, None)),
-    *((f"/rl {n}", f"rated {n} of 5", ((n - 3) / 2, None, None)) for n in (2, 3, 4)),
-    ("/rl 5", "rated good", (1.0, None, None)),
-    ("/rl 4 nice", "4 of 5", (0.5, "nice", None)),
+    *((f"/rl {n}", f"rated {n} of 5", ((n - 3) / 2, None, None)) for n in (1, 2, 3, 4, 5)),
+    ("/rl 4 nice", "rated 4 of 5, because “nice” (your earlier rating of it is replaced)", (0.5, "nice", None)),
     ("/rl fix: It is 4.", "would have been right", (-1.0, None, "It is 4.")),
     ("/rl status", "the base model answers", (-1.0, None, "It is 4.")),
     ("/rl help", "/rl undo", (-1.0, None, "It is 4.")),
     ("/rl", "/rl undo", (-1.0, None, "It is 4.")),
-    ("/rl undo", "taken back", None),
+    ("/rl undo", "(bad) is taken back", None),
     ("/rl undo no, really", "nothing to undo", None),
 ]
 
@@ -173,7 +171,7 @@ async def test_a_prompt_alone_is_about_its_own_persons_last_answer(proxy: Proxy)
     assert rated == {"ann": ["ann"], "bob": []}
     await prompt("three", **{"x-rl-session": "s", **ann})
     await prompt("four", **ann)
-    assert "rated good" in await prompt("/rl 5", **{"x-rl-session": "s", **ann})
+    assert "rated 5 of 5" in await prompt("/rl 5", **{"x-rl-session": "s", **ann})
     assert [c.ratings[0].value for c in await proxy.store.completions(limit=2) if c.ratings] == [1.0]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.conversations import thread
-from proxy.spoken import command_of, silent, without_blocks
+from proxy.spoken import SHOWN, command_of, silent, without_blocks, words
 
 REMINDER = "<system-reminder>\nAs you answer, today's date is 2026-11-21.\n</system-reminder>"
 DETAILS = "<environment_details>\n# Visible files\na.py\n# Current Time\n10:00\n</environment_details>"
@@ -135,3 +135,19 @@ def test_no_text_is_slow_to_read(piece: str) -> None:
 def test_a_longer_name_is_another_tag() -> None:
     assert without_blocks("<user_infos>x</user_infos><user_info>y</user_info>") == "<user_infos>x</user_infos>"
     assert without_blocks('<ide_selection file="a">x</ide_selection>hello') == "hello"
+
+
+def test_what_a_person_said_last() -> None:
+    reminder = "<system-reminder>do this</system-reminder>"
+    messages = [
+        {"role": "user", "content": "first"},
+        {"role": "user", "content": [{"type": "text", "text": reminder}, {"type": "text", "text": "the question"}]},
+        {"role": "assistant", "content": "calls"},
+        {"role": "tool", "content": "a result"},
+        {"role": "user", "content": reminder},
+        {"role": "user", "content": None},
+    ]
+    assert words(messages) == "the question"
+    assert words(messages[:1]) == "first" and words([]) == "" and words(messages[2:]) == ""
+    assert words([{"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": 3}, "odd"]}]) == "odd"
+    assert len(words([{"role": "user", "content": "x" * 9000}])) == SHOWN

@@ -47,3 +47,26 @@ def test_what_kept_tokens_from_training() -> None:
     metrics = {"acceptance": 0.9, "rejected_fresh_mismatch": 0.0, "rejected_stale": 0.08, "rejected_token": 0.02}
     assert acceptance(metrics) == "90.0% of the tokens accepted; rejected 8.0% as stale, 2.0% token by token"
     assert acceptance({"acceptance": 1.0}) == "100.0% of the tokens accepted" and acceptance({}) == ""
+
+
+async def test_a_run_that_ends_meanwhile_is_not_half_shown(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ratings are fresh again as soon as it is shown as ended."""
+    await proxy.post("/rl/pause")
+    for i in range(4):
+        response = await proxy.chat(f"q{i}")
+        await proxy.rate(completion_id=response.headers["x-rl-completion-id"], rating="good")
+    claimed = await proxy.store.claim(
+        model="fake", live=0, max_version_gap=8, limit=4, held_share=0, folder_of=str, version=1, min_total=1
+    )
+    assert claimed is not None
+    read = proxy.store.fresh
+
+    async def and_then_it_ends(**about: Any) -> Any:
+        found = await read(**about)
+        if await proxy.store.open_runs():
+            await proxy.store.end_run(claimed[0].id, "rejected", "no better", None)
+        return found
+
+    monkeypatch.setattr(proxy.store, "fresh", and_then_it_ends)
+    status = await proxy.get("/rl/status")
+    assert (status["last_run"]["status"], status["ratings"]["fresh"]) in (("claimed", 0), ("rejected", 4))

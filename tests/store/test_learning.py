@@ -62,6 +62,17 @@ async def test_a_claim_waits_for_enough_even_if_it_takes_fewer(store: Store) -> 
     assert len(samples) == 2
 
 
+async def test_replies_of_another_model_train_where_they_are_asked_for_and_nowhere_else(store: Store) -> None:
+    await rated(store, 3, version=None)
+    await put(store, "ours")
+    await store.rate(rating("ours"))
+    assert await store.fresh(live=0, max_version_gap=8) == Fresh(good=1, bad=0, neutral=0, stale=0)
+    assert await store.fresh(live=90, max_version_gap=8, foreign=True) == Fresh(good=2, bad=1, neutral=0, stale=0)
+    run, samples = await claim(store, live=90, foreign=True)
+    assert run.parent == 90 and {s.completion.new.version for s in samples} == {None}
+    assert (await store.fresh(live=0, max_version_gap=8)).total == 1
+
+
 async def test_one_run_at_a_time(store: Store) -> None:
     await rated(store, 4)
     run, _ = await claim(store, limit=2)

@@ -8,15 +8,15 @@ from contextlib import closing
 from pathlib import Path
 
 from store import schema
-from store.records import Link, NewReaction
+from store.records import Link, NewReaction, Wanted
 from store.store import Store
 from store.tree import chain
 from tests.store.making import HELLO, HI, adapter, claim, end, new, put, rated, rating
 
 # Tables and their aliases in the queries; "m" is messages, "u" runs, "s" run_samples.
 GROWING = re.compile(
-    r"SCAN (completions|messages|ratings|links|reactions|webhook_events|run_samples|blobs|message_blobs"
-    r"|b|c|m|r|s|child)\b"
+    r"SCAN (completions|messages|ratings|links|reactions|webhook_events|run_samples|blobs|message_blobs|listed"
+    r"|b|c|l|m|r|s|child)\b"
 )
 
 
@@ -62,6 +62,23 @@ async def call_everything(store: Store) -> None:
     await store.counts()
     [row async for row in store.export()]
     [row async for row in store.export(rated_only=True)]
+    for wanted in (
+        {},
+        {"search": "hello wor"},
+        {"session": "s"},
+        {"unrated": True, "version": 0, "model": "m", "turn": "main"},
+    ):
+        await store.inbox(Wanted(**wanted))  # type: ignore[arg-type]
+    found = await store.listed("a")
+    assert found is not None and found.prompt_hash is not None
+    await store.siblings(found.prompt_hash)
+    await store.models()
+    await store.any_completion()
+    await store.days(0.0, 0.0)
+    await store.verdicts()
+    for kind in ("completion", "session", "user", "rater"):
+        await store.would_forget(kind, "x")  # type: ignore[arg-type]
+    await store.forget_for_good("completion", "c8", "test")
     await store.forget_unrated(["a", "b"])
     await store.untrainable()
     await store.expire(2000.0)
@@ -99,6 +116,18 @@ async def test_narrow_queries_use_their_narrow_index(store: Store, tmp_path: Pat
     assert next(wanted, None) is None
 
 
+async def test_a_list_reads_neither_prompts_nor_tokens(store: Store) -> None:
+    await put(store, "a")
+    seen: list[str] = []
+    await store._reader._db.set_trace_callback(seen.append)
+    (listed,) = await store.completions()
+    assert listed.new.prompt == () and listed.end is not None and listed.end.token_ids is None
+    assert not [sql for sql in seen if "messages" in sql or "c.*" in sql or "c.token_ids" in sql]
+    one = await store.completion("a")
+    assert one is not None and one.end is not None and one.new.prompt and one.end.token_ids
+    assert listed.end.text == one.end.text and listed.end.exact == one.end.exact
+
+
 def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> None:
     # EXPLAIN does not show what foreign keys look up.
     with closing(schema.open_database(tmp_path / "x.db")) as db:
@@ -107,8 +136,27 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
         for table in tables:
             indexes = [row["name"] for row in db.execute(f"PRAGMA index_list({table})") if not row["partial"]]
             leading = {db.execute(f"PRAGMA index_info({index})").fetchone()["name"] for index in indexes}
+            leading |= {row["name"] for row in db.execute(f"PRAGMA table_info({table})") if row["pk"] == 1}
             for key in db.execute(f"PRAGMA foreign_key_list({table})"):
                 if key["table"] in ("messages", "completions", "ratings", "blobs"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 11
+        assert checked == 12
+
+
+async def test_ratings_of_a_completion_are_found_by_it_and_not_among_all_that_live(
+    store: Store, tmp_path: Path
+) -> None:
+    seen: set[str] = set()
+    await store._writer.submit(lambda db: db.set_trace_callback(seen.add))
+    await store._reader._db.set_trace_callback(seen.add)
+    await call_everything(store)
+    of_one = re.compile(r"\br\.completion_id (IN|=) ")
+    queries = {sql for sql in seen if of_one.search(sql) and "ratings r" in sql and not sql.startswith("--")}
+    assert len(queries) > 10
+    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
+        scripts = [row[0] for row in db.execute("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")]
+        for sql in queries:
+            steps = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}")]
+            assert "SEARCH r USING INDEX ratings_live (live=?)" not in steps, sql
+    assert all("+r.live = 1" in sql for sql in scripts if "FROM ratings r WHERE r.completion_id" in sql)

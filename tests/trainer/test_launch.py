@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from tests.trainer import tiny
+from tests.trainer.test_fuse import layers_of, make_base
+from tests.trainer.test_gguf import make_adapter
 from trainer import launch
 from trainer.launch import LaunchError, LocalLauncher, verify_adapter
 from trainer.run_folder import locked
@@ -156,3 +158,42 @@ def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(launch, "find_spec", lambda name: None if name == "peft" else object())
     assert "need peft" in launch.available()
     assert "rlproxy[train]" in LocalLauncher().available()
+
+
+async def test_a_fused_model_is_written_by_a_child(tmp_path):
+    base = make_base(tmp_path / "base.gguf", "llama")
+    make_adapter(tmp_path / "adapter", layers_of("llama"))
+    await LocalLauncher().fuse(tmp_path / "adapter", base, tmp_path / "out" / "v1.gguf")
+    assert (tmp_path / "out" / "v1.gguf").stat().st_size == base.stat().st_size
+    (tmp_path / "adapter" / "adapter_model.safetensors").unlink()
+    with pytest.raises(LaunchError, match=r"was not fused with its model: .*adapter_model\.safetensors is missing"):
+        await LocalLauncher().fuse(tmp_path / "adapter", base, tmp_path / "out" / "v2.gguf")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["v1.gguf"]
+
+
+async def test_a_converter_that_fails_says_why(tmp_path):
+    for convert in (LocalLauncher().mlx, lambda adapter, out: LocalLauncher().gguf(adapter, None, out)):
+        with pytest.raises(LaunchError, match=r"was not converted (to GGUF|for mlx-lm): .+"):
+            await convert(tmp_path / "nothing", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+async def test_an_adapter_becomes_a_folder_of_mlx(tmp_path):
+    make_adapter(tmp_path / "peft", {"model.layers.0.self_attn.q_proj": (8, 8)})
+    await LocalLauncher().mlx(tmp_path / "peft", tmp_path / "deep" / "mlx")
+    found = sorted(path.name for path in (tmp_path / "deep" / "mlx").iterdir())
+    assert found == ["adapter_config.json", "adapters.safetensors"]
+
+
+async def test_the_rank_that_a_run_would_choose(tmp_path, model):
+    launcher = LocalLauncher()
+    assert await launcher.rank(str(model), "balanced", {}) == 16
+    assert await launcher.rank(str(model), "balanced", {"rank": 4}) == 4
+    mixture = tmp_path / "mixture"
+    mixture.mkdir()
+    config = json.loads((model / "config.json").read_text()) | {"num_local_experts": 8, "num_experts_per_tok": 2}
+    (mixture / "config.json").write_text(json.dumps(config))
+    (mixture / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    assert await launcher.rank(str(mixture), "balanced", {}) == 24
+    for unknown in ("/nowhere", "owner/not-on-this-machine", "no/hub/id"):
+        assert await launcher.rank(unknown, "balanced", {}) == 16

@@ -157,6 +157,17 @@ async def test_parts_tools_and_old_tool_calls_are_understood(client, served):
     assert prompt.endswith("tool\nnoon<|im_end|>\n<|im_start|>assistant\n")
 
 
+async def test_tokens_are_counted_as_an_answer_would_read_them(client, served):
+    body = asked(max_tokens=1, tools=[{"type": "function", "function": {"name": "clock", "parameters": {}}}])
+    _, answer = await post(client, "/v1/chat/completions", body | {"return_token_ids": True})
+    status, counted = await post(client, "/tokenize", {"model": "smollm2", "messages": body["messages"]})
+    assert status == 200 and counted["tokens"] == answer["prompt_token_ids"]
+    assert counted["count"] == answer["usage"]["prompt_tokens"] == len(counted["tokens"])
+    assert counted["max_model_len"] == served.engine.context
+    assert (await post(client, "/tokenize", {"model": "other", "messages": body["messages"]}))[0] == 404
+    assert (await post(client, "/tokenize", {"messages": []}))[0] == 400
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

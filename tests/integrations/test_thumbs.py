@@ -90,13 +90,14 @@ class Site:
 @pytest.fixture
 async def site(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Site]:  # noqa: F811
     if CHROMIUM is None:
-        pytest.skip("there is no Chromium here; on Debian: apt-get install chromium")
+        pytest.skip("there is no Chromium here; on Debian: `make test-browser` installs it")
     site = Site(proxy, tmp_path / "browser")
     await site.start()
     yield site
     await site.stop()
 
 
+@pytest.mark.browser
 async def test_taps_rate_and_take_back(proxy: Proxy, site: Site) -> None:  # noqa: F811
     id = (await (await proxy.chat("hello")).json())["id"]
     assert await site.taps(id, 0, 1, 1, 0) == ["true,false -", "false,true -", "false,false -", "true,false -"]
@@ -105,6 +106,7 @@ async def test_taps_rate_and_take_back(proxy: Proxy, site: Site) -> None:  # noq
     assert len(ratings) == 3
 
 
+@pytest.mark.browser
 async def test_what_is_refused_is_said(site: Site) -> None:
     (said,) = await site.taps("rl-unknown", 0)
     assert said.startswith("false,false Not rated: There is no completion rl-unknown")

@@ -1,0 +1,44 @@
+"""Any OpenAI-compatible server that runs a model which is not ours, as a cloud API: captured and rated.
+
+Clients ask for whatever model it has, with keys of their own; rlproxy needs neither a model's name nor a key to pass
+that on, and asks for nothing by itself. Not here: what is learned from it (foreign).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+
+from proxy.backends.base import Address
+from proxy.backends.openai import OpenAICompatible
+from proxy.wire import dumps
+
+WANTS_KEY = (401, 403)
+
+
+class Cloud(OpenAICompatible):
+    capabilities = replace(
+        OpenAICompatible.capabilities,
+        foreign=True,
+        why_not=(
+            "This kind of backend is captured and rated only: rlproxy cannot load an adapter into it. "
+            "What is rated can train a local model (train.weights)."
+        ),
+    )
+
+    def address(self, model: str) -> Address:
+        return Address(self.url, {"model": dumps(model)} if model else {})
+
+    async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
+        self._http = http
+
+    async def ready(self) -> None:
+        return None
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Empty where only clients have the key."""
+        status, _ = await self._call("GET", "/v1/models")
+        return [] if status in WANTS_KEY else await super().models()

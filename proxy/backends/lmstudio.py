@@ -1,0 +1,265 @@
+"""LM Studio: each version is a whole model in its models folder, loaded and unloaded over its REST API v1.
+
+Owns what has to be there for that, and says what is not before anything is trained; where a version lies, and which
+instance answers for it. An instance that LM Studio has dropped is loaded again before a request is sent: asked for a
+name that it does not know, it may answer with another model. Not here: how the file is made (gguf_files).
+Source: LM Studio's documentation of REST API v1, April 2026; no server can be had here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from config.settings import Settings
+from proxy.backends import gguf_files
+from proxy.backends.base import Address, Capabilities
+from proxy.backends.made import Made
+from proxy.backends.openai import OpenAICompatible
+from proxy.errors import BackendBroke, BackendDown, Unsupported
+from proxy.upstream import message_in
+from proxy.wire import dumps, loads
+from trainer.launch import Launcher, LaunchError
+
+URL: Final = "http://127.0.0.1:1234"
+FOLDER: Final = "~/.lmstudio/models"
+PUBLISHER: Final = "rlproxy"  # the folder of ours among the models
+LOAD_S: Final = 3600.0
+FOUND_S: Final = 60.0  # until it has seen a new file in its folder
+POLL_S: Final = 0.5
+AGAIN_S: Final = 10.0  # between looks at what was missing
+_VERSION: Final = re.compile(r"(?P<model>.+)@(?P<version>v\d+)")
+_OURS: Final = re.compile(r"(.*/)?[\w.-]+-rl-v\d+(:\d+)?")
+
+
+class LMStudio(OpenAICompatible):
+    kind = "lmstudio"
+    capabilities = Capabilities(
+        adapters=True,
+        token_ids=False,
+        logprobs=False,
+        # Of any other route it says 200 and an error, so none is tried.
+        dialects=frozenset({"chat", "completions", "responses"}),
+        why_not="LM Studio sends no token ids and no log-probs: a run computes its own.",
+    )
+
+    def __init__(self, settings: Settings, launcher: Launcher) -> None:
+        super().__init__(settings.backend)
+        self._url = (settings.backend.url or URL).rstrip("/").removesuffix("/v1")
+        self._weights = settings.train.weights or None
+        self._given = settings.backend.gguf
+        self._folder = settings.backend.models_dir or Path(FOLDER).expanduser()
+        self._launcher = launcher
+        self._made = Made(settings.home / "lmstudio.json")
+        self._wanted: dict[str, str] = {}  # versions that are loaded, and the instance of each
+        self._about: Mapping[str, Any] = {}  # the model's entry in its list
+        self._base: Path | None = None
+        self._problem: str | None = "LM Studio has not been asked yet."
+        self._looked_at = 0.0
+        self._repairing = asyncio.Lock()
+
+    @property
+    def weights(self) -> str | None:
+        return self._weights
+
+    @property
+    def state(self) -> str:
+        return f"lmstudio at {self._url}, versions as whole models in {self._folder / PUBLISHER}"
+
+    @property
+    def lacks(self) -> str | None:
+        if self._problem is not None or self._base is None:
+            return self._problem
+        return gguf_files.no_room(self._base, self._folder)
+
+    def address(self, model: str) -> Address:
+        if _VERSION.fullmatch(model) is None:
+            return super().address(model)
+        if (instance := self._wanted.get(model)) is None:
+            raise BackendDown(f"LM Studio has {model} not loaded.", retry_after=5)
+        return Address(self.url, {"model": dumps(instance)})
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Without our own versions: they are listed by their names anyway."""
+        return [m for m in await super().models() if not _OURS.fullmatch(str(m.get("id", "")))]
+
+    # Finding out
+
+    async def ready(self) -> None:
+        """Looks each time a version is loaded: it drops idle ones by itself, and all of them when it restarts."""
+        again = self._problem is not None and time.monotonic() > self._looked_at + AGAIN_S  # it may have been seen to
+        if not self._model or not self._about or again:
+            await self._name_model()
+        if self._wanted and await self._missing():
+            async with self._repairing:
+                for name in await self._missing():
+                    self._wanted[name] = await self._start(self._slug(name))
+
+    async def _missing(self) -> list[str]:
+        there = {instance for entry in await self._list() for instance in _instances(entry)}
+        return [name for name, instance in self._wanted.items() if instance not in there]
+
+    async def _name_model(self) -> None:
+        listed = [m for m in await self._list() if m.get("type") == "llm" and m.get("publisher") != PUBLISHER]
+        if not self._model:
+            loaded = [m for m in listed if m.get("loaded_instances")]
+            found = loaded if len(loaded) == 1 else listed
+            if len(found) != 1:
+                has = ", ".join(sorted(str(m["key"]) for m in found)) or "no model"
+                raise BackendDown(f"LM Studio at {self._url} has {has}; say which one with --model (backend.model).")
+            self._model = str(found[0]["key"])
+        self._about = next((m for m in listed if self._model in _names(m)), {})
+        if not self._about:
+            raise BackendDown(f"LM Studio has no model {self._model}; download it there, or correct backend.model.")
+        await asyncio.to_thread(self._examine)
+
+    def _examine(self) -> None:
+        """What a version needs: the folder, and the model's own file."""
+        self._base, self._problem, self._looked_at = None, None, time.monotonic()
+        if not self._folder.is_dir():
+            self._problem = f"LM Studio's models folder {self._folder} is not there; name it with backend.models_dir."
+            return
+        if self._given is None and self._about.get("format") != "gguf":
+            self._problem = f"LM Studio runs {self._model} from no GGUF file, so no version of it can be made."
+            return
+        found = [self._given] if self._given else self._files_of(self._about)
+        if len(found) != 1:
+            which = f"{len(found)} files" if found else "no file"
+            self._problem = f"{which} in {self._folder} may be {self._model}; name the right one with backend.gguf."
+        elif (why := gguf_files.unreadable(found[0])) is not None:
+            self._problem = f"LM Studio takes whole models only, and {why}."
+        else:
+            self._base = found[0]
+
+    def _files_of(self, entry: Mapping[str, Any]) -> list[Path]:
+        """By its size, the one thing that it says of the file; by its name where several have that."""
+        size, name = entry.get("size_bytes"), _plain(_last(entry["key"]))
+        files = [f for f in self._folder.rglob("*.gguf") if f.is_file() and f.stat().st_size == size]
+        files = [f for f in files if f.relative_to(self._folder).parts[0] != PUBLISHER]
+        named = [f for f in files if name in _plain(str(f.relative_to(self._folder)))]
+        return files if len(files) == 1 else named
+
+    async def _list(self) -> list[dict[str, Any]]:
+        """All its models, loaded or not."""
+        status, body = await self._call("GET", "/api/v1/models")
+        try:
+            found: list[dict[str, Any]] = loads(body)["models"]
+            return list(found)
+        except (ValueError, KeyError, TypeError):  # an older one says 200 of any route
+            self._problem = f"No REST API v1 answers at {self._url} (GET /api/v1/models: {status}): it needs 0.4."
+            raise Unsupported(
+                f"{self._problem} Update LM Studio, correct backend.url, or capture only (--backend openai)."
+            ) from None
+
+    # Versions
+
+    def _slug(self, name: str) -> str:
+        model, _, version = name.rpartition("@")
+        return f"{re.sub(r'[^a-z0-9.]+', '-', model.lower())}-rl-{version}"
+
+    def _file(self, slug: str) -> Path:
+        return self._folder / PUBLISHER / slug / f"{slug}.gguf"
+
+    async def load(self, name: str, path: Path) -> None:
+        await self._name_model()  # it may have moved, or been restarted with other settings
+        await self._put(name, path)
+        if name not in self._wanted:
+            self._wanted[name] = await self._start(self._slug(name))
+        self._made.used(self._slug(name))
+        await self._clean()
+
+    async def _put(self, name: str, path: Path) -> None:
+        """The file of a version into the folder, if it is not there yet."""
+        slug, adapter = self._slug(name), await gguf_files.digest_of(path)
+        file, about = self._file(slug), self._made.about(self._slug(name))
+        if about is None and file.parent.exists():
+            raise Unsupported(
+                f"{file.parent} is there and not made by this rlproxy, so {name} is not loaded; "
+                "move it away if nobody needs it."
+            )
+        if about is not None and about["adapter"] == adapter and file.exists():
+            return
+        if (lacks := self.lacks) is not None:
+            raise Unsupported(lacks)
+        assert self._base is not None
+        self._made.put(slug, adapter=adapter)
+        try:
+            await self._launcher.fuse(path, self._base, file)
+        except LaunchError as error:
+            await asyncio.to_thread(self._remove, slug)
+            raise BackendBroke(str(error)) from error
+
+    async def _start(self, slug: str) -> str:
+        """Load it, with as long a context as the model itself has; the name of the instance.
+
+        One of ours that an earlier rlproxy has left loaded is taken over.
+        """
+        entry, about = await self._entry(slug), self._made.about(slug) or {}
+        if about.get("instance") in _instances(entry):
+            return str(about["instance"])
+        body: dict[str, Any] = {"model": entry["key"]}
+        if instances := self._about.get("loaded_instances"):
+            with contextlib.suppress(KeyError, TypeError):
+                body["context_length"] = instances[0]["config"]["context_length"]
+        status, answer = await self._call("POST", "/api/v1/models/load", json=body, timeout_s=LOAD_S)
+        try:
+            instance = str(loads(answer)["instance_id"])
+        except (ValueError, KeyError, TypeError):
+            raise BackendBroke(f"LM Studio did not load {slug} ({status}): {message_in(answer)}") from None
+        self._made.put(slug, **{**about, "instance": instance})
+        return instance
+
+    async def _entry(self, slug: str) -> Mapping[str, Any]:
+        """What LM Studio says of a file that was put into its folder, once it has seen it."""
+        try:
+            async with asyncio.timeout(FOUND_S):
+                while True:
+                    for entry in await self._list():
+                        if entry.get("publisher") == PUBLISHER and _plain(_last(entry["key"])) == _plain(slug):
+                            return entry
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise BackendBroke(
+                f"LM Studio does not see {slug} in {self._folder}; is it the folder it uses (backend.models_dir)?"
+            ) from None
+
+    async def unload(self, name: str) -> None:
+        if (instance := self._wanted.pop(name, None)) is not None:
+            await self._call("POST", "/api/v1/models/unload", json={"instance_id": instance})  # 404: it is gone
+        await self._clean()
+
+    async def _clean(self) -> None:
+        for slug in self._made.spare({self._slug(other) for other in self._wanted}):
+            await asyncio.to_thread(self._remove, slug)
+
+    def _remove(self, slug: str) -> None:
+        """Only what the record names; a folder in which somebody has put more stays."""
+        file = self._file(slug)
+        for one in (file, file.with_name(f".{file.name}.tmp")):  # the latter: of a conversion that was killed
+            one.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._file(slug).parent.rmdir()
+        self._made.drop(slug)
+
+
+def _names(entry: Mapping[str, Any]) -> set[str]:
+    return {str(entry.get("key")), *_instances(entry)}
+
+
+def _instances(entry: Mapping[str, Any]) -> set[str]:
+    return {str(one["id"]) for one in entry.get("loaded_instances") or ()}
+
+
+def _last(key: str) -> str:
+    """A key without publisher and quantisation."""
+    return key.rpartition("/")[2].partition("@")[0]
+
+
+def _plain(name: str) -> str:
+    """Without what LM Studio makes of a file's name."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())

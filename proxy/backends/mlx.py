@@ -1,0 +1,102 @@
+"""mlx-lm's server (`mlx_lm.server`) that somebody else started: each request names the adapter it wants.
+
+Owns how a version is named there: a folder in mlx-lm's own layout, one for each version, since a folder that is
+overwritten in place is not read again. Nothing is loaded ahead: the server reads an adapter with the first request that
+names it, when the running ones have ended. Not here: the conversion (trainer.mlx_layout).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from config.settings import Settings
+from proxy.backends.base import Address, Capabilities, Served
+from proxy.backends.openai import OpenAICompatible
+from proxy.errors import BackendBroke, BackendDown, BadRequest, Unsupported
+from proxy.wire import dumps
+from trainer.launch import Launcher, LaunchError, verify_adapter
+
+WHATEVER: Final = "default_model"  # the server's name for what it was started with; it ignores `adapters` then
+
+
+class MLX(OpenAICompatible):
+    kind = "mlx"
+    capabilities = Capabilities(
+        adapters=True,
+        token_ids=False,  # of the reply only, and in whole answers only
+        logprobs=False,  # before temperature and top-p, and none in streams
+        dialects=frozenset({"chat", "completions"}),
+        why_not="mlx_lm.server sends no ids of prompts, and no log-probs in streams: a run computes its own.",
+    )
+
+    def __init__(self, settings: Settings, launcher: Launcher) -> None:
+        super().__init__(settings.backend)
+        if self._model == WHATEVER:
+            raise BadRequest(
+                f"mlx_lm.server ignores adapters where the model is `{WHATEVER}`; set backend.model to what it was "
+                "started with (--model)."
+            )
+        self._launcher = launcher
+        self._folders = Path(os.path.abspath(settings.home / "mlx"))
+        self._worn: dict[str, str] = {}  # the versions, and the folder of each
+
+    @property
+    def served(self) -> Served:
+        return Served(self._model, {"temperature": 0.0, "top_p": 1.0})  # its own defaults; --temp may say otherwise
+
+    @property
+    def weights(self) -> str | None:
+        """The server's model is a path or a hub id."""
+        return self._model or None
+
+    def address(self, model: str) -> Address:
+        """Names no adapter, too, where none is wanted: a client cannot choose a folder of its own."""
+        folder = self._worn.get(model)
+        name = model if folder is None else self._model
+        return Address(self.url, {"model": dumps(name), "adapters": dumps(folder)})
+
+    async def _name_model(self) -> None:
+        """Its list is of all models that it finds on the disk, so only a single one is surely the one that it runs."""
+        names = [m["id"] for m in await self.models()]
+        if len(names) != 1:
+            raise BackendDown(
+                f"The mlx_lm.server at {self._url} does not say which model it runs ({len(names)} are on its disk); "
+                "set backend.model to what it was started with (--model)."
+            )
+        self._model = names[0]
+
+    async def models(self) -> list[dict[str, Any]]:
+        """With the one that it was started with, which its list of the disk may lack.
+
+        Where the hub's cache was never used it answers with nothing at all.
+        """
+        try:
+            found = await super().models()
+        except BackendBroke:
+            status, _ = await self._call("GET", "/health")
+            if status != 200:
+                raise
+            found = []
+        if self._model and self._model not in {m["id"] for m in found}:
+            found.append({"id": self._model, "object": "model", "created": 0})
+        return found
+
+    async def load(self, name: str, path: Path) -> None:
+        """Converted, once. The server reads it when the swap's warm-up names it."""
+        found = await asyncio.to_thread(verify_adapter, path)
+        digest = str(found["files"].get("adapter_model.safetensors", ""))[:12]
+        if not digest:
+            raise Unsupported(f"{path} holds no adapter_model.safetensors, and mlx-lm is given nothing else.")
+        out = self._folders / f"{path.name}-{digest}"
+        if not await asyncio.to_thread(out.exists):
+            try:
+                await self._launcher.mlx(path, out)
+            except LaunchError as error:
+                raise BackendBroke(str(error)) from error
+        self._worn[name] = str(out)
+
+    async def unload(self, name: str) -> None:
+        self._worn.pop(name, None)  # the server holds one adapter at a time, and drops it for the next

@@ -1,0 +1,302 @@
+"""Ollama: each version is a model of its own beside the person's, `<model>-rl:vN`.
+
+Owns how a version gets into it: before 0.34.1 the model it has and a LoRA, since then a whole model with the LoRA in
+it. The person's own model is never written to, and nothing is removed but what the record in our home names. Not here:
+how the files are made (gguf_files), what a Modelfile says (modelfile).
+Source: Ollama's `server/create.go`, `server/routes.go`, `openai/openai.go` of August 2026; no server can be had here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from config.settings import Settings
+from proxy.backends import gguf_files
+from proxy.backends.base import Address, Capabilities, Served
+from proxy.backends.made import Made
+from proxy.backends.modelfile import Modelfile, parse
+from proxy.backends.openai import OpenAICompatible
+from proxy.errors import BackendBroke, BackendDown, ProxyError, Unsupported
+from proxy.upstream import message_in
+from proxy.wire import dumps, loads
+from trainer.launch import Launcher, LaunchError
+
+log = structlog.get_logger()
+
+URL: Final = "http://127.0.0.1:11434"
+FILES: Final = (0, 5, 5)  # the first version whose /api/create takes uploaded files
+NO_ADAPTERS: Final = (0, 34, 1)  # the first that takes no LoRA
+LONG_S: Final = 3600.0  # to take in a large model, or to load it from a slow disk
+KEEP: Final = "15m"  # a new version stays loaded until the switch; after that the server's own rule holds
+_VERSION: Final = re.compile(r"(?P<model>.+)@(?P<version>v\d+)")
+_OURS: Final = re.compile(r".+-rl:v\d+")
+_PATH: Final = re.compile(r"(/|[A-Za-z]:\\).*")  # FROM a file; else from a model of Ollama's registry
+_BLOB: Final = re.compile(r"sha256-([0-9a-f]{64})")
+_DEFAULTS: Final = {"top_k": 40.0, "min_p": 0.0}
+_NAMES: Final = {"repeat_penalty": "repetition_penalty"} | {
+    n: n for n in ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
+}
+
+
+class Ollama(OpenAICompatible):
+    kind = "ollama"
+    capabilities = Capabilities(
+        adapters=True,
+        token_ids=False,
+        logprobs=False,  # on request, but of before sampling and without ids
+        dialects=frozenset({"chat", "completions", "responses", "messages", "ollama", "ollama-generate"}),
+        implied_tag=":latest",
+        why_not="Ollama sends no token ids, and log-probs of before sampling: a run computes its own.",
+    )
+
+    def __init__(self, settings: Settings, launcher: Launcher) -> None:
+        super().__init__(settings.backend)
+        self._url = (settings.backend.url or URL).rstrip("/").removesuffix("/v1").removesuffix("/api")
+        self._model = _short(settings.backend.model)
+        self._weights = settings.train.weights or None
+        self._given = settings.backend.gguf
+        self._launcher = launcher
+        self._home = settings.home
+        self._made = Made(settings.home / "ollama.json")
+        self._loaded: set[str] = set()  # tags
+        self._version: tuple[int, ...] | None = None  # None: not asked yet, or not a number
+        self._modelfile = Modelfile()
+
+    @property
+    def served(self) -> Served:
+        """Its OpenAI routes set what the client does not, whatever the Modelfile says; the others do not."""
+        said = {_NAMES[k]: float(v) for k, v in self._modelfile.parameters.items() if k in _NAMES and _number(v)}
+        native = {"temperature": 0.8, "top_p": 0.9, **_DEFAULTS, **said}
+        openai = native | {"temperature": 1.0, "top_p": 1.0}
+        return Served(self._model, openai, dict.fromkeys(("ollama", "ollama-generate", "messages"), native))
+
+    @property
+    def weights(self) -> str | None:
+        return self._weights
+
+    @property
+    def state(self) -> str:
+        if not self._model:
+            return f"ollama at {self._url}"
+        how = "whole models" if self._whole else "LoRA files"
+        version = ".".join(map(str, self._version)) if self._version else "of unknown version"
+        return f"ollama {version} at {self._url}, versions of {self._model} as {how}"
+
+    @property
+    def _whole(self) -> bool:
+        """Whether a version has to be a whole model; of builds that do not say their version, too."""
+        return self._version is None or self._version >= NO_ADAPTERS
+
+    @property
+    def lacks(self) -> str | None:
+        if self._version is not None and self._version < FILES:
+            return f"This Ollama ({'.'.join(map(str, self._version))}) takes no files over its API; update it."
+        if not self._model or not self._whole:
+            return None
+        base, why = self._base()
+        return why or (gguf_files.no_room(base, self._home, base.parent) if base else None)
+
+    def address(self, model: str) -> Address:
+        return Address(self.url, {"model": dumps(self._tag(model))})
+
+    def _tag(self, name: str) -> str:
+        """Ollama's name of a version: `llama3.2:3b@v7` is `llama3.2-3b-rl:v7`."""
+        match = _VERSION.fullmatch(name)
+        if match is None or match["model"] != self._model:
+            return name
+        path, slash, last = self._model.rpartition("/")
+        return f"{path}{slash}{last.replace(':', '-')}-rl:{match['version']}"
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Without our own versions: they are listed by their names anyway."""
+        found = [{**m, "id": _short(str(m.get("id", "")))} for m in await super().models()]
+        return [m for m in found if not _OURS.fullmatch(m["id"])]
+
+    # Finding out
+
+    async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.to_thread(self._sweep)
+        await super().start(http, on_restart)
+
+    def _sweep(self) -> None:
+        """Whole models that a killed rlproxy has left on their way to Ollama. Whoever still writes one gives up."""
+        for left in (self._home / "gguf").glob("*.fused.gguf"):
+            left.unlink(missing_ok=True)
+        for left in (self._home / "gguf").glob(".*.fused.gguf.tmp"):
+            left.unlink(missing_ok=True)
+
+    async def _name_model(self) -> None:
+        if not self._model:
+            names = [m["id"] for m in await self.models()]
+            if len(names) != 1:
+                has = f"has {', '.join(sorted(names))}" if names else "has no model"
+                raise BackendDown(f"Ollama at {self._url} {has}; say which one with --model (backend.model).")
+            await self._look(names[0])
+            self._model = names[0]
+        else:
+            await self._look(self._model)
+
+    async def ready(self) -> None:
+        if not self._modelfile.files or (self._version is not None and self._version < FILES):
+            await self._name_model()
+
+    async def _look(self, model: str) -> None:
+        """What it is, and what it says of the model."""
+        status, body = await self._call("GET", "/api/version")
+        try:
+            said = str(loads(body)["version"]) if status == 200 else ""
+        except (ValueError, KeyError, TypeError):
+            said = ""
+        if not said:
+            raise Unsupported(f"No Ollama answers at {self._url}: GET /api/version said {status}; check backend.url.")
+        numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", said)
+        self._version = tuple(map(int, numbers.groups())) if numbers and any(map(int, numbers.groups())) else None
+        status, body = await self._call("POST", "/api/show", json={"model": model})
+        if status == 404:
+            raise BackendDown(f"Ollama has no model {model}; `ollama pull {model}`, or correct backend.model.")
+        try:
+            self._modelfile = parse(str(loads(body)["modelfile"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise BackendBroke(f"Ollama answered POST /api/show with {status} and no Modelfile.") from error
+
+    def _base(self) -> tuple[Path | None, str | None]:
+        """The model's own file, or why there is none to be read."""
+        path = self._given
+        if path is None:
+            first = next(iter(self._modelfile.files), "")
+            if not _PATH.fullmatch(first):
+                return None, f"Ollama runs {self._model} from no GGUF file, so no version of it can be made."
+            path = Path(first)
+        why = gguf_files.unreadable(path)
+        say = "name a copy of it with backend.gguf, or let rlproxy's user read it"
+        return (path, None) if why is None else (None, f"Ollama takes whole models only, and {why}; {say}.")
+
+    async def _tags(self) -> dict[str, str]:
+        """All its models, and the digest of each."""
+        status, body = await self._call("GET", "/api/tags")
+        try:
+            return {_short(str(m["name"])): str(m.get("digest", "")) for m in loads(body)["models"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise BackendBroke(f"Ollama answered GET /api/tags with {status} and no list of models.") from error
+
+    # Versions
+
+    async def load(self, name: str, path: Path) -> None:
+        await self._look(self._model)  # it may have been updated since
+        tag, adapter = self._tag(name), await gguf_files.digest_of(path)
+        there, about = (await self._tags()).get(tag), self._made.about(tag)
+        if there is not None and not self._is_ours(tag, there):
+            raise Unsupported(
+                f"Ollama has a model {tag} that this rlproxy did not make, so {name} is not loaded; "
+                f"`ollama rm {tag}` if nobody needs it."
+            )
+        if there is not None and about is not None and about["adapter"] != adapter:
+            await self._remove(tag)
+            there = None
+        if there is None:
+            await self._make(tag, path, adapter)
+        elif about is not None and about["digest"] is None:  # made just before a crash
+            self._made.put(tag, adapter=adapter, digest=there)
+        await self._warm(tag)
+        self._made.used(tag)
+        self._loaded.add(tag)
+        await self._clean()
+
+    async def unload(self, name: str) -> None:
+        """Its memory is given back; the model stays for a while, for whoever asks for it again."""
+        tag = self._tag(name)
+        self._loaded.discard(tag)
+        await self._call("POST", "/api/generate", json={"model": tag, "keep_alive": 0})  # 404: it is not there
+        await self._clean()
+
+    async def _clean(self) -> None:
+        """Takes old versions out. Where that fails it costs disk, not answers; the next swap tries again."""
+        try:
+            there = await self._tags()
+            for spare in self._made.spare(self._loaded):
+                if (digest := there.get(spare)) is None or not self._is_ours(spare, digest):
+                    self._made.drop(spare)
+                else:
+                    await self._remove(spare)
+        except ProxyError as error:
+            log.warning("old versions stay in ollama", error=str(error))
+
+    def _is_ours(self, tag: str, digest: str) -> bool:
+        """A name of ours under which somebody else has made a model since is theirs."""
+        about = self._made.about(tag)
+        return bool(_OURS.fullmatch(tag)) and about is not None and about["digest"] in (None, digest)
+
+    async def _remove(self, tag: str) -> None:
+        status, body = await self._call("DELETE", "/api/delete", json={"model": tag})
+        if status not in (200, 404):
+            raise BackendBroke(f"Ollama did not remove {tag} ({status}): {message_in(body)}")
+        self._made.drop(tag)
+
+    async def _make(self, tag: str, path: Path, adapter: str) -> None:
+        if self._whole:
+            members = await self._whole_model(path)
+        else:
+            file = await gguf_files.adapter_file(self._launcher, path, self._weights, self._home / "gguf")
+            members = {"from": self._model, "adapters": {"adapter.gguf": await self._uploaded(file)}}
+        self._made.put(tag, adapter=adapter, digest=None)
+        body = {"model": tag, **members, "stream": False}
+        status, answer = await self._call("POST", "/api/create", json=body, timeout_s=LONG_S)
+        there = (await self._tags()).get(tag)
+        if status != 200 or there is None:
+            if there is None:
+                self._made.drop(tag)
+            raise BackendBroke(f"Ollama did not make {tag} ({status}): {message_in(answer)}")
+        self._made.put(tag, adapter=adapter, digest=there)
+
+    async def _whole_model(self, path: Path) -> dict[str, Any]:
+        """What the model's own Modelfile says, over a file with the adapter in it."""
+        if (lacks := self.lacks) is not None:
+            raise Unsupported(lacks)
+        base, _ = self._base()
+        assert base is not None
+        out = self._home / "gguf" / f"{path.name}.fused.gguf"
+        try:
+            await self._launcher.fuse(path, base, out)
+            files = {"model.gguf": await self._uploaded(out)}
+        except LaunchError as error:
+            raise BackendBroke(str(error)) from error
+        finally:
+            await asyncio.to_thread(out.unlink, missing_ok=True)  # Ollama has its own copy, and it is large
+        for n, other in enumerate(self._modelfile.files[1:]):  # what sees pictures; it has these already
+            if (blob := _BLOB.search(other)) is not None:
+                files[f"projector-{n}.gguf"] = f"sha256:{blob[1]}"
+        return {"files": files, **self._modelfile.create}
+
+    async def _uploaded(self, file: Path) -> str:
+        """Its digest, when Ollama has it."""
+        digest = f"sha256:{await gguf_files.sha256(file)}"
+        status, _ = await self._call("HEAD", f"/api/blobs/{digest}")
+        if status == 200:
+            return digest
+        with await asyncio.to_thread(file.open, "rb") as content:
+            status, answer = await self._call("POST", f"/api/blobs/{digest}", data=content, timeout_s=LONG_S)
+        if status not in (200, 201):
+            raise BackendBroke(f"Ollama did not take {file.name} ({status}): {message_in(answer)}")
+        return digest
+
+    async def _warm(self, tag: str) -> None:
+        """Into memory, before anybody asks for it."""
+        body = {"model": tag, "keep_alive": KEEP, "stream": False}
+        status, answer = await self._call("POST", "/api/generate", json=body, timeout_s=LONG_S)
+        if status != 200:
+            raise BackendBroke(f"Ollama did not load {tag} ({status}): {message_in(answer)}")
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(":latest")
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

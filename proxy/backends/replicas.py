@@ -1,0 +1,263 @@
+"""Several servers of one kind with the same model: requests are spread, and a version is in all of them or in none.
+
+Owns who is asked, who is left out, and what one that comes back is given before it is asked again. A replica that
+nobody reaches keeps no version from going live: it has no part in answers until it holds what the others hold. Not
+here: how one server is spoken to (vllm), which version is live (swap).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from proxy.backends.base import Address, Capabilities, Served, Told
+from proxy.backends.openai import OpenAICompatible
+from proxy.errors import BackendBroke, BackendDown, ProxyError
+
+log = structlog.get_logger()
+
+LOOK_DOWN_S: Final = 1.0  # at one that is left out
+LOOK_UP_S: Final = 5.0  # at one that answers: it may have been restarted without anybody noticing
+
+
+class Replica:
+    def __init__(self, server: OpenAICompatible) -> None:
+        self.server = server
+        self.url = server.url
+        self.why_out: str | None = "it has not answered yet"  # None: it gets requests
+        self.looked = 0.0
+        self.in_flight = 0
+        self.turn = 0  # when it was last asked, as a number
+
+    def leave_out(self, why: str) -> None:
+        if self.why_out is None:
+            log.warning("replica is left out", url=self.url, why=why)
+        self.why_out = why
+
+
+class Replicas:
+    def __init__(self, servers: Sequence[OpenAICompatible]) -> None:
+        self._all = [Replica(server) for server in servers]
+        self._first = servers[0]
+        self.kind = self._first.kind
+        self.capabilities: Capabilities = self._first.capabilities
+        self._model: str | None = None  # that all have to serve; the first one that answered has said it
+        self._adapters: dict[str, Path] = {}  # what every one that is asked holds
+        self._changing = asyncio.Lock()
+        self._turn = 0
+        self._keeper: asyncio.Task[None] | None = None
+
+    # What there is
+
+    @property
+    def url(self) -> str:
+        return next((r.url for r in self._all if r.why_out is None), self._first.url)
+
+    @property
+    def served(self) -> Served:
+        return next((r.server.served for r in self._all if r.server.served.model == self._model), self._first.served)
+
+    @property
+    def weights(self) -> str | None:
+        return self._first.weights
+
+    @property
+    def places(self) -> int | None:
+        return self._first.places
+
+    @property
+    def state(self) -> str:
+        out = [f"{r.url} is left out: {r.why_out}" for r in self._all if r.why_out is not None]
+        said = f"{self.kind}, {len(self._all) - len(out)} of {len(self._all)} replicas answer"
+        return "; ".join([said, *out])
+
+    @property
+    def lacks(self) -> str | None:
+        return self._first.lacks
+
+    def headers(self) -> Mapping[str, str]:
+        return self._first.headers()
+
+    def _up(self) -> list[Replica]:
+        """Raises BackendDown where there is none."""
+        if up := [r for r in self._all if r.why_out is None]:
+            return up
+        why = "; ".join(f"{r.url}: {r.why_out}" for r in self._all)
+        raise BackendDown(f"No replica answers ({why}). Nothing stored was lost.", retry_after=5)
+
+    # Their life
+
+    async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
+        for replica in self._all:
+            await replica.server.start(http, on_restart)
+        await self._look(self._all)
+        self._keeper = asyncio.create_task(self._keep(), name="keep-replicas")
+
+    async def stop(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        for replica in self._all:
+            await replica.server.stop()
+
+    async def ready(self) -> None:
+        if all(r.why_out is not None for r in self._all):
+            await self._look(self._all)
+        self._up()
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK_DOWN_S)
+            late = loop.time() - LOOK_UP_S
+            await self._look([r for r in self._all if r.why_out is not None or r.looked < late])
+
+    async def _look(self, replicas: Sequence[Replica]) -> None:
+        await asyncio.gather(*(self._look_at(replica) for replica in replicas))
+
+    async def _look_at(self, replica: Replica) -> None:
+        """Whether it answers and holds every version; one that lacks some gets them before anybody's request."""
+        replica.looked = asyncio.get_running_loop().time()
+        try:
+            lacks = await self._lacks(replica)
+            if replica.why_out is None and not lacks:
+                return
+            async with self._changing:
+                for name in await self._lacks(replica):  # asked again: a load may have ended in between
+                    replica.leave_out(f"it came back without {name}, which is being loaded")
+                    await replica.server.load(name, self._adapters[name])
+                replica.why_out = None
+            log.info("replica answers", url=replica.url, adapters=list(self._adapters))
+        except ProxyError as error:
+            replica.leave_out(error.message)
+
+    async def _lacks(self, replica: Replica) -> set[str]:
+        """Versions that it has to be given. Raises BackendBroke where it serves another model."""
+        await replica.server.ready()
+        there = {str(model.get("id")) for model in await replica.server.models()}
+        model = replica.server.served.model
+        if model not in there or model != (self._model or model):
+            raise BackendBroke(f"it serves {', '.join(sorted(there)) or 'nothing'}, and not {self._model or model}")
+        self._model = model
+        return self._adapters.keys() - there
+
+    # Requests
+
+    def address(self, model: str) -> Address:
+        """The one with the fewest answers under way; of several, the one whose turn it is."""
+        replica = min(self._up(), key=lambda r: (r.in_flight, r.turn))
+        replica.in_flight += 1
+        self._turn += 1
+        replica.turn = self._turn
+        return replica.server.address(model)
+
+    def addresses(self, model: str) -> Sequence[Address]:
+        return [replica.server.address(model) for replica in self._up()]
+
+    def ended(self, address: Address) -> None:
+        self._at(address).in_flight -= 1
+
+    def elsewhere(self, address: Address) -> bool:
+        self._at(address).leave_out("it did not answer a request")
+        return any(r.why_out is None for r in self._all)
+
+    def _at(self, address: Address) -> Replica:
+        return next(r for r in self._all if r.url == address.url)
+
+    async def tells(self) -> Told:
+        return await self._up()[0].server.tells()
+
+    async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
+        return await self._up()[0].server.prompt_ids(messages)
+
+    async def models(self) -> list[dict[str, Any]]:
+        for replica in self._up():
+            try:
+                return await replica.server.models()
+            except BackendDown as error:
+                replica.leave_out(error.message)
+        self._up()
+        raise BackendDown("No replica answers; they are asked again every second.", retry_after=5)
+
+    # Versions
+
+    async def load(self, name: str, path: Path) -> None:
+        """Into all that are asked, or into none. One that is gone gets it when it comes back."""
+        async with self._changing:
+            replicas = self._up()
+            results = await asyncio.gather(*(r.server.load(name, path) for r in replicas), return_exceptions=True)
+            refused: list[tuple[Replica, ProxyError]] = []
+            for replica, result in zip(replicas, results, strict=True):
+                if isinstance(result, BackendDown):
+                    replica.leave_out(result.message)
+                elif isinstance(result, ProxyError):
+                    refused.append((replica, result))
+                elif result is not None:
+                    raise result
+            if refused and name not in self._adapters:
+                holding = [r for r, result in zip(replicas, results, strict=True) if result is None]
+                await self._take_back(name, holding)
+                replica, error = refused[0]
+                raise type(error)(f"{error.message} (at {replica.url}; no replica keeps {name})")
+            for replica, error in refused:  # the others answer with it: this one has to stay out
+                replica.leave_out(error.message)
+            self._up()
+            self._adapters[name] = path
+
+    async def _take_back(self, name: str, holding: Sequence[Replica]) -> None:
+        for replica in holding:
+            with contextlib.suppress(ProxyError):  # then it is there and never asked for
+                await replica.server.unload(name)
+
+    async def unload(self, name: str) -> None:
+        async with self._changing:
+            path = self._adapters.pop(name, None)
+            replicas = [r for r in self._all if r.why_out is None]
+            results = await asyncio.gather(*(r.server.unload(name) for r in replicas), return_exceptions=True)
+            for replica, result in zip(replicas, results, strict=True):
+                if isinstance(result, BackendDown):
+                    replica.leave_out(result.message)
+                elif isinstance(result, BaseException):
+                    if path is not None:
+                        self._adapters[name] = path
+                    raise result
+
+    async def check(self, rank: int, folder: Path) -> str | None:
+        for replica in self._up():
+            if (why := await replica.server.check(rank, folder)) is not None:
+                return why
+        return None
+
+    # The accelerators
+
+    async def free(self) -> None:
+        """All or none: one that keeps its memory keeps the run from starting."""
+        freed: list[Replica] = []
+        try:
+            for replica in self._up():
+                freed.append(replica)
+                await replica.server.free()
+        except ProxyError:
+            for replica in freed:
+                with contextlib.suppress(ProxyError):
+                    await replica.server.reclaim()
+            raise
+
+    async def reclaim(self) -> None:
+        failed: ProxyError | None = None
+        for replica in self._all:
+            try:
+                await replica.server.reclaim()
+            except BackendDown as error:
+                replica.leave_out(error.message)
+            except ProxyError as error:
+                failed = failed or BackendBroke(error.message)
+        if failed is not None:
+            raise failed
+        self._up()

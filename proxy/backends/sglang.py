@@ -1,0 +1,60 @@
+"""SGLang: runtime LoRA routes, and an adapter named behind a colon: `model:adapter`.
+
+Written after sglang 0.5.23 as it is in its wheel, not run: it needs CUDA. Needs `--enable-lora`, the rank and the
+layers of the adapters to come (`--max-lora-rank`, `--lora-target-modules`), and one data-parallel replica. Each version
+gets a fresh name, as with vLLM.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from proxy.backends.base import Address, Capabilities
+from proxy.backends.openai import OpenAICompatible
+from proxy.errors import BackendBroke, Unsupported
+from proxy.upstream import message_in
+from proxy.wire import dumps, loads
+
+START = "--enable-lora --max-lora-rank 16 --lora-target-modules all"
+
+
+class SGLang(OpenAICompatible):
+    kind = "sglang"
+    capabilities = Capabilities(
+        adapters=True,
+        token_ids=False,  # in chat they come in whole answers only; a stream that asks for them is refused
+        logprobs=False,  # after temperature, before top-p, top-k and min-p
+        dialects=frozenset({"chat", "completions"}),  # where a colon in `model` is known to be read
+        lost=frozenset({400, 404}),  # 400: no such adapter
+        why_not="SGLang's log-probs are of before top-p and its chat streams have no ids: a run computes its own.",
+    )
+
+    def address(self, model: str) -> Address:
+        version = model.startswith(f"{self._model}@")
+        return Address(self.url, {"model": dumps(f"{self._model}:{model}" if version else model)})
+
+    async def load(self, name: str, path: Path) -> None:
+        if name in {m["id"] for m in await self.models()}:
+            return
+        success, said = await self._change("load", lora_name=name, lora_path=str(path))
+        if success:
+            return
+        if "not enabled" in said:
+            raise Unsupported(f"SGLang takes no adapter ({said.rstrip('.')}); start it with {START}.")
+        raise BackendBroke(f"The backend refused the adapter {name}: {said}")
+
+    async def unload(self, name: str) -> None:
+        """SGLang itself waits for what still runs on it."""
+        success, said = await self._change("unload", lora_name=name)
+        if not success and "does not exist" not in said:
+            raise BackendBroke(f"The backend did not unload {name}: {said}")
+
+    async def _change(self, verb: str, **body: str) -> tuple[bool, str]:
+        """Whether it did, and what it said where not."""
+        status, answer = await self._call("POST", f"/{verb}_lora_adapter", json=body)
+        try:
+            found: dict[str, Any] = loads(answer)
+            return found["success"] is True, str(found.get("error_message") or f"it answered {status}")
+        except (ValueError, KeyError, TypeError):
+            return False, f"{status}: {message_in(answer)}"  # what is no answer of this route, as a missing key

@@ -1,0 +1,111 @@
+"""`POST /v1/messages/count_tokens`: how long a prompt is, in the backend's own tokens.
+
+A backend that has this route answers itself, byte for byte. For one that has not, the request is said as chat
+completions, as its answer would be asked for, and the backend's tokenizer counts what its chat template makes of it.
+Owns which of these ways there is. Where there is none the answer is an error that says so: a guess would be taken for
+a count, and what agents do with it (when to compact) they do better with a guess of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from proxy.backends.base import Address
+from proxy.backends.openai import down
+from proxy.dialects import MESSAGES, Asked
+from proxy.errors import NotFound
+from proxy.exchange import Parts
+from proxy.formats import MISSING
+from proxy.large import off_loop
+from proxy.request_body import parsed, read
+from proxy.swap import Lease
+from proxy.trainable import more_than_text
+from proxy.upstream import end_to_end, message_in, upstream_path, whole
+from proxy.wire import dumps, loads, rewrite
+
+# What a tokenizer needs of a chat request; the rest is for sampling.
+_COUNTED: Final = ("messages", "tools", "chat_template_kwargs")
+
+
+class CountTokens:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def post(self, request: web.Request) -> web.Response:
+        """Raises NotFound where nobody can count, BackendDown; what `MESSAGES` raises for what cannot be translated."""
+        raw = await read(request, self._parts.settings.server.max_body_bytes)
+        body, asked = await off_loop(len(raw), parsed, raw, MESSAGES)
+        async with self._parts.door.through():
+            await self._parts.backend.ready()
+            lease = await self._parts.swap.acquire(asked.model)
+            try:
+                return await self._answer(request, raw, body, asked, lease)
+            finally:
+                lease.release()
+
+    async def _answer(self, request: web.Request, raw: bytes, body: Any, asked: Asked, lease: Lease) -> web.Response:
+        address = self._parts.backend.address(lease.model)
+        named = {k: v for k, v in address.members.items() if k == "model"}
+        own = await off_loop(len(raw), rewrite, raw, {}, named)
+        status, headers, answer = await self._ask(request, address, upstream_path(request), own)
+        if status not in MISSING:
+            return web.Response(status=status, body=answer, headers=headers)
+        chat = await off_loop(len(raw), MESSAGES.to_chat, body, asked)
+        if more_than_text(chat["messages"]) is not None:
+            raise _cannot("of pictures, sounds or files", message_in(answer))
+        if (count := await self._counted(request, address, chat)) is None:
+            raise _cannot("of a prompt", message_in(answer))
+        return web.json_response({"input_tokens": count})
+
+    async def _counted(self, request: web.Request, address: Address, chat: Mapping[str, Any]) -> int | None:
+        """As vLLM and the built-in backend have it, then as llama.cpp has it; None where there is neither."""
+        counted = dumps({key: chat[key] for key in _COUNTED if key in chat})
+        named = {k: v for k, v in address.members.items() if k == "model"}
+        said = await self._json(request, address, "/tokenize", rewrite(counted, {}, named))
+        if isinstance(count := said.get("count"), int):
+            return count
+        prompt = (await self._json(request, address, "/apply-template", rewrite(counted, {}, named))).get("prompt")
+        if not isinstance(prompt, str):
+            return None
+        text = dumps({"content": prompt, "add_special": True, "parse_special": True})
+        tokens = (await self._json(request, address, "/tokenize", rewrite(text, {}, named))).get("tokens")
+        return len(tokens) if isinstance(tokens, list) else None
+
+    async def _json(self, request: web.Request, address: Address, path: str, body: bytes) -> dict[str, Any]:
+        """What it answers; nothing where it does not know the route or what was asked."""
+        status, _, answer = await self._ask(request, address, path, body)
+        try:
+            found = loads(answer) if status == 200 else {}
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    async def _ask(
+        self, request: web.Request, address: Address, path: str, body: bytes
+    ) -> tuple[int, CIMultiDict[str], bytes]:
+        headers = self._parts.request_headers(request)
+        headers.popall("content-encoding", None)  # it was undone when we read the body
+        headers["accept-encoding"], headers["content-type"] = "identity", "application/json"
+        assert self._parts.http is not None
+        try:
+            async with self._parts.http.post(
+                address.url + path, data=body, headers=headers, allow_redirects=False
+            ) as upstream:
+                answer = end_to_end(upstream.headers)
+                answer.popall("content-length", None)
+                return upstream.status, answer, await whole(upstream)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise down(address.url, error) from error
+
+
+def _cannot(what: str, said: str) -> NotFound:
+    """Of a status that no SDK asks again for."""
+    return NotFound(
+        f"This backend cannot count the tokens {what}: it has no /v1/messages/count_tokens ({said}) and nothing that "
+        "rlproxy could count with. It does not guess; an answer's own `usage` is exact."
+    )

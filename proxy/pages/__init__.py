@@ -1,0 +1,152 @@
+"""The page: rate, watch, promote and forget in a browser, from `/`.
+
+Owns the routes of the page and what is true of all of them: who looks, the token of every act, headers, and errors as
+sentences. Server-rendered; each view is a module, with its templates beside. Works without internet and without a
+build step. Not here: what the acts do (feedback, learner, swap, forgetting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import quote
+
+import structlog
+from aiohttp import web
+
+from config.settings import Settings
+from proxy.errors import ProxyError
+from proxy.feedback import Feedback
+from proxy.forgetting import Forgetter
+from proxy.learner import Learner
+from proxy.pages.compare import ComparePage
+from proxy.pages.data import DataPage
+from proxy.pages.inbox import Inbox
+from proxy.pages.progress import ProgressPage
+from proxy.pages.signin import SignIn
+from proxy.pages.versions import VersionsPage
+from proxy.pages.view import HEADERS, HERE, VISITOR, View
+from proxy.pages.visit import TOKEN_FIELD, Visits
+from proxy.pages.why import WhyPage
+from proxy.security import GUEST, ROLE
+from proxy.status import StatusReport
+from proxy.swap import Swap
+from store.errors import StoreError
+from store.store import Store
+
+log = structlog.get_logger()
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+INDEX_EVERY_S: Final = 5.0
+_STATIC: Final = {
+    "page.css": "text/css", "page.js": "text/javascript", "plots.js": "text/javascript",
+    "htmx.min.js": "text/javascript", "uPlot.iife.min.js": "text/javascript", "uPlot.min.css": "text/css",
+    "icon.svg": "image/svg+xml",
+}  # fmt: skip
+
+
+class Pages:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        swap: Swap,
+        learner: Learner,
+        feedback: Feedback,
+        status: StatusReport,
+        forgetter: Forgetter,
+    ) -> None:
+        self.visits = Visits(settings.server)
+        self._store = store
+        self._view = view = View(self.visits, swap, learner)
+        self._inbox = Inbox(view, store, feedback)
+        self._progress = ProgressPage(view, store, learner, status)
+        self._versions = VersionsPage(view, store, swap)
+        self._why = WhyPage(view, store)
+        self._compare = ComparePage(view, store, swap, feedback, settings.server)
+        self._data = DataPage(view, store, forgetter, settings)
+        self._sign_in = SignIn(view, self.visits)
+
+    async def start(self) -> None:
+        await self.visits.start(self._store)
+
+    def routes(self) -> list[web.RouteDef]:
+        views: list[tuple[str, Handler]] = [
+            ("/", self._inbox.page),
+            ("/page/rows", self._inbox.rows),
+            ("/page/pulse", self._pulse),
+            ("/page/completions/{id}", self._inbox.row),
+            ("/page/completions/{id}/{form}", self._inbox.form),
+            ("/completions/{id}", self._why.page),
+            ("/progress", self._progress.page),
+            ("/page/training", self._progress.training),
+            ("/page/numbers", self._progress.numbers),
+            ("/versions", self._versions.page),
+            ("/page/lineage", self._versions.lineage),
+            ("/versions/{version}", self._versions.why),
+            ("/compare", self._compare.page),
+            ("/data", self._data.page),
+        ]
+        acts: list[tuple[str, Handler]] = [
+            ("/page/completions/{id}/rate", self._inbox.rate),
+            ("/page/completions/{id}/undo", self._inbox.undo),
+            ("/page/training/{act}", self._progress.act),
+            ("/page/versions/{act}", self._versions.act),
+            ("/page/compare", self._compare.ask),
+            ("/page/compare/pick", self._compare.pick),
+            ("/page/forget", self._data.forget),
+            ("/logout", self._sign_in.leave),
+        ]
+        return [
+            *(web.get(path, self._ours(handler)) for path, handler in views),
+            *(web.post(path, self._ours(handler)) for path, handler in acts),
+            web.get("/login", self._ours(self._sign_in.page, guests=True)),
+            web.post("/login", self._ours(self._sign_in.enter, guests=True)),
+            web.get("/static/{name}", self._static),
+        ]
+
+    def _ours(self, handler: Handler, *, guests: bool = False) -> Handler:
+        """The handler with everything around it that a page needs."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            request[VISITOR] = self.visits.of(request, request[ROLE])
+            response = await self._answered(request, handler, guests)
+            response.headers.update(HEADERS)
+            if request.path != "/logout":
+                self.visits.keep(request, response, request[VISITOR])
+            return response
+
+        return handle
+
+    async def _answered(self, request: web.Request, handler: Handler, guests: bool) -> web.StreamResponse:
+        try:
+            if request[ROLE] == GUEST and not guests:
+                return _to_login(request)
+            if request.method == "POST":
+                form = await request.post()
+                self.visits.check(request, str(form.get(TOKEN_FIELD) or ""))
+            return await handler(request)
+        except web.HTTPSeeOther as found:
+            return web.Response(status=303, headers={"location": str(found.location)})
+        except ProxyError as error:
+            return self._view.problem(request, error.status, error.message)
+        except StoreError as error:
+            return self._view.problem(request, 507, f"The store did not take it: {error}")
+
+    async def _pulse(self, request: web.Request) -> web.Response:
+        return self._view.page(request, "pulse.html")
+
+    async def _static(self, request: web.Request) -> web.StreamResponse:
+        kind = _STATIC.get(request.match_info["name"])
+        if kind is None:
+            raise web.HTTPNotFound
+        # The browser asks each time whether it is still the same; an update shows at once.
+        headers = {"content-type": kind, "cache-control": "no-cache", "x-content-type-options": "nosniff"}
+        return web.FileResponse(HERE / "static" / request.match_info["name"], headers=headers)
+
+
+def _to_login(request: web.Request) -> web.Response:
+    if request.headers.get("hx-request"):
+        return web.Response(status=401, headers={"hx-redirect": "/login"}, text="Sign in first.")
+    after = request.path_qs if request.method == "GET" else "/"
+    return web.Response(status=303, headers={"location": f"/login?after={quote(after, safe='')}"})

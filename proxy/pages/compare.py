@@ -1,0 +1,130 @@
+"""Compare: two answers to one prompt, which is better? One pick is two ratings.
+
+Owns asking for the two answers and the pick. They are asked for as any client would, through our own front door, so
+that they are captured like all others; as side turns, since nobody's agent said them. Which answer is whose is hidden
+until the pick. Not here: what a rating is (feedback).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from config.sections import Server
+from proxy.conversations import as_chat
+from proxy.errors import BackendBroke, BadRequest, NotFound
+from proxy.feedback import MAX_TEXT, OWNER, Feedback
+from proxy.pages.view import VISITOR, View
+from proxy.swap import Swap
+from store.records import BASE, Listed, NewRating
+from store.store import Store
+
+SOURCE: Final = "compare"
+SESSION: Final = "compare"
+MAX_TOKENS: Final = 512
+TIMEOUT: Final = aiohttp.ClientTimeout(total=600)
+
+
+class ComparePage:
+    def __init__(self, view: View, store: Store, swap: Swap, feedback: Feedback, server: Server) -> None:
+        self._view = view
+        self._store = store
+        self._swap = swap
+        self._feedback = feedback
+        keys = (server.api_key, server.admin_key)
+        self._key = next((key.get_secret_value() for key in keys if key), None)
+
+    async def page(self, request: web.Request) -> web.Response:
+        """Two answers to judge, or a form to ask for them."""
+        query = request.query
+        pair = [await self._answer(query[side]) for side in ("a", "b")] if "a" in query and "b" in query else []
+        about = await self._answer(query["about"]) if query.get("about") else None
+        found = await self._store.siblings(about.prompt_hash) if about and about.prompt_hash else []
+        return self._view.page(
+            request,
+            "compare.html",
+            pair=pair,
+            about=about,
+            siblings=[row for row in found if about and row.id != about.id],
+            picked=_picked(pair, request[VISITOR].name),
+            choices=[BASE, *(a.version for a in await self._store.adapters())],
+            left=_version(query.get("left"), self._swap.live),
+            right=_version(query.get("right"), self._swap.pointer.previous),
+            prompt=query.get("prompt", ""),
+        )
+
+    async def ask(self, request: web.Request) -> web.Response:
+        """Ask both at once, then show them."""
+        form = await request.post()
+        left, right = _version(form.get("left"), self._swap.live), _version(form.get("right"), self._swap.live)
+        if about := str(form.get("about") or ""):
+            given = await self._store.completion(about)
+            if given is None:
+                raise NotFound("This completion is not here any more.", param="about")
+            messages = [as_chat(message) for message in given.new.prompt]
+            ids = [about, await self._said(request, messages, left)]
+        else:
+            prompt = str(form.get("prompt") or "").strip()
+            if not prompt or len(prompt) > MAX_TEXT:
+                raise BadRequest(f"Write a prompt of at most {MAX_TEXT} characters.", param="prompt")
+            messages = [{"role": "user", "content": prompt}]
+            ids = list(await asyncio.gather(*(self._said(request, messages, version) for version in (left, right))))
+        random.shuffle(ids)  # who looks at the left one first must not know which it is
+        raise web.HTTPSeeOther("/compare?" + urlencode({"a": ids[0], "b": ids[1]}))
+
+    async def pick(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        better, worse = str(form.get("better") or ""), str(form.get("worse") or "")
+        one, other = await self._answer(better), await self._answer(worse)
+        if one.id == other.id or one.prompt_hash is None or one.prompt_hash != other.prompt_hash:
+            raise BadRequest("These are not two answers to one prompt; nothing was rated.")
+        for answer, value in ((one, 1.0), (other, -1.0)):
+            await self._feedback.rate(NewRating(answer.id, request[VISITOR].name, value, source=SOURCE, scale="thumb"))
+        order = {"a": str(form.get("a") or better), "b": str(form.get("b") or worse)}
+        raise web.HTTPSeeOther("/compare?" + urlencode(order))
+
+    async def _answer(self, id: str) -> Listed:
+        found = await self._store.listed(id)
+        if found is None or found.status == "pending":
+            raise NotFound("This completion is not here any more.", param="id")
+        return found
+
+    async def _said(self, request: web.Request, messages: list[dict[str, Any]], version: int) -> str:
+        """One answer of one version; its id. Raises BackendBroke."""
+        model = f"{self._swap.model}@{f'v{version}' if version else 'base'}"
+        headers = {"x-rl-turn": "side", "x-rl-session": SESSION}
+        headers |= {"authorization": f"Bearer {self._key}"} if self._key else {}
+        body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": MAX_TOKENS}
+        if request[VISITOR].name != OWNER:
+            body["user"] = request[VISITOR].name
+        assert request.transport is not None
+        host, port = request.transport.get_extra_info("sockname")[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1/chat/completions"
+        async with aiohttp.ClientSession(timeout=TIMEOUT) as http:
+            try:
+                async with http.post(url, data=orjson.dumps(body), headers=headers) as response:
+                    if response.status == 200:
+                        return response.headers["x-rl-completion-id"]
+                    answer = await response.json()
+                    raise BackendBroke(f"{model} did not answer: {answer['error']['message']}")
+            except (TimeoutError, aiohttp.ClientError, ValueError, KeyError) as error:
+                raise BackendBroke(f"{model} did not answer ({error or type(error).__name__}).") from error
+
+
+def _version(given: Any, default: int) -> int:
+    text = str(given or "")
+    return int(text) if text.isdecimal() and len(text) < 10 else default
+
+
+def _picked(pair: list[Listed], me: str) -> str | None:
+    """The better one of the two, where this person said so."""
+    mine = {row.id: r.value for row in pair for r in row.ratings if r.rater == me}
+    if len(mine) < 2 or len(set(mine.values())) < 2:
+        return None
+    return max(mine, key=lambda id: mine[id])

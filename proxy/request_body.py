@@ -1,0 +1,56 @@
+"""The body of a request, from its bytes to what its dialect makes of them.
+
+Owns its limit, its packing, and that it is JSON. What it means belongs to the dialects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Any, Final
+
+from aiohttp import web
+
+from proxy.dialects import Asked, Dialect
+from proxy.errors import BadRequest, TooLarge
+from proxy.wire import loads
+
+_WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
+
+
+async def read(request: web.Request, limit: int) -> bytes:
+    """The body, unpacked. Raises TooLarge, BadRequest."""
+    try:
+        raw = await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise _too_large(limit) from None
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding == "identity":
+        return raw
+    if encoding not in _WINDOWS:
+        raise BadRequest(f"A body in content-encoding {encoding} is not read here; send it plain, or as gzip.")
+    return await asyncio.to_thread(_unpacked, raw, encoding, limit)
+
+
+def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:
+    unpack = zlib.decompressobj(_WINDOWS[encoding])
+    try:
+        body = unpack.decompress(raw, limit)
+    except zlib.error as error:
+        raise BadRequest(f"The body is no {encoding} ({error}).") from None
+    if unpack.unconsumed_tail:
+        raise _too_large(limit)
+    return body
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")
+
+
+def parsed(raw: bytes, dialect: Dialect) -> tuple[Any, Asked]:
+    """Raises BadRequest."""
+    try:
+        body = loads(raw)
+    except ValueError as error:
+        raise BadRequest(f"The body is not valid JSON ({error}).") from None
+    return body, dialect.parse(body)

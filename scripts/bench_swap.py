@@ -1,0 +1,308 @@
+"""Swaps and rollbacks that nobody notices: streamed clients ask all the while, and every reply is checked by its text.
+
+`scripts/bench_swap.py [--backend builtin|llamacpp|llamacpp-router|vllm|mlx] [--quick] [--swaps 10] [--rollbacks 5]
+[--seconds 60] [--clients 8] [--tokens 32]` writes its figures to benchmarks/swap.json, beside those of other backends.
+
+Each version answers each client's question otherwise (greedily), and what it says is asked for by its pin before
+anything is measured. A reply that is not word for word that of the version in its `x-rl-adapter` counts as mixed.
+"During" a change is from asking for it until two seconds after it was done; "before" is the rest of its window.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.bench_serve import machine  # noqa: E402
+from scripts.swap_setup import MODEL, Timed, adapters, proxy, publish  # noqa: E402
+from trainer.weights import resolve  # noqa: E402
+
+AFTER_S = 2.0  # that still counts as during a change
+QUESTIONS = (
+    "Tell me about the sea.", "How do I boil an egg?", "Who was Newton?", "Write a letter to a friend.",
+    "Name a fruit and say why.", "What do bees make?", "Why is the sky blue?", "What is a proxy?",
+)  # fmt: skip
+Lengths = dict[str, int]  # how long the reply to a question may be
+
+
+@dataclass
+class Reply:
+    began: float
+    label: str
+    first: float = 0.0  # when its first token came
+    ended: float = 0.0
+    text: str = ""
+    gaps: list[tuple[float, float]] = field(default_factory=list)  # when a chunk came, and after how long
+
+
+@dataclass
+class Change:
+    kind: str  # swap or rollback
+    live: int
+    asked: float
+    switched: float  # the pointer has moved
+    done: float
+    load_s: float | None  # None: it was loaded already
+    switch_s: float  # from the end of the load
+
+
+async def streamed(http: aiohttp.ClientSession, model: str, question: str, tokens: int) -> Reply:
+    body = {"model": model, "messages": [{"role": "user", "content": question}], "stream": True, "temperature": 0}
+    began = last = time.perf_counter()
+    async with http.post("/v1/chat/completions", json=body | {"max_tokens": tokens}) as response:
+        if response.status != 200:
+            raise RuntimeError(f"{response.status}: {(await response.text())[:300]}")
+        reply = Reply(began, response.headers["x-rl-adapter"])
+        whole = False
+        async for line in response.content:
+            now = time.perf_counter()
+            whole = whole or line.strip() == b"data: [DONE]"
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            if event.get("error"):
+                raise RuntimeError(str(event["error"]))
+            if not (event["choices"] and (text := event["choices"][0]["delta"].get("content"))):
+                continue
+            if reply.first:
+                reply.gaps.append((now, now - last))
+            else:
+                reply.first = now
+            reply.text, last = reply.text + text, now
+    if not whole:
+        raise RuntimeError("the stream broke off")
+    reply.ended = time.perf_counter()
+    return reply
+
+
+class Clients:
+    """They ask until they are told to stop; what fails and what is mixed is kept, word for word."""
+
+    def __init__(self, http: aiohttp.ClientSession, expected: dict[tuple[str, str], str], lengths: Lengths) -> None:
+        self._http, self._expected, self._lengths = http, expected, lengths
+        self._stop = asyncio.Event()
+        self.replies: list[Reply] = []
+        self.failed: list[str] = []
+        self.mixed: list[str] = []
+
+    async def ask(self, question: str) -> None:
+        while not self._stop.is_set():
+            try:
+                reply = await streamed(self._http, MODEL, question, self._lengths[question])
+            except (aiohttp.ClientError, RuntimeError, OSError) as error:
+                self.failed.append(f"{error!r}"[:500])
+                await asyncio.sleep(0.2)
+                continue
+            self.replies.append(reply)
+            if reply.text != self._expected.get((reply.label, question)):
+                self.mixed.append(f"{reply.label}: {reply.text!r}")
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+def lengths_of(tokens: int, clients: int) -> Lengths:
+    """From half as long to half as long again, so that replies do not all begin and end together."""
+    return {QUESTIONS[n]: round(tokens * (0.5 + n / len(QUESTIONS))) for n in range(min(clients, len(QUESTIONS)))}
+
+
+async def what_each_says(http: aiohttp.ClientSession, versions: int, lengths: Lengths) -> dict[tuple[str, str], str]:
+    expected, questions = {}, list(lengths)
+    for pin in ("base", *(f"v{n}" for n in range(1, versions + 1))):
+        replies = await asyncio.gather(*(streamed(http, f"{MODEL}@{pin}", q, lengths[q]) for q in questions))
+        for question, reply in zip(questions, replies, strict=True):
+            assert reply.label == pin
+            expected[pin, question] = reply.text
+        print(f"{pin}: {expected[pin, questions[0]]!r}", flush=True)
+    for one, other in itertools.combinations({pin for pin, _ in expected}, 2):
+        apart = sum(expected[one, q] != expected[other, q] for q in questions)
+        assert 2 * apart >= len(questions), f"{one} and {other} say the same"
+    return expected
+
+
+class Pointer:
+    """When the live pointer moved, from the proxy's own events."""
+
+    def __init__(self, http: aiohttp.ClientSession) -> None:
+        self._http = http
+        self.moved: dict[int, float] = {}
+
+    async def listen(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with self._http.get("/rl/events", timeout=timeout) as response:
+            async for line in response.content:
+                if line.startswith(b"data: {") and "previous" in (event := json.loads(line[6:])):
+                    self.moved[event["live"]] = time.perf_counter()
+
+
+async def change(http: aiohttp.ClientSession, pointer: Pointer, timed: Timed, act: str) -> Change:
+    asked = time.perf_counter()
+    async with http.post(f"/rl/{act}") as response:
+        body = await response.json()
+        if response.status != 200:
+            raise SystemExit(f"{act} failed: {body}")
+    done, live = time.perf_counter(), body["live"]
+    while pointer.moved.get(live, 0.0) < asked:
+        await asyncio.sleep(0.001)
+    switched, loaded = pointer.moved[live], timed.loaded > asked
+    return Change(
+        act.partition("/")[0].replace("promote", "swap"), live, asked, switched, done,
+        timed.loaded - timed.began if loaded else None, switched - (timed.loaded if loaded else asked),
+    )  # fmt: skip
+
+
+def acts(swaps: int, rollbacks: int) -> list[str]:
+    """Every so often a version is taken back, and the next one goes live after that."""
+    found: list[str] = []
+    for version in range(1, swaps + 1):
+        found.append(f"promote/{version}")
+        if version * rollbacks // swaps > (version - 1) * rollbacks // swaps:
+            found.append("rollback")
+    return found
+
+
+async def measure(options: argparse.Namespace, weights: Path, scratch: Path) -> dict[str, Any]:
+    await adapters(weights, scratch / "adapters", options.swaps)
+    lengths = lengths_of(options.tokens, options.clients)
+    async with (
+        proxy(options.backend, weights, scratch / "home", options.threads) as (url, store, timed),
+        aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as http,
+    ):
+        for version in range(1, options.swaps + 1):
+            folder = scratch / "adapters" / f"v{version:04d}"
+            await publish(http, store, scratch / "home", version, folder)
+        expected = await what_each_says(http, options.swaps, lengths)
+        async with asyncio.timeout(60):
+            while (await (await http.get("/rl/status")).json())["loaded"] != [
+                0
+            ]:  # what was asked by its pin goes again
+                await asyncio.sleep(0.1)
+        clients, pointer = Clients(http, expected, lengths), Pointer(http)
+        questions = [list(lengths)[n % len(lengths)] for n in range(options.clients)]
+        tasks = [asyncio.create_task(clients.ask(question)) for question in questions]
+        listening = asyncio.create_task(pointer.listen())
+        changes = []
+        for act in acts(options.swaps, options.rollbacks):
+            await asyncio.sleep(options.seconds)
+            changes.append(await change(http, pointer, timed, act))
+            await asyncio.sleep(AFTER_S)
+            last = changes[-1]
+            print(f"{act}: {last.done - last.asked:.1f} s, {len(clients.replies)} replies", flush=True)
+        clients.stop()
+        await asyncio.gather(*tasks)
+        listening.cancel()
+    return figures(clients, changes)
+
+
+def figures(clients: Clients, changes: Sequence[Change]) -> dict[str, Any]:
+    replies = clients.replies
+    during = [(c.asked, c.done + AFTER_S) for c in changes]
+
+    def parted(points: Sequence[tuple[float, float]]) -> dict[str, Any]:
+        inside = [s for at, s in points if any(a <= at <= b for a, b in during)]
+        outside = [s for at, s in points if not any(a <= at <= b for a, b in during)]
+        before, now = _quantiles(outside), _quantiles(inside)
+        return {"before": before, "during": now, "p99_ratio": round(now["p99_ms"] / before["p99_ms"], 2)}
+
+    first_tokens = []
+    for c in changes:
+        label = f"v{c.live}" if c.live else "base"
+        later = [r.first for r in replies if r.label == label and r.began >= c.switched]
+        if later:
+            first_tokens.append(min(later) - c.asked)
+    loads = [c.load_s for c in changes if c.load_s is not None]
+    return {
+        "replies": len(replies),
+        "failed": clients.failed[:20],
+        "mixed": clients.mixed[:20],
+        "failed_count": len(clients.failed),
+        "mixed_count": len(clients.mixed),
+        "under_way_in_a_switch": sum(any(r.began < c.switched < r.ended for c in changes) for r in replies),
+        "first_token": parted([(r.first, r.first - r.began) for r in replies]),
+        "between_chunks": parted([gap for r in replies for gap in r.gaps]),
+        "load_s": _spread(loads),
+        "switch_s": _spread([c.switch_s for c in changes]),
+        "swap_to_first_token_s": _spread(first_tokens),
+        "changes": [{"kind": c.kind, "live": c.live, "seconds": round(c.done - c.asked, 3)} for c in changes],
+    }
+
+
+def _quantiles(seconds: Sequence[float]) -> dict[str, Any]:
+    values = sorted(seconds)
+    assert values, "nothing was measured"
+    at = {name: values[min(len(values) - 1, int(len(values) * q))] for name, q in (("p50", 0.5), ("p99", 0.99))}
+    return {f"{name}_ms": round(1000 * s, 1) for name, s in at.items()} | {"n": len(values)}
+
+
+def _spread(seconds: Sequence[float]) -> dict[str, float] | None:
+    if not seconds:
+        return None
+    values = sorted(seconds)
+    return {"median": round(values[len(values) // 2], 3), "most": round(values[-1], 3)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--backend", default="builtin", choices=["builtin", "llamacpp", "llamacpp-router", "vllm", "mlx"]
+    )
+    parser.add_argument("--quick", action="store_true", help="two swaps and a rollback, four seconds each")
+    parser.add_argument("--swaps", type=int, default=10)
+    parser.add_argument("--rollbacks", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60.0, help="before each change")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=32, help="of a reply; half as many to half as many again")
+    parser.add_argument("--threads", type=int, default=1, help="of the server")
+    parser.add_argument("--weights", help="default: the small model")
+    parser.add_argument("--out", type=Path, help="default: benchmarks/swap.json; with --quick nothing is written")
+    options = parser.parse_args()
+    if options.quick:
+        options.swaps, options.rollbacks, options.seconds, options.tokens = 2, 1, 4.0, 12
+    about, weights = machine(), resolve(options.weights)
+    git = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(measure(options, weights.path, Path(folder)))
+    result = {
+        "backend": options.backend,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": about,
+        "python": platform.python_version(),
+        "commit": commit,
+        "model": weights.path.name,
+        "clients": options.clients,
+        "tokens_per_reply": options.tokens,
+        "seconds_before_each": options.seconds,
+        **found,
+    }
+    if path := options.out or (None if options.quick else ROOT / "benchmarks" / "swap.json"):
+        _keep(path, result)
+    shown = {key: result[key] for key in ("failed_count", "mixed_count", "first_token", "between_chunks", "load_s")}
+    print(json.dumps(shown | {key: result[key] for key in ("switch_s", "swap_to_first_token_s")}, indent=2))
+
+
+def _keep(path: Path, result: dict[str, Any]) -> None:
+    """Beside the figures of other backends."""
+    others = [r for r in (json.loads(path.read_text()) if path.exists() else []) if r["backend"] != result["backend"]]
+    path.write_text(json.dumps(sorted([*others, result], key=lambda r: str(r["backend"])), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Forgetting, because a person says so: a completion, a session, a user's conversations, or a rater's ratings.
+
+Owns which rows go and which versions were trained on them, in one transaction. Messages go as far as nothing else hangs
+on them, pictures with their last message. Which samples have to leave the run folders is written down in the same
+transaction, so that a crash before the files are done is made good at the next start. Rows that are deleted are
+overwritten (`secure_delete`), and the log of the database is emptied after; no VACUUM: the file keeps its size, with
+zeros. Not here: the files of a run (proxy).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+
+from store import completions, ledger
+from store.errors import InOpenRun
+from store.records import Forgetting, Target
+
+OWED: Final = "forgetting"  # the meta key of what has still to leave the run folders
+_COMPLETIONS: Final = {
+    "completion": "SELECT c.id FROM completions c WHERE c.id = ?",
+    "session": "SELECT c.id FROM completions c WHERE c.session = ?",
+    "user": "SELECT c.id FROM completions c WHERE c.user = ?",
+}
+_OF_COMPLETIONS: Final = """SELECT r.id FROM json_each(?) j CROSS JOIN ratings r ON r.completion_id = j.value"""
+_OF_RATER: Final = "SELECT r.id FROM ratings r WHERE r.rater = ?"
+_RUNS: Final = """SELECT DISTINCT u.id, u.status, u.version, s.split FROM json_each(?) j
+CROSS JOIN run_samples s ON s.rating_id = j.value CROSS JOIN runs u ON u.id = s.run_id"""
+# A run may train once more on what an earlier one took: only its result says so.
+_REPLAYED: Final = """SELECT DISTINCT u.version FROM runs u CROSS JOIN json_each(u.result, '$.samples') o
+WHERE u.status = 'done' AND json_extract(o.value, '$.used') = 1 AND o.key IN (SELECT value FROM json_each(?))"""
+
+
+def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
+    """What would go, without touching it."""
+    if kind == "rater":
+        going: list[str] = []
+        ratings = _ids(db, _OF_RATER, name)
+    else:
+        going = _ids(db, _COMPLETIONS[kind], name)
+        ratings = _ids(db, _OF_COMPLETIONS, _json(going))
+    runs = db.execute(_RUNS, (_json(ratings),)).fetchall()
+    trained = {row["version"] for row in runs if row["status"] == "done" and row["split"] == "train"}
+    trained |= {row["version"] for row in db.execute(_REPLAYED, (_json(ratings),))}
+    there = {row["version"]: row["parent"] for row in db.execute("SELECT version, parent FROM adapters")}
+    trained &= there.keys()
+    open_run = next((row["id"] for row in runs if row["status"] in ("claimed", "running")), None)
+    return Forgetting(
+        tuple(going), tuple(ratings), tuple(sorted(trained)), tuple(sorted(_heirs(there, trained))), open_run
+    )
+
+
+def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str) -> Forgetting:
+    """Raises InOpenRun where a run under way has taken one of the ratings."""
+    found = look(db, kind, name)
+    if found.open_run is not None:
+        raise InOpenRun(found.open_run)
+    if not found.completions and not found.ratings:
+        return found
+    completions.forget(db, found.completions)
+    db.execute("DELETE FROM ratings WHERE id IN (SELECT value FROM json_each(?))", (_json(found.ratings),))
+    owed = ledger.read_meta(db, OWED, {"completions": [], "ratings": []})
+    ledger.set_meta(
+        db,
+        OWED,
+        {
+            "completions": [*owed["completions"], *found.completions],
+            "ratings": [*owed["ratings"], *found.ratings],
+        },
+    )
+    # Counts alone: a log that keeps the names has not forgotten them.
+    detail: dict[str, Any] = {"what": kind, "completions": len(found.completions), "ratings": len(found.ratings)}
+    ledger.audit(db, actor, "forget", {**detail, "trained": found.trained, "heirs": found.heirs})
+    return found
+
+
+def paid(db: sqlite3.Connection, owed: dict[str, list[str]]) -> None:
+    """These have left the run folders."""
+    now = ledger.read_meta(db, OWED, {"completions": [], "ratings": []})
+    left = {key: [id for id in ids if id not in set(owed[key])] for key, ids in now.items()}
+    ledger.set_meta(db, OWED, left)
+
+
+def _heirs(parents: dict[int, int], trained: set[int]) -> set[int]:
+    """Versions that were built on these."""
+    heirs: set[int] = set()
+    for version in sorted(parents):  # a parent has the lower number
+        if version not in trained and parents[version] in trained | heirs:
+            heirs.add(version)
+    return heirs
+
+
+def _ids(db: sqlite3.Connection, sql: str, value: str) -> list[str]:
+    return [row["id"] for row in db.execute(sql, (value,))]
+
+
+def _json(ids: Iterable[str]) -> str:
+    return orjson.dumps(list(ids)).decode()

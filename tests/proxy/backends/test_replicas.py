@@ -1,0 +1,180 @@
+"""Several vLLM: spread, all or none, one that dies, one that comes back with nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from config.settings import load
+from proxy.backends import make_backend
+from proxy.errors import BadRequest
+from tests.fakes.backend import FakeBackend
+from tests.fakes.launcher import FakeLauncher
+from tests.proxy.conftest import Proxy
+from tests.proxy.test_swap import answered_by, publish
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[list[FakeBackend]]:
+    fakes = [FakeBackend(), FakeBackend()]
+    for fake in fakes:
+        await fake.start()
+    yield fakes
+    for fake in fakes:
+        await fake.stop()
+
+
+@pytest.fixture
+async def spread(tmp_path: Path, two: list[FakeBackend], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
+    """A proxy over two replicas, with two versions of which none is live."""
+    monkeypatch.setattr("proxy.backends.replicas.LOOK_DOWN_S", 0.05)
+    monkeypatch.setattr("proxy.backends.replicas.LOOK_UP_S", 0.2)
+    proxy = Proxy(tmp_path / "home", two[0], FakeLauncher())
+    proxy.kind = None
+    proxy.flags["backend.replicas"] = [two[1].url]
+    await proxy.start()
+    await proxy.post("/rl/pause")
+    for version in (1, 2):
+        await proxy.chat(f"q{version}")
+        await proxy.rate(completion_id="last", rating="good")
+        await publish(proxy, version)
+    yield proxy
+    await proxy.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def state(proxy: Proxy) -> str:
+    return str((await proxy.get("/rl/status"))["backend"]["state"])
+
+
+async def said_at_last(proxy: Proxy, words: str) -> str:
+    async with asyncio.timeout(10):
+        while words not in (said := await state(proxy)):
+            await asyncio.sleep(0.02)
+    return said
+
+
+async def test_requests_are_spread(spread: Proxy, two: list[FakeBackend]) -> None:
+    assert await state(spread) == "vllm, 2 of 2 replicas answer"
+    for fake in two:
+        fake.requests.clear()
+        fake.hold.clear()
+    asked = [asyncio.create_task(spread.chat(f"q{n}")) for n in range(6)]
+    await until(lambda: sum(len(fake.requests) for fake in two) == 6)
+    assert [len(fake.requests) for fake in two] == [3, 3]
+    two[0].hold.set()  # three answers end; the next requests go where least is under way
+    await until(lambda: sum(task.done() for task in asked) == 3)
+    for n in range(2):
+        assert (await spread.chat(f"more {n}")).status == 200
+    assert [len(fake.requests) for fake in two] == [5, 3]
+    two[1].hold.set()
+    assert {response.status for response in await asyncio.gather(*asked)} == {200}
+
+
+async def test_a_version_is_in_all_of_them_and_goes_from_all(spread: Proxy, two: list[FakeBackend]) -> None:
+    for version in (1, 2):
+        assert (await spread.post(f"/rl/promote/{version}"))[0] == 200
+    assert [set(fake.adapters) for fake in two] == [{"fake@v1", "fake@v2"}] * 2
+    warm = [[r["model"] for r in fake.requests if r.get("max_tokens") == 1] for fake in two]
+    assert warm == [["fake@v1", "fake@v2"]] * 2, "each replica is warmed up"
+    await spread.post("/rl/promote/base")  # v1 is neither live nor the one before
+    assert [set(fake.adapters) for fake in two] == [{"fake@v2"}] * 2
+
+
+async def test_one_that_refuses_keeps_it_from_all(spread: Proxy, two: list[FakeBackend]) -> None:
+    await spread.post("/rl/promote/1")
+    two[1].refuse_load = True
+    status, body = await spread.post("/rl/promote/2")
+    assert status == 502 and "rank 64" in body["error"]["message"] and two[1].url in body["error"]["message"]
+    assert [set(fake.adapters) for fake in two] == [{"fake@v1"}] * 2 and two[0].unloaded == ["fake@v2"]
+    assert await answered_by(spread) == "v1"
+    assert two[1].url in (await spread.get("/rl/status"))["problem"]
+    two[1].refuse_load = False
+    assert (await spread.post("/rl/promote/2"))[0] == 200
+
+
+async def test_one_that_dies_fails_nobody_and_comes_back_whole(spread: Proxy, two: list[FakeBackend]) -> None:
+    await spread.post("/rl/promote/1")
+    port = two[1].port
+    await two[1].stop()
+    for n in range(4):
+        assert await answered_by(spread) == "v1", n
+    said = await state(spread)
+    assert said.startswith("vllm, 1 of 2 replicas answer") and f"{two[1].url} is left out" in said
+    assert (await spread.post("/rl/promote/2"))[0] == 200, "who is away keeps nothing from going live"
+    two[1].adapters.clear()
+    two[1].asked.clear()
+    await two[1].start(port)
+    while not two[1].asked:
+        assert await answered_by(spread) == "v2"
+    assert set(two[1].adapters) == {"fake@v1", "fake@v2"} and two[1].unknown == 0
+    for _ in range(4):
+        assert await answered_by(spread) == "v2"
+    assert len(two[1].asked) >= 2 and all(body["model"] == "fake@v2" for _, body in two[1].asked)
+
+
+async def test_one_that_comes_back_with_nothing_is_given_it_unasked(spread: Proxy, two: list[FakeBackend]) -> None:
+    await spread.post("/rl/promote/1")
+    two[0].adapters.clear()  # restarted between two looks
+    await until(lambda: "fake@v1" in two[0].adapters)
+    two[0].adapters.clear()
+    for _ in range(2):  # and where a request comes first: a 404 is repaired, and the request sent again
+        assert await answered_by(spread) == "v1"
+
+
+async def test_one_that_comes_back_and_refuses_stays_out(spread: Proxy, two: list[FakeBackend]) -> None:
+    await spread.post("/rl/promote/1")
+    two[1].adapters.clear()
+    two[1].refuse_load = True
+    said = await said_at_last(spread, "rank 64")
+    assert "1 of 2" in said and set(two[0].adapters) == {"fake@v1"}
+    two[1].requests.clear()
+    for _ in range(3):
+        assert await answered_by(spread) == "v1"
+    assert two[1].requests == []
+    two[1].refuse_load = False
+    await said_at_last(spread, "2 of 2")
+    assert set(two[1].adapters) == {"fake@v1"}
+
+
+async def test_a_reply_that_one_breaks_off_before_it_began_comes_from_another(
+    spread: Proxy, two: list[FakeBackend]
+) -> None:
+    two[0].mood = "drop"  # it dies over the question
+    two[0].requests.clear()
+    while not two[0].requests:
+        assert (await spread.chat("x")).status == 200
+
+
+async def test_none_answers(spread: Proxy, two: list[FakeBackend]) -> None:
+    for fake in two:
+        await fake.stop()
+    assert (await spread.chat("x")).status == 503
+    response = await spread.chat("x")
+    said = (await response.json())["error"]["message"]
+    assert response.status == 503 and "No replica answers" in said and all(fake.url in said for fake in two)
+    port = two[0].port
+    await two[0].start(port)
+    async with asyncio.timeout(10):
+        while (await spread.chat("x")).status != 200:
+            await asyncio.sleep(0.05)
+
+
+async def test_one_with_another_model_is_left_out(spread: Proxy, two: list[FakeBackend]) -> None:
+    two[1].model = "other"
+    await said_at_last(spread, "it serves other, and not fake")
+    assert {(await spread.chat("x")).status for _ in range(3)} == {200}
+
+
+async def test_what_cannot_be(two: list[FakeBackend]) -> None:
+    flags = {"backend.kind": "openai", "backend.url": two[0].url, "backend.replicas": [two[1].url]}
+    with pytest.raises(BadRequest, match="are for vLLM"):
+        make_backend(load(flags, environ={}).settings, FakeLauncher())

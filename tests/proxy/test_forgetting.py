@@ -1,0 +1,85 @@
+"""`/rl/forget` and what becomes of a run's files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.proxy.conftest import Proxy
+from tests.proxy.test_learner import rated, until
+
+
+async def forget(proxy: Proxy, status: int = 200, **body: Any) -> dict[str, Any]:
+    async with proxy.http.post("/rl/forget", json=body) as response:
+        assert response.status == status, await response.text()
+        return dict(await response.json())
+
+
+def lines(folder: Path, name: str = "samples.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+async def test_samples_leave_the_run_folder_and_the_version_is_named(proxy: Proxy) -> None:
+    await rated(proxy, 3)
+    response = await proxy.chat("secret", headers={"x-rl-session": "s"})
+    id = response.headers["x-rl-completion-id"]
+    await proxy.rate(completion_id=id, rating="bad", comment="secret why")
+    await until(proxy, live=1)
+    folder = proxy.home / "runs" / "r00001"
+    assert len(lines(folder)) == 4 and "secret" in (folder / "samples.jsonl").read_text()
+    told = await forget(proxy, session="s", dry_run=True)
+    assert told == {"completions": 1, "ratings": 1, "trained": [1], "heirs": [], "forgotten": False}
+    assert await forget(proxy, session="s") == {**told, "forgotten": True}
+    assert len(lines(folder)) == 3 and "secret" not in (folder / "samples.jsonl").read_text()
+    assert (await proxy.store.owed_to_run_folders()) == {"completions": [], "ratings": []}
+    assert (await forget(proxy, 404, session="s"))["error"]["message"].startswith("There is no session s here")
+    kept = await proxy.get("/rl/adapters")
+    assert kept["live"] == 1  # that is for a person to decide
+
+
+async def test_a_rater_leaves_the_samples(proxy: Proxy) -> None:
+    await rated(proxy, 3)
+    await proxy.chat("x")
+    await proxy.rate(completion_id="last", rating="bad", rater="ann")
+    await until(proxy, live=1)
+    assert (await forget(proxy, rater="ann"))["trained"] == [1]
+    assert len(lines(proxy.home / "runs" / "r00001")) == 3
+
+
+async def test_a_crash_before_the_files_is_made_good(proxy: Proxy) -> None:
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    folder = proxy.home / "runs" / "r00001"
+    gone = lines(folder)[0]["completion"]
+    await proxy.store.forget_for_good("completion", gone, "test")  # and then the power goes
+    assert len(lines(folder)) == 4
+    await proxy.stop()
+    await proxy.start()
+    assert len(lines(folder)) == 3 and gone not in {line["completion"] for line in lines(folder)}
+
+
+async def test_not_while_a_run_trains_on_it_but_after_it_is_cancelled(proxy: Proxy) -> None:
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    while not proxy.launcher.started:
+        await proxy.get("/rl/status")
+    id = lines(proxy.home / "runs" / "r00001")[0]["completion"]
+    assert "cancel that run" in (await forget(proxy, 409, completion=id))["error"]["message"]
+    assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})
+    await until(proxy, ended="failed")
+    assert (await forget(proxy, completion=id))["completions"] == 1
+    assert (await proxy.post("/rl/cancel"))[0] == 409
+    assert len(lines(proxy.home / "runs" / "r00001")) == 3
+
+
+async def test_one_thing_at_a_time(proxy: Proxy) -> None:
+    for body in ({}, {"session": "a", "rater": "b"}, {"session": 3}, {"everything": "yes"}):
+        assert "one of" in (await forget(proxy, 400, **body))["error"]["message"]
+    async with proxy.http.post("/rl/forget", data=b"{") as response:
+        assert response.status == 400
+    await proxy.stop()
+    await proxy.start(server__api_key="use-key", server__admin_key="admin-key")
+    headers = {"x-api-key": "use-key"}
+    async with proxy.http.post("/rl/forget", json={"session": "s"}, headers=headers) as response:
+        assert response.status == 403

@@ -1,0 +1,136 @@
+"""`python -m trainer.probe WEIGHTS`: what the weights say to conversations that a server has answered.
+
+Owns one look at the weights in a process of its own: a line of JSON on stdin (what the server was asked and what it
+answered), a line on stdout (size, vocabulary, how the weights render and read the conversations, and how likely they
+find each token of the answers). Computed as a run computes, on the CPU, with one model load. Not here: what the server
+tells and what a difference means (the proxy's match and likeness).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from trainer import profile, weights
+from trainer.run_folder import Compute, RunError
+from trainer.samples import BadLine, Template
+
+GB: Final = 2**30
+SPARE_GB: Final = 0.5  # activations of some hundred tokens, and what the machine keeps
+
+Conversation = Mapping[str, Any]  # messages, text, ended; prompt_ids and reply_ids where the server tells them
+
+
+def look(folder: Path, conversations: Sequence[Conversation], *, threads: int) -> dict[str, Any]:
+    """Raises BadLine where the chat template refuses the messages, ProfileError, RunError, OSError."""
+    from transformers import AutoTokenizer
+
+    about = profile.read(folder)
+    config = json.loads((folder / "config.json").read_bytes())
+    text = {**config, **(config.get("text_config") or {})}
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    template = Template(tokenizer)
+    read = [_read(each, template, tokenizer) for each in conversations]
+    compute, unscored = _affordable(about.total)
+    if compute is not None:
+        _score(read, folder, compute, threads)
+    return {
+        "path": str(folder),
+        "architecture": about.architecture,
+        "vocabulary": int(text.get("vocab_size") or template.vocabulary),
+        "tokens": template.vocabulary,
+        "width": text.get("hidden_size"),
+        "parameters": about.total,
+        "unscored": unscored,
+        "conversations": read,
+    }
+
+
+def _read(each: Conversation, template: Template, tokenizer: Any) -> dict[str, Any]:
+    """The conversation as these weights read it, and the answer's tokens; the server's own ids where it tells them."""
+    prompt = template.prompt(each["messages"])
+    reply = each.get("reply_ids") or list(template.reply(each["text"], ended=each["ended"]) if each["text"] else ())
+    known = template.vocabulary
+    theirs = each.get("prompt_ids")
+    return {
+        "prompt_ids": list(prompt),
+        "rendered": tokenizer.decode(list(prompt)),
+        # How the server rendered it, in this vocabulary; None: it does not tell, or has tokens that are not in it.
+        "theirs": tokenizer.decode(theirs) if theirs and max(theirs) < known else None,
+        "reply_ids": [int(i) for i in reply] if reply and max(reply) < known else [],
+        "logprobs": [],
+        "best": [],
+    }
+
+
+def _affordable(parameters: int) -> tuple[Compute | None, str | None]:
+    """The number format that there is memory for, else why nothing is computed."""
+    free = psutil.virtual_memory().available / GB - SPARE_GB
+    for compute, size in (("float32", 4), ("bfloat16", 2)):
+        if parameters * size / GB < free:
+            return compute, None  # type: ignore[return-value]
+    return None, f"the weights need {parameters * 2 / GB:.1f} GB of memory beside the server and {free:.1f} GB are free"
+
+
+def _score(read: Sequence[dict[str, Any]], folder: Path, compute: Compute, threads: int) -> None:
+    """Log-probs of each answer's tokens at temperature 1, and those of the likeliest token in each place."""
+    from config import presets
+    from trainer import packing, policies
+
+    framework, _ = policies.choose("auto")
+    policy = policies.open_policy(
+        framework,
+        folder,
+        presets.resolve("balanced", {}),
+        parent=None,
+        threads=threads,
+        seed=0,
+        compute="auto" if framework == "mlx" else compute,
+    )
+    with policy.wearing(None):
+        for each in read:
+            if not each["reply_ids"]:
+                continue
+            packed = packing.pack([packing.Tokens(tuple(each["prompt_ids"]), tuple(each["reply_ids"]))])
+            each["logprobs"] = policy.log_probs(packed).plain.tolist()
+            each["best"] = policy.teach(packed, 1).log_probs[:, 0].tolist()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="trainer.probe", description="What the weights say to a server's answers.")
+    parser.add_argument("weights", help="a local folder or a hub id")
+    parser.add_argument("--threads", type=int, default=1)
+    asked = parser.parse_args()
+    conversations = json.loads(sys.stdin.readline())["conversations"]
+    threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
+    try:
+        found = look(weights.resolve(asked.weights).path, conversations, threads=asked.threads)
+    except (weights.WeightsError, profile.ProfileError, RunError, BadLine) as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return 1
+    except (OSError, ValueError, RuntimeError, AssertionError, ImportError) as error:  # files, arrays, a new model kind
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        return 1
+    print(json.dumps(found), flush=True)
+    return 0
+
+
+def _end_with_stdin() -> None:
+    """Whoever asked has gone: nobody waits for the answer."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # as trainer.__main__: torch's threads would delay the end
