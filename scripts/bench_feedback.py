@@ -142,6 +142,7 @@ async def measure(per_s: float, seconds: float, streams: int, folder: Path) -> d
     serving = Serving(folder / "home", folder / "no-weights", *flags)
     await serving.start()
     try:
+        await serving.post("/rl/pause")  # a run would take a core, and is not what is measured
         backend.pause_s = 0.0
         completions = [(await serving.chat(f"question {n}", model=MODEL))[0]["id"] for n in range(COMPLETIONS)]
         backend.pause_s = 0.1
