@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test fuzz test-mlx test-agents test-backends test-browser setup lint bench bench-learn bench-swap bench-train clean
+.PHONY: demo test fuzz test-mlx test-agents test-backends test-openclaw test-browser setup lint bench bench-learn bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -28,6 +28,10 @@ test-agents:
 # Nor this: it makes environments with llama.cpp's prebuilt server, mlx-lm's and vLLM for CPUs, and runs them on the small model.
 test-backends:
 	@scripts/test_backends
+
+# Nor this: OpenClaw from npm with the Node that it wants, 900 MB; it runs with our plugin in it.
+test-openclaw: setup
+	@scripts/test_openclaw
 
 # Nor this: it installs Debian's Chromium and drives the page with it.
 test-browser: setup

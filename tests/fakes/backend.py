@@ -46,6 +46,7 @@ class FakeBackend:
         self.silent = False  # to whoever loads an adapter
         self.root = Path("/")  # of the files that it sees
         self.thinks = False
+        self.says: str | None = None  # its answer, instead of what it was told
         self.window: int | None = None  # how many tokens it says to take
         self.prompt_tokens = 3  # what it says that it has read
         self.speaks = {"chat"}
@@ -188,6 +189,8 @@ class FakeBackend:
         said = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]
         text = said if isinstance(said, str) else "".join(p.get("text", "") for p in said)
         words = ["You ", "said: ", *[w + " " for w in text.split()]]
+        if self.says is not None:
+            words = [w + " " for w in self.says.split()]
         if body["messages"][-1]["role"] == "tool":
             words = ["It ", "is ", body["messages"][-1]["content"]]
         if body.get("response_format"):

