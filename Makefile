@@ -42,6 +42,7 @@ lint: setup
 
 bench: setup
 	@$(PY) scripts/bench_serve.py
+	@$(PY) scripts/bench_feedback.py
 	@$(PY) scripts/demo.py --json benchmarks/demo.json
 	@$(PY) scripts/bench_learn.py
 	@$(PY) scripts/tables.py

@@ -137,6 +137,31 @@ def agent_requests(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def page(found: dict[str, Any]) -> str:
+    lines = ["| query | ms |", "|---|---|"]
+    lines += [f"| {query['query']} | {query['ms']:.1f} |" for query in found["queries"]]
+    lines += ["", "| page | served | first paint, median | worst |", "|---|---|---|---|"]
+    painted = {one["path"]: one for one in found["first_paint"]}
+    for one in found["pages"]:
+        paint = painted.get(one["path"])
+        seen = f"{paint['ms']:.0f} ms | {paint['worst_ms']:.0f} ms" if paint else " | "
+        lines.append(f"| `{one['path']}` | {one['ms']:.0f} ms | {seen} |")
+    lines += ["", f"{found['at'][:10]}, {found['cores']} cores, load {found['load_before']:.0f}."]
+    return "\n".join(lines)
+
+
+def feedback(found: dict[str, Any]) -> str:
+    waits = found["wait_ms"]
+    heads = "asked | answered a second | lost | doubled | failed | answered after p50, p95, p99 | streams beside, whole, broken"
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    lines.append(
+        f"| {found['calls']:,} at {found['asked_per_s']:,.0f} a second | {found['answered_per_s']:.0f} | {found['lost']} "
+        f"| {found['doubled']} | {found['failed']} | {waits['50'] / 1000:.1f}, {waits['95'] / 1000:.1f}, "
+        f"{waits['99'] / 1000:.1f} s | {found['streams']}, {found['streamed']['whole']}, {found['streamed']['broken']} |"
+    )
+    return "\n".join([*lines, "", _when(found)])
+
+
 def _when(found: dict[str, Any]) -> str:
     machine = found["machine"]
     load = f", load {machine['load_before']:.1f} before it began" if machine["load_before"] > 0.5 else ""
@@ -149,6 +174,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "serve": ("benchmarks/serve.json", serve),
     "agent_requests": ("benchmarks/agent_requests.json", agent_requests),
     "swap": ("benchmarks/swap.json", swap),
+    "page": ("benchmarks/page.json", page),
+    "feedback": ("benchmarks/feedback.json", feedback),
     "learn": ("benchmarks/learn/*-default-seed*.json", learn),
 }
 
