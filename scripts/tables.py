@@ -152,11 +152,15 @@ def page(found: dict[str, Any]) -> str:
 
 def feedback(found: dict[str, Any]) -> str:
     waits = found["wait_ms"]
-    heads = "asked | answered a second | lost | doubled | failed | answered after p50, p95, p99 | streams beside, whole, broken"
+    heads = (
+        "asked | answered a second | lost | doubled | failed | answered after p50, p95, p99 "
+        "| streams beside, whole, broken"
+    )
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
     lines.append(
-        f"| {found['calls']:,} at {found['asked_per_s']:,.0f} a second | {found['answered_per_s']:.0f} | {found['lost']} "
-        f"| {found['doubled']} | {found['failed']} | {waits['50'] / 1000:.1f}, {waits['95'] / 1000:.1f}, "
+        f"| {found['calls']:,} at {found['asked_per_s']:,.0f} a second | {found['answered_per_s']:.0f} "
+        f"| {found['lost']} | {found['doubled']} | {found['failed']} "
+        f"| {waits['50'] / 1000:.1f}, {waits['95'] / 1000:.1f}, "
         f"{waits['99'] / 1000:.1f} s | {found['streams']}, {found['streamed']['whole']}, {found['streamed']['broken']} |"
     )
     return "\n".join([*lines, "", _when(found)])
