@@ -157,12 +157,11 @@ def feedback(found: dict[str, Any]) -> str:
         "| streams beside, whole, broken"
     )
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
-    lines.append(
-        f"| {found['calls']:,} at {found['asked_per_s']:,.0f} a second | {found['answered_per_s']:.0f} "
-        f"| {found['lost']} | {found['doubled']} | {found['failed']} "
-        f"| {waits['50'] / 1000:.1f}, {waits['95'] / 1000:.1f}, "
-        f"{waits['99'] / 1000:.1f} s | {found['streams']}, {found['streamed']['whole']}, {found['streamed']['broken']} |"
-    )
+    seconds = ", ".join(f"{waits[share] / 1000:.1f}" for share in ("50", "95", "99"))
+    cells = [f"{found['calls']:,} at {found['asked_per_s']:,.0f} a second", f"{found['answered_per_s']:.0f}"]
+    cells += [str(found[name]) for name in ("lost", "doubled", "failed")]
+    cells += [f"{seconds} s", f"{found['streams']}, {found['streamed']['whole']}, {found['streamed']['broken']}"]
+    lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", _when(found)])
 
 
