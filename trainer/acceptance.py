@@ -36,6 +36,7 @@ class Outcome:
     exact: bool
     reason: str | None = None
     flags: list[Flag] = field(default_factory=list)  # what is odd about the reply, whether it trained or not
+    loss: float | None = None  # of its rating, where the run began: − mean of mask · A · ℓ_old over its tokens
 
 
 def band_of(

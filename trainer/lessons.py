@@ -357,7 +357,15 @@ def _judge(
         accepted=0 if flaw else int(lesson.keep.sum()),
         exact=sample.exact,
         flags=list(sample.flags),
+        loss=_loss_of(lesson),
     )
+
+
+def _loss_of(lesson: Lesson) -> float | None:
+    """What its rating adds to the loss where the run begins: −1/T Σ m M A ℓ_old."""
+    if not lesson.own or not len(lesson.old):
+        return None
+    return round(-float(np.where(lesson.keep, lesson.advantage * lesson.old, 0.0).mean()), 6)
 
 
 def _warn(samples: Sequence[Sample], flawed: Mapping[str, Flag | None], preset: Preset, progress: Progress) -> None:

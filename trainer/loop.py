@@ -322,4 +322,4 @@ def _causes(outcomes: Sequence[Outcome], otherwise: str) -> str:
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
-    return {name: value for name, value in asdict(outcome).items() if value or name not in ("reason", "flags")}
+    return {name: value for name, value in asdict(outcome).items() if value not in (None, []) or name == "cause"}

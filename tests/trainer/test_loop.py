@@ -474,6 +474,14 @@ def test_the_band_is_calibrated_on_unrated_completions(tmp_path, model, lines):
     assert any("unrated completions" in why for why in reasons)
 
 
+def test_the_losses_of_the_ratings_are_the_loss_of_the_first_step(tmp_path, model, lines):
+    folder = tiny.run_folder(tmp_path / "run", model, lines, overrides={"batch": 64})
+    result, events = go(folder)
+    trained = [o["loss"] for o in result["samples"].values() if o["used"]]
+    assert len({round(loss, 3) for loss in trained}) > 1
+    assert np.mean(trained) == pytest.approx(of(events, "step")[0]["loss"], abs=1e-4)
+
+
 def conversation(line, model, turns=3):
     """The line as the last turn of a longer conversation, as captured from the base model."""
     served = tiny.policy(model)
