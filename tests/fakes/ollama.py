@@ -28,7 +28,8 @@ class FakeOllama:
         self.blobs.mkdir(parents=True)
         self.models: dict[str, dict[str, Any]] = {}
         self.loaded: list[str] = []
-        self.mood = "well"  # cut, full, refuse-create, no-memory
+        self.mood = "well"  # cut, full, refuse-create, no-memory, clings (an unload that it answers and does not do)
+        self.unload_s = 0.0  # after it has said that it unloads
         self.created: list[dict[str, Any]] = []
         self.deleted: list[str] = []
         self.cut: list[str] = []  # models that went, or lost their memory, in the middle of an answer
@@ -61,6 +62,7 @@ class FakeOllama:
         app.add_routes([
             web.get("/api/version", self._version),
             web.get("/api/tags", self._tags),
+            web.get("/api/ps", self._in_memory),
             web.post("/api/show", self._show),
             web.head("/api/blobs/{digest}", self._has_blob),
             web.post("/api/blobs/{digest}", self._take_blob),
@@ -98,6 +100,10 @@ class FakeOllama:
 
     async def _tags(self, request: web.Request) -> web.Response:
         found = [{"name": n, "model": n, "digest": digest(m), "size": 1} for n, m in self.models.items()]
+        return web.json_response({"models": found})
+
+    async def _in_memory(self, request: web.Request) -> web.Response:
+        found = [{"name": n, "model": n, "digest": digest(self.models[n]), "size_vram": 1} for n in self.loaded]
         return web.json_response({"models": found})
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -172,13 +178,16 @@ class FakeOllama:
         self.cut += [n for n in self._answering if n == name]
         gone = self.models.pop(name)
         self.deleted.append(name)
-        self.loaded = [n for n in self.loaded if n != name]
+        self._let_go(name)
         held = {one for model in self.models.values() for one in (*model["files"], *model["adapters"])}
         for one in {*gone["files"], *gone["adapters"]} - held:
             self.blob(one).unlink()
         return web.Response()
 
     # Answers
+
+    def _let_go(self, name: str) -> None:
+        self.loaded = [n for n in self.loaded if n != name]
 
     def _load(self, asked: str) -> str | None:
         name = self._find(asked)
@@ -189,12 +198,16 @@ class FakeOllama:
     async def _generate(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.asked.append((request.path, body))
-        if self._find(body["model"]) is None:
+        name = self._find(body["model"])
+        if name is None:
             return _error(404, f"model '{body['model']}' not found")
         head = {"model": body["model"], "created_at": "2026-11-21T10:00:00Z", "response": "", "done": True}
         if body.get("keep_alive") == 0:
-            self.cut += [n for n in self._answering if n == body["model"]]
-            self.loaded = [n for n in self.loaded if n != body["model"]]
+            self.cut += [n for n in self._answering if n == name]
+            if self.unload_s:
+                asyncio.get_running_loop().call_later(self.unload_s, self._let_go, name)
+            elif self.mood != "clings":
+                self._let_go(name)
             return web.json_response({**head, "done_reason": "unload"})
         if self.mood == "no-memory":
             return _error(500, "model requires more system memory (9.9 GiB) than is available (3.1 GiB)")
