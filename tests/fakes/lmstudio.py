@@ -14,11 +14,13 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.listening import Listening
+
 MODEL = "fake"
 WORDS = 4
 
 
-class FakeLMStudio:
+class FakeLMStudio(Listening):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.file = folder / "someone" / "Fake-GGUF" / "Fake-Q4_K_M.gguf"
@@ -33,8 +35,6 @@ class FakeLMStudio:
         self.loads: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        self.url = ""
-        self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0) -> None:
         app = web.Application()
@@ -46,17 +46,11 @@ class FakeLMStudio:
             web.post("/v1/chat/completions", self._chat),
             web.route("*", "/{rest:.*}", self._unknown),
         ])  # fmt: skip
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await self.listen(app, port)
 
     async def stop(self) -> None:
         self.instances.clear()
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await super().stop()
 
     def _keys(self) -> dict[str, Path]:
         found = {}

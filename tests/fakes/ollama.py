@@ -15,13 +15,15 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.listening import Listening
+
 MODEL = "fake:latest"
 TEMPLATE = "{{ .System }}\n{{ .Prompt }}"
 LICENSE = 'Take "it"\nand FROM here on it is yours'
 WORDS = 4
 
 
-class FakeOllama:
+class FakeOllama(Listening):
     def __init__(self, folder: Path, version: str = "0.34.4") -> None:
         self.version = version
         self.blobs = folder / "blobs"
@@ -37,8 +39,6 @@ class FakeOllama:
         self.uploads = 0
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.pause_s = 0.0
-        self.url = ""
-        self._runner: web.AppRunner | None = None
         self.add(MODEL, self.keep(b"GGUF the person's own model" * 100))
 
     def keep(self, content: bytes) -> str:
@@ -73,17 +73,11 @@ class FakeOllama:
             web.get("/v1/models", self._models),
             web.post("/v1/chat/completions", self._chat),
         ])  # fmt: skip
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await self.listen(app, port)
 
     async def stop(self) -> None:
         self.loaded.clear()  # what it had in memory; models and blobs are on its disk
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await super().stop()
 
     @property
     def ours(self) -> set[str]:
