@@ -214,7 +214,8 @@ class Ollama(OpenAICompatible):
         """Its memory is given back; the model stays for a while, for whoever asks for it again."""
         tag = self._tag(name)
         self._loaded.discard(tag)
-        await self._let_go(tag)
+        if tag in await self._held():  # else, before 0.34.1, whichever version is there in its place would go
+            await self._let_go(tag)
         await self._clean()
 
     async def _let_go(self, tag: str) -> None:

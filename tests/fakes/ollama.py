@@ -172,7 +172,7 @@ class FakeOllama(Listening):
         self.cut += [n for n in self._answering if n == name]
         gone = self.models.pop(name)
         self.deleted.append(name)
-        self._let_go(name)
+        self.loaded = [n for n in self.loaded if n != name]
         held = {one for model in self.models.values() for one in (*model["files"], *model["adapters"])}
         for one in {*gone["files"], *gone["adapters"]} - held:
             self.blob(one).unlink()
@@ -181,11 +181,14 @@ class FakeOllama(Listening):
     # Answers
 
     def _let_go(self, name: str) -> None:
-        self.loaded = [n for n in self.loaded if n != name]
+        """A place in memory is a model's file. With LoRA files, what is made of one model shares one place."""
+        files = self.models[name]["files"][:1]
+        self.loaded = [n for n in self.loaded if self.models[n]["files"][:1] != files]
 
     def _load(self, asked: str) -> str | None:
         name = self._find(asked)
         if name is not None and name not in self.loaded:
+            self._let_go(name)
             self.loaded.append(name)
         return name
 

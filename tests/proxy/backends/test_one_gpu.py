@@ -111,14 +111,15 @@ async def test_ollama_gives_its_memory_back_and_takes_it_again(over_ollama: Prox
     assert an_ollama.loaded == ["another:latest"]
     assert await answer == "fake-rl:v2"
     await until(over_ollama, ended="rejected")
-    assert set(an_ollama.loaded) == {"another:latest", "fake:latest", "fake-rl:v1", "fake-rl:v2"}
+    back = {"fake:latest", "fake-rl:v1", "fake-rl:v2"} if an_ollama.version == test_ollama.NEW else {"fake-rl:v2"}
+    assert set(an_ollama.loaded) == {"another:latest", *back}
     assert an_ollama.cut == [] and len(an_ollama.created) == 2
 
 
 async def test_what_a_run_made_is_live_in_ollama_after_it(over_ollama: Proxy, an_ollama: FakeOllama) -> None:
     await rated(over_ollama, 4)
     await until(over_ollama, live=1)
-    assert await said_by(over_ollama) == "fake-rl:v1" and set(an_ollama.loaded) >= {"fake:latest", "fake-rl:v1"}
+    assert await said_by(over_ollama) == "fake-rl:v1" and "fake-rl:v1" in an_ollama.loaded
 
 
 async def test_a_base_that_ollama_had_dropped_is_not_loaded_beside_its_versions(
@@ -127,13 +128,13 @@ async def test_a_base_that_ollama_had_dropped_is_not_loaded_beside_its_versions(
     """With room for one, each that is loaded puts another one out."""
     await two_versions(over_ollama)
     await compared(over_ollama)
-    an_ollama.loaded.remove("fake:latest")
+    an_ollama.loaded = ["fake-rl:v2"]
     over_ollama.launcher.hold = True
     await begun(over_ollama)
     assert an_ollama.loaded == []
     await over_ollama.post("/rl/pause")
     await awake(over_ollama)
-    assert set(an_ollama.loaded) == {"fake-rl:v1", "fake-rl:v2"}
+    assert "fake:latest" not in an_ollama.loaded and [body for _, body in an_ollama.asked if body.get("keep_alive")]
 
 
 async def test_no_run_starts_while_ollama_keeps_its_memory(over_ollama: Proxy, an_ollama: FakeOllama) -> None:
