@@ -27,6 +27,7 @@ from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.exchange import Parts
 from proxy.feedback import Feedback
+from proxy.foreign import Foreign
 from proxy.forgetting import Forgetter
 from proxy.formats import Formats
 from proxy.learner import Learner
@@ -36,6 +37,7 @@ from proxy.machine import Machine
 from proxy.match import Match
 from proxy.metrics import Metrics
 from proxy.models import Models
+from proxy.outcome import Outcome
 from proxy.pages import INDEX_EVERY_S, Pages
 from proxy.relay import Relay
 from proxy.status import StatusReport
@@ -43,6 +45,7 @@ from proxy.stored_responses import StoredResponses
 from proxy.swap import Swap
 from proxy.watch import Watch
 from proxy.webhooks.routes import Webhooks
+from proxy.when import When
 from store.errors import StoreError
 from store.store import Store
 from trainer.launch import Launcher
@@ -67,22 +70,12 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     train = settings.train
     machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
     match = Match(settings, store, backend, launcher, events)
-    learner = Learner(
-        settings,
-        store,
-        backend,
-        swap,
-        launcher,
-        events,
-        metrics,
-        tasks,
-        machine,
-        lending,
-        match,
-        lambda: relay.last_request,
-    )
+    foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
+    when = When(settings, store, backend, swap, launcher, machine, lending, match, foreign, lambda: relay.last_request)
+    outcome = Outcome(store, swap, lending, events, metrics, foreign)
+    learner = Learner(settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome)
     watch = Watch(train.watch, store, swap, events)
-    status = StatusReport(store, backend, swap, learner, watch, health, formats, door, lending)
+    status = StatusReport(store, backend, swap, learner, when, match, watch, health, formats, door, lending)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap))
     relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats, door, events), commands)
     counts = CountTokens(relay.parts)
@@ -92,7 +85,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
     forgetter = Forgetter(store)
-    pages = Pages(settings, store, swap, learner, feedback, status, forgetter)
+    pages = Pages(settings, store, swap, learner, when, feedback, status, forgetter)
 
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,

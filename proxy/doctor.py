@@ -170,8 +170,8 @@ def exactness(facts: Facts) -> Check:
         return _unknown("exactness")
     found, name = facts.status["backend"], "exactness"
     if not (found["token_ids"] and found["logprobs"]):
-        lacks = [what for what in ("token_ids", "logprobs") if not found[what]]
-        line = f"the backend sends no {' and no '.join(lacks).replace('_', ' ')}: captures are marked inexact"
+        lacks = [said for what, said in (("token_ids", "token ids"), ("logprobs", "log-probs")) if not found[what]]
+        line = f"the backend sends no {' and no '.join(lacks)}: captures are marked inexact"
         why = found.get("lacks") if found.get("adapters") else None
         return Check(name, "note", line, why or "the built-in backend and vLLM send both")
     if inexact := found["inexact"]:
@@ -190,7 +190,7 @@ def adapters(facts: Facts) -> Check:
             "adapters", "problem", found["obstacle"], "nothing trains until then; it is asked again every minute"
         )
     if found["adapters"]:
-        return Check("adapters", "ok", "the backend takes a new adapter while it runs")
+        return Check("adapters", "ok", "the backend takes new adapters")
     others = "builtin, vllm, sglang, llamacpp, ollama, lmstudio or mlx"
     fix = f"nothing, if capturing and rating is all you want; else use --backend {others}"
     if (facts.status.get("trains") or {}).get("model"):
@@ -217,6 +217,7 @@ def training(facts: Facts) -> Check:
     fix = "rate more, or `rlproxy train` starts a run now" if facts.status["ratings"]["fresh"] else None
     fix = None if facts.status["match"]["stops"] else fix
     fix = "`rlproxy resume`" if found["paused"] else fix
+    fix = (_share(facts.status) or fix) if "train.min_free_" in found["waits_for"] else fix
     return Check("training", "note", f"nothing trains now: {found['waits_for']}", fix)
 
 
@@ -229,7 +230,9 @@ def last_run(facts: Facts) -> Check:
     line = f"run {run['id']} ended {run['status']}: {run['reason']}" if run["ended_at"] else f"run {run['id']} is open"
     if run["status"] != "failed":
         return Check("last run", "ok", line)
-    return Check("last run", "problem", line, f"see {run['folder']}/trainer.log; its ratings are fresh again")
+    fix = f"see {run['folder']}/trainer.log; its ratings are fresh again"
+    share = _share(facts.status) if "memory" in line else None
+    return Check("last run", "problem", line, f"{share}; {fix}" if share else fix)
 
 
 def ratings(facts: Facts) -> Check:
@@ -248,6 +251,13 @@ def ratings(facts: Facts) -> Check:
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
     proxy, data_folder, disk, backend, model, formats, exactness, adapters, base, capture, ratings, training, last_run,
 )  # fmt: skip
+
+
+def _share(status: Mapping[str, Any]) -> str | None:
+    """What gives a run the memory that the model has, where that can be and is not so."""
+    if not status["backend"]["frees"] or status["training"]["share_gpu"]:
+        return None
+    return "train.share_gpu = true lets the model rest while a run trains, and requests wait; or free some memory"
 
 
 def _unknown(name: str) -> Check:

@@ -46,8 +46,8 @@ class Lending:
         self, settings: Settings, store: Store, backend: Backend, swap: Swap, door: Door, events: Events, tasks: Tasks
     ) -> None:
         self.on = settings.train.share_gpu
-        # One of ours ends with us; somebody else's must not be left asleep.
-        self._theirs = bool(settings.backend.url)
+        # One of ours ends with us; somebody else's, which may be at its usual port, must not be left asleep.
+        self._theirs = settings.backend.kind != "builtin" and not settings.backend.command
         self._store, self._backend, self._swap, self._door = store, backend, swap, door
         self._events, self._tasks = events, tasks
         self._lent = False

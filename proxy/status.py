@@ -13,8 +13,10 @@ from proxy.errors import ProxyError
 from proxy.formats import Formats
 from proxy.learner import Learner
 from proxy.lending import Lending
+from proxy.match import Match
 from proxy.swap import Swap
 from proxy.watch import Watch
+from proxy.when import When
 from store.records import Run
 from store.store import Store
 
@@ -34,6 +36,8 @@ class StatusReport:
         backend: Backend,
         swap: Swap,
         learner: Learner,
+        when: When,
+        match: Match,
         watch: Watch,
         health: Health,
         formats: Formats,
@@ -44,6 +48,8 @@ class StatusReport:
         self._backend = backend
         self._swap = swap
         self._learner = learner
+        self._when = when
+        self._match = match
         self._watch = watch
         self._health = health
         self._formats = formats
@@ -51,10 +57,10 @@ class StatusReport:
         self._lending = lending
 
     async def full(self) -> dict[str, Any]:
-        # In this order: a run that ends in between is not shown as ended without the ratings that it gave back.
-        runs, fresh = await self._store.runs(limit=1), await self._learner.fresh()
-        needed, _ = await self._learner.needed()
-        due, pointer, run = await self._learner.due(), self._swap.pointer, self._learner.run
+        runs = await self._store.runs(limit=1)
+        fresh = await self._when.fresh()  # after the runs: one that is shown as ended has given its ratings back
+        needed, _ = await self._when.needed()
+        due, pointer, run = await self._when.due(), self._swap.pointer, self._learner.run
         return {
             "model": self._swap.model,
             "trains": await self._learner.trains(),
@@ -68,12 +74,13 @@ class StatusReport:
                 "state": self._backend.state,
                 "adapters": self._backend.capabilities.adapters,
                 "foreign": self._backend.capabilities.foreign,
+                "frees": self._backend.capabilities.frees,
                 "exact": self._backend.capabilities.token_ids and self._backend.capabilities.logprobs,
                 "token_ids": self._backend.capabilities.token_ids,
                 "logprobs": self._backend.capabilities.logprobs,
                 "inexact": self._formats.inexact(d.name for d in DIALECTS),
                 "lacks": self._backend.capabilities.why_not or None,
-                "obstacle": await self._learner.obstacle(),
+                "obstacle": await self._when.obstacle(),
                 "dialects": self._formats.table(d.name for d in DIALECTS),
             },
             "ratings": {
@@ -86,14 +93,15 @@ class StatusReport:
             },
             "baseline": await self._store.get_meta("baseline", 0.0),
             "training": {
-                "paused": self._learner.paused,
+                "paused": self._when.paused,
+                "share_gpu": self._lending.on,
                 "run": run.id if run else None,
                 "progress": self._learner.progress,
                 "waits_for": None if run or due.now else due.why,
                 "line": _training(run, self._learner.progress, due),
             },
             "held": {"why": self._door.closed, "requests": self._door.waiting},
-            "match": self._learner.match.report(),
+            "match": self._match.report(),
             "watch": await self._watch.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),

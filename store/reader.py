@@ -22,7 +22,10 @@ class Reader:
     @classmethod
     async def open(cls, path: Path) -> Reader:
         uri = f"file:{quote(os.fspath(path))}?mode=ro"
-        db = await aiosqlite.connect(uri, uri=True, isolation_level=None)
+        opening = aiosqlite.connect(uri, uri=True, isolation_level=None)
+        # A daemon, like the writer, so that a process that never called close can still end.
+        opening._thread.daemon = True
+        db = await opening
         db.row_factory = sqlite3.Row
         await db.execute("PRAGMA query_only = ON")
         return cls(db)

@@ -52,6 +52,10 @@ class LlamaCpp(OpenAICompatible):
         self._there: dict[str, tuple[int, float]] = {}  # its LoRA files: number, and scale where a request says none
 
     @property
+    def state(self) -> str:
+        return f"llamacpp at {self._url}, a plain server: a new version waits until that is restarted with it"
+
+    @property
     def served(self) -> Served:
         return Served(self._model, {"temperature": 0.8, "top_p": 0.95, "top_k": 40.0, "min_p": 0.05})
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from config.settings import Settings
 from proxy.backends import gguf_files
 from proxy.backends.base import Address, Capabilities
-from proxy.backends.made import Made
+from proxy.backends.made import Made, write
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, BackendDown, Unsupported
 from proxy.upstream import message_in
@@ -33,6 +33,9 @@ LOAD_S: Final = 3600.0
 FOUND_S: Final = 60.0  # until it has seen a new file in its folder
 POLL_S: Final = 0.5
 AGAIN_S: Final = 10.0  # between looks at what was missing
+FREED_S: Final = 60.0  # until an instance is out of the memory
+# What it says of an instance and takes for a new one.
+LOADED_AS: Final = ("context_length", "eval_batch_size", "flash_attention", "num_experts", "offload_kv_cache_to_gpu")
 _VERSION: Final = re.compile(r"(?P<model>.+)@(?P<version>v\d+)")
 _OURS: Final = re.compile(r"(.*/)?[\w.-]+-rl-v\d+(:\d+)?")
 
@@ -45,6 +48,7 @@ class LMStudio(OpenAICompatible):
         logprobs=False,
         # Of any other route it says 200 and an error, so none is tried.
         dialects=frozenset({"chat", "completions", "responses"}),
+        frees=True,
         why_not="LM Studio sends no token ids and no log-probs: a run computes its own.",
     )
 
@@ -56,6 +60,7 @@ class LMStudio(OpenAICompatible):
         self._folder = settings.backend.models_dir or Path(FOLDER).expanduser()
         self._launcher = launcher
         self._made = Made(settings.home / "lmstudio.json")
+        self._put_out = settings.home / "lmstudio-put-out.json"  # on disk: nobody else knows how they were loaded
         self._wanted: dict[str, str] = {}  # versions that are loaded, and the instance of each
         self._about: Mapping[str, Any] = {}  # the model's entry in its list
         self._base: Path | None = None
@@ -202,17 +207,19 @@ class LMStudio(OpenAICompatible):
         entry, about = await self._entry(slug), self._made.about(slug) or {}
         if about.get("instance") in _instances(entry):
             return str(about["instance"])
-        body: dict[str, Any] = {"model": entry["key"]}
-        if instances := self._about.get("loaded_instances"):
-            with contextlib.suppress(KeyError, TypeError):
-                body["context_length"] = instances[0]["config"]["context_length"]
+        same = _configs(self._about) or {"": about.get("config") or {}}  # its own of the last time, where that is gone
+        config = {k: v for k, v in next(iter(same.values())).items() if k == "context_length"}
+        instance = await self._load_as(str(entry["key"]), config)
+        self._made.put(slug, **{**about, "instance": instance, "config": config})
+        return instance
+
+    async def _load_as(self, key: str, config: Mapping[str, Any]) -> str:
+        body = {"model": key, **config}
         status, answer = await self._call("POST", "/api/v1/models/load", json=body, timeout_s=LOAD_S)
         try:
-            instance = str(loads(answer)["instance_id"])
+            return str(loads(answer)["instance_id"])
         except (ValueError, KeyError, TypeError):
-            raise BackendBroke(f"LM Studio did not load {slug} ({status}): {message_in(answer)}") from None
-        self._made.put(slug, **{**about, "instance": instance})
-        return instance
+            raise BackendBroke(f"LM Studio did not load {key} ({status}): {message_in(answer)}") from None
 
     async def _entry(self, slug: str) -> Mapping[str, Any]:
         """What LM Studio says of a file that was put into its folder, once it has seen it."""
@@ -233,6 +240,56 @@ class LMStudio(OpenAICompatible):
             await self._call("POST", "/api/v1/models/unload", json={"instance_id": instance})  # 404: it is gone
         await self._clean()
 
+    # One GPU
+
+    async def free(self) -> None:
+        """All instances of the model and of its versions; what else it holds is not ours to take out."""
+        await self._name_model()
+        if self._model != self._about["key"]:
+            raise Unsupported(
+                f"LM Studio would load {self._model} again under another name after a run; set backend.model to "
+                f"{self._about['key']}, or unset train.share_gpu."
+            )
+        if theirs := _configs(self._about):
+            await asyncio.to_thread(write, self._put_out, {**self._resting(), **theirs})
+        self._wanted.clear()  # nothing is missing then
+        out = await self._held()
+        for instance in sorted(out):
+            status, answer = await self._call("POST", "/api/v1/models/unload", json={"instance_id": instance})
+            if status not in (200, 404):
+                raise BackendBroke(f"LM Studio did not unload {instance} ({status}): {message_in(answer)}")
+        try:
+            async with asyncio.timeout(FREED_S):
+                while out := await self._held():
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise BackendBroke(
+                f"LM Studio still has {', '.join(sorted(out))} loaded after {FREED_S:.0f} s; does another program ask "
+                "it directly?"
+            ) from None
+
+    async def reclaim(self) -> None:
+        """The model's own instances as they were; where there was none, it is loaded when it is first asked."""
+        await self._name_model()
+        there, resting = _instances(self._about), self._resting()
+        for instance, config in list(resting.items()):
+            if instance not in there:
+                await self._load_as(self._model, config)
+            del resting[instance]  # one by one: what fails now is tried again without a second of the others
+            await asyncio.to_thread(write, self._put_out, resting)
+        await asyncio.to_thread(self._put_out.unlink, missing_ok=True)
+
+    async def _held(self) -> set[str]:
+        """Instances of the model, and those of its versions that the record names."""
+        ours = {(self._made.about(slug) or {}).get("instance") for slug in self._made.names()}
+        found = await self._list()
+        versions = {i for entry in found if entry.get("publisher") == PUBLISHER for i in _instances(entry)}
+        model = {i for entry in found if entry.get("key") == self._model for i in _instances(entry)}
+        return model | (versions & ours)
+
+    def _resting(self) -> dict[str, dict[str, Any]]:
+        return dict(loads(self._put_out.read_bytes())) if self._put_out.exists() else {}
+
     async def _clean(self) -> None:
         for slug in self._made.spare({self._slug(other) for other in self._wanted}):
             await asyncio.to_thread(self._remove, slug)
@@ -245,6 +302,12 @@ class LMStudio(OpenAICompatible):
         with contextlib.suppress(OSError):
             self._file(slug).parent.rmdir()
         self._made.drop(slug)
+
+
+def _configs(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Its instances, and how each was loaded."""
+    found = {str(one["id"]): one.get("config") or {} for one in entry.get("loaded_instances") or ()}
+    return {id: {k: config[k] for k in LOADED_AS if config.get(k) is not None} for id, config in found.items()}
 
 
 def _names(entry: Mapping[str, Any]) -> set[str]:

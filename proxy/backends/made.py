@@ -26,6 +26,9 @@ class Made:
         """What was said when it was made; None where it is not ours."""
         return self._all.get(name)
 
+    def names(self) -> Collection[str]:
+        return self._all.keys()
+
     def put(self, name: str, **about: Any) -> None:
         """Written before it is made, so that a crash in between leaves nothing that we do not know of."""
         self._all.pop(name, None)
@@ -46,9 +49,14 @@ class Made:
         return [name for name in list(self._all)[:-KEPT] if name not in in_use]
 
     def _write(self) -> None:
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(self._all, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
+        write(self._path, self._all)
+
+
+def write(path: Path, what: Mapping[str, Any]) -> None:
+    """On disk when it returns, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(what, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -34,6 +34,8 @@ URL: Final = "http://127.0.0.1:11434"
 FILES: Final = (0, 5, 5)  # the first version whose /api/create takes uploaded files
 NO_ADAPTERS: Final = (0, 34, 1)  # the first that takes no LoRA
 LONG_S: Final = 3600.0  # to take in a large model, or to load it from a slow disk
+FREED_S: Final = 60.0  # until a model is out of the memory
+POLL_S: Final = 0.2
 KEEP: Final = "15m"  # a new version stays loaded until the switch; after that the server's own rule holds
 _VERSION: Final = re.compile(r"(?P<model>.+)@(?P<version>v\d+)")
 _OURS: Final = re.compile(r".+-rl:v\d+")
@@ -53,6 +55,7 @@ class Ollama(OpenAICompatible):
         logprobs=False,  # on request, but of before sampling and without ids
         dialects=frozenset({"chat", "completions", "responses", "messages", "ollama", "ollama-generate"}),
         implied_tag=":latest",
+        frees=True,
         why_not="Ollama sends no token ids, and log-probs of before sampling: a run computes its own.",
     )
 
@@ -66,6 +69,7 @@ class Ollama(OpenAICompatible):
         self._home = settings.home
         self._made = Made(settings.home / "ollama.json")
         self._loaded: set[str] = set()  # tags
+        self._put_out: set[str] = set()  # tags that were in memory when a run began
         self._version: tuple[int, ...] | None = None  # None: not asked yet, or not a number
         self._modelfile = Modelfile()
 
@@ -181,10 +185,7 @@ class Ollama(OpenAICompatible):
     async def _tags(self) -> dict[str, str]:
         """All its models, and the digest of each."""
         status, body = await self._call("GET", "/api/tags")
-        try:
-            return {_short(str(m["name"])): str(m.get("digest", "")) for m in loads(body)["models"]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise BackendBroke(f"Ollama answered GET /api/tags with {status} and no list of models.") from error
+        return {_short(str(m["name"])): str(m.get("digest", "")) for m in _models("/api/tags", status, body)}
 
     # Versions
 
@@ -213,8 +214,12 @@ class Ollama(OpenAICompatible):
         """Its memory is given back; the model stays for a while, for whoever asks for it again."""
         tag = self._tag(name)
         self._loaded.discard(tag)
-        await self._call("POST", "/api/generate", json={"model": tag, "keep_alive": 0})  # 404: it is not there
+        if tag in await self._held():  # else, before 0.34.1, whichever version is there in its place would go
+            await self._let_go(tag)
         await self._clean()
+
+    async def _let_go(self, tag: str) -> None:
+        await self._call("POST", "/api/generate", json={"model": tag, "keep_alive": 0})  # 404: it is not there
 
     async def _clean(self) -> None:
         """Takes old versions out. Where that fails it costs disk, not answers; the next swap tries again."""
@@ -292,6 +297,44 @@ class Ollama(OpenAICompatible):
         status, answer = await self._call("POST", "/api/generate", json=body, timeout_s=LONG_S)
         if status != 200:
             raise BackendBroke(f"Ollama did not load {tag} ({status}): {message_in(answer)}")
+
+    # One GPU
+
+    async def free(self) -> None:
+        """The model and its versions, whoever had them loaded; what else it holds is not ours to take out."""
+        self._put_out = held = await self._held()
+        for tag in sorted(held):
+            await self._let_go(tag)
+        try:
+            async with asyncio.timeout(FREED_S):
+                while held := await self._held():  # it says yes at once, and takes a moment
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise BackendBroke(
+                f"Ollama still has {', '.join(sorted(held))} in memory after {FREED_S:.0f} s; does another program "
+                "ask it directly (`ollama ps`)?"
+            ) from None
+
+    async def reclaim(self) -> None:
+        """The model itself, unless only versions of it were in memory: with room for one it would be in their way."""
+        await self._look(self._model)
+        if self._model in self._put_out or not self._put_out:
+            await self._warm(self._model)
+
+    async def _held(self) -> set[str]:
+        """The model and its versions, those that are in memory."""
+        status, body = await self._call("GET", "/api/ps")
+        found = {_short(str(m["name"])) for m in _models("/api/ps", status, body)}
+        return {tag for tag in found if tag == self._model or self._made.about(tag) is not None}
+
+
+def _models(path: str, status: int, body: bytes) -> list[dict[str, Any]]:
+    """A list of its own; each has a name. Raises BackendBroke."""
+    try:
+        found: list[dict[str, Any]] = loads(body)["models"]
+        return [m for m in found if m["name"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BackendBroke(f"Ollama answered GET {path} with {status} and no list of models.") from error
 
 
 def _short(name: str) -> str:

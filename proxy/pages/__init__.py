@@ -31,6 +31,7 @@ from proxy.pages.why import WhyPage
 from proxy.security import GUEST, ROLE
 from proxy.status import StatusReport
 from proxy.swap import Swap
+from proxy.when import When
 from store.errors import StoreError
 from store.store import Store
 
@@ -52,15 +53,16 @@ class Pages:
         store: Store,
         swap: Swap,
         learner: Learner,
+        when: When,
         feedback: Feedback,
         status: StatusReport,
         forgetter: Forgetter,
     ) -> None:
         self.visits = Visits(settings.server)
         self._store = store
-        self._view = view = View(self.visits, swap, learner)
+        self._view = view = View(self.visits, swap, learner, when)
         self._inbox = Inbox(view, store, feedback)
-        self._progress = ProgressPage(view, store, learner, status)
+        self._progress = ProgressPage(view, store, learner, when, status)
         self._versions = VersionsPage(view, store, swap)
         self._why = WhyPage(view, store)
         self._compare = ComparePage(view, store, swap, feedback, settings.server)

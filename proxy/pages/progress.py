@@ -21,16 +21,18 @@ from proxy.pages.view import View, html
 from proxy.pages.words import model_name, wilson
 from proxy.security import require_admin
 from proxy.status import StatusReport, run_json
+from proxy.when import When
 from store.store import Store
 
 DAYS: Final = 90
 
 
 class ProgressPage:
-    def __init__(self, view: View, store: Store, learner: Learner, status: StatusReport) -> None:
+    def __init__(self, view: View, store: Store, learner: Learner, when: When, status: StatusReport) -> None:
         self._view = view
         self._store = store
         self._learner = learner
+        self._when = when
         self._status = status
 
     async def page(self, request: web.Request) -> web.Response:
@@ -76,13 +78,13 @@ class ProgressPage:
         return web.Response(body=orjson.dumps(found), content_type="application/json")
 
     async def _now(self) -> dict[str, Any]:
-        due, fresh, run = await self._learner.due(), await self._learner.fresh(), self._learner.run
-        needed, _ = await self._learner.needed()
+        due, fresh, run = await self._when.due(), await self._when.fresh(), self._learner.run
+        needed, _ = await self._when.needed()
         waiting = None if run else next(iter(await self._store.open_runs()), None)
         return {
             "run": run,
             "waiting": waiting,
-            "paused": self._learner.paused,
+            "paused": self._when.paused,
             "told": self._learner.progress,
             "due": due,
             "fresh": fresh,

@@ -18,6 +18,7 @@ from proxy.pages import words
 from proxy.pages.visit import Visitor, Visits
 from proxy.status import under_way
 from proxy.swap import Swap
+from proxy.when import When
 
 HERE: Final = Path(__file__).parent
 HEADERS: Final = {
@@ -32,10 +33,11 @@ VISITOR: Final = web.RequestKey("visitor", Visitor)
 
 
 class View:
-    def __init__(self, visits: Visits, swap: Swap, learner: Learner) -> None:
+    def __init__(self, visits: Visits, swap: Swap, learner: Learner, when: When) -> None:
         self._visits = visits
         self._swap = swap
         self._learner = learner
+        self._when = when
         self._env = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -69,7 +71,7 @@ class View:
     def pulse(self) -> dict[str, Any]:
         """What every page says at its top; from memory, no query."""
         run = self._learner.run
-        line = "paused" if self._learner.paused else ""
+        line = "paused" if self._when.paused else ""
         if run:
             line = f"run {run.id}: {under_way(self._learner.progress)}"
         return {"model": self._swap.model, "live": self._swap.live, "line": line}

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 
+from config.settings import load
+from proxy.backends.llamacpp_managed import LlamaManaged
 from tests.backends.conftest import ASKED, TOKENS, Say
 from tests.backends.smollm import dequantised
 from tests.proxy.backends.test_llamacpp import make_proxy
@@ -184,6 +187,41 @@ async def test_processes_of_ours_wear_the_adapter_as_peft_does(
         assert await same(proxy, "fake", await asyncio.to_thread(said_by_peft, None)) < 1e-3
     finally:
         await proxy.stop()
+
+
+async def test_processes_of_ours_give_their_memory_back_for_a_run_and_answer_as_before(
+    tmp_path: Path, weights: Path, adapters: list[Path], base_gguf: Path
+) -> None:
+    command = " ".join([str(SERVER), "--offline", *plain(base_gguf)])
+    flags = start(tmp_path / "home", weights, url="", command=command).flags
+    backend = LlamaManaged(load(flags, environ={}).settings, LocalLauncher())
+    (tmp_path / "home").mkdir()
+
+    async def say(http: aiohttp.ClientSession, model: str) -> str:
+        address = backend.address(model)
+        said = [{"role": "user", "content": ASKED}]
+        body = {"model": json.loads(address.members["model"]), "messages": said, "temperature": 0, "max_tokens": TOKENS}
+        async with http.post(f"{address.url}/v1/chat/completions", json=body) as response:
+            return str((await response.json())["choices"][0]["message"]["content"])
+
+    async with aiohttp.ClientSession() as http:
+        try:
+            await backend.start(http, backend.ready)
+            await backend.load("fake@v1", adapters[0])
+            before = [await say(http, model) for model in ("fake", "fake@v1")]
+            processes = psutil.Process().children(recursive=True)
+            held = sum(process.memory_info().rss for process in processes)
+            await backend.free()
+            gone, alive = await asyncio.to_thread(psutil.wait_procs, processes, 0)
+            print(f"{held / 2**20:.0f} MiB were held by {len(gone)} processes")
+            assert held > 2**29 and not alive and "rests" in backend.state
+            await backend.free()  # no error
+            await backend.reclaim()
+            await backend.reclaim()
+            await backend.load("fake@v1", adapters[0])
+            assert [await say(http, model) for model in ("fake", "fake@v1")] == before and before[0] != before[1]
+        finally:
+            await backend.stop()
 
 
 async def test_a_plain_server_switches_between_what_it_was_started_with(

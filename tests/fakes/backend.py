@@ -17,11 +17,12 @@ from aiohttp import web
 
 from proxy.likeness import CHATS
 from tests.fakes import native, native_others
+from tests.fakes.listening import Listening
 
 MODEL = "fake"
 
 
-class FakeBackend:
+class FakeBackend(Listening):
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []  # bodies of chat completions, as they came
         self.compared: list[dict[str, Any]] = []  # those that rlproxy asks of itself, to compare with the weights
@@ -52,8 +53,6 @@ class FakeBackend:
         self.speaks = {"chat"}
         self.wants: tuple[str, dict[str, Any]] | None = None  # the tool it calls, if offered; else the first one
         self.asked: list[tuple[str, dict[str, Any]]] = []  # every request: path and body
-        self.url = ""
-        self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0) -> None:
         app = web.Application(client_max_size=64 * 2**20)
@@ -71,16 +70,7 @@ class FakeBackend:
             web.route("*", "/v1/echo", self._echo),
             web.get("/api/tags", self._echo),
         ])  # fmt: skip
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self.listen(app, port)
 
     @property
     def port(self) -> int:

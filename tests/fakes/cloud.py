@@ -12,33 +12,24 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.listening import Listening
+
 KEY = "sk-cloud-5f2c9a77e1d04b"
 MODELS = ("gpt-9-mini", "gpt-9", "text-embedding-9")
 KNOWN = {"model", "messages", "stream", "stream_options", "temperature", "top_p", "max_tokens", "n", "logprobs"}
 
 
-class FakeCloud:
+class FakeCloud(Listening):
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.breaks = False  # streams end in an error that repeats the key
-        self.url = ""
         self._count = 0
-        self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
         app = web.Application()
         app.add_routes([web.get("/v1/models", self._models), web.post("/v1/chat/completions", self._chat)])
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self.listen(app)
 
     def _refused(self, request: web.Request) -> web.Response | None:
         given = request.headers.get("authorization")

@@ -19,11 +19,13 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.listening import Listening
+
 MODEL = "fake"
 WORDS = 6
 
 
-class FakeLlama:
+class FakeLlama(Listening):
     def __init__(self, presets: Path | None = None, places: int = 3, loras: tuple[str, ...] = ()) -> None:
         self.presets = presets
         self.places = places
@@ -36,9 +38,7 @@ class FakeLlama:
         self.pause_s = 0.0
         self.load_s = 0.02
         self.cached: tuple[str, str] | None = None  # a prompt, and what it was read with
-        self.url = ""
         self._streams: set[tuple[str, Any]] = set()
-        self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0) -> None:
         self._read()
@@ -54,16 +54,7 @@ class FakeLlama:
             web.post("/lora-adapters", self._scale),
             web.post("/v1/chat/completions", self._chat),
         ])  # fmt: skip
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self.listen(app, port)
 
     def _read(self) -> None:
         if self.presets is not None:

@@ -14,11 +14,13 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.listening import Listening
+
 MODEL = "fake"
 WORDS = 4
 
 
-class FakeLMStudio:
+class FakeLMStudio(Listening):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.file = folder / "someone" / "Fake-GGUF" / "Fake-Q4_K_M.gguf"
@@ -28,12 +30,11 @@ class FakeLMStudio:
         self.contexts: dict[str, int] = {MODEL: 8192}
         self.api = 1  # 0: an older one, without REST API v1
         self.refuse = ""  # a word of the model that it does not load
+        self.clings = False  # says that it unloads, and does not
         self.blind = False  # does not see new files
         self.loads: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        self.url = ""
-        self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0) -> None:
         app = web.Application()
@@ -45,17 +46,11 @@ class FakeLMStudio:
             web.post("/v1/chat/completions", self._chat),
             web.route("*", "/{rest:.*}", self._unknown),
         ])  # fmt: skip
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await self.listen(app, port)
 
     async def stop(self) -> None:
         self.instances.clear()
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await super().stop()
 
     def _keys(self) -> dict[str, Path]:
         found = {}
@@ -74,7 +69,11 @@ class FakeLMStudio:
         models = []
         for key, file in self._keys().items():
             mine = [i for i, of in self.instances.items() if of == key]
-            loaded = [{"id": i, "config": {"context_length": self.contexts[i]}} for i in mine]
+            # `parallel` it says and does not take.
+            loaded = [
+                {"id": i, "config": {"context_length": self.contexts[i], "flash_attention": True, "parallel": 4}}
+                for i in mine
+            ]
             about = {"type": "llm", "publisher": file.relative_to(self.folder).parts[0], "key": key, "format": "gguf"}
             models.append({**about, "size_bytes": file.stat().st_size, "loaded_instances": loaded})
         models.append({"type": "embedding", "publisher": "x", "key": "embed", "loaded_instances": [], "format": "gguf"})
@@ -84,6 +83,8 @@ class FakeLMStudio:
         body = await request.json()
         self.loads.append(body)
         key = body["model"]
+        if unknown := body.keys() - {"model", "context_length", "flash_attention"}:
+            return _error(400, "invalid_request", f"Unrecognized key(s) in object: {', '.join(unknown)}")
         if key not in self._keys():
             return _error(404, "model_not_found", f"Model {key} not found.")
         if self.refuse and self.refuse in key:
@@ -95,6 +96,8 @@ class FakeLMStudio:
 
     async def _unload(self, request: web.Request) -> web.Response:
         instance = (await request.json())["instance_id"]
+        if self.clings and instance in self.instances:
+            return web.json_response({"instance_id": instance})
         if self.instances.pop(instance, None) is None:
             return _error(404, "model_not_found", f"No instance {instance}.")
         return web.json_response({"instance_id": instance})

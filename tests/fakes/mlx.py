@@ -18,23 +18,23 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.listening import Listening
+
 MODEL = "fake"
 WORDS = 6
 
 
-class FakeMlx:
+class FakeMlx(Listening):
     def __init__(self) -> None:
         self.listed: list[str] | None = [MODEL]  # None: nothing is answered, as where there is no cache of the hub
         self.requests: list[dict[str, Any]] = []
         self.reloads: list[str | None] = []  # the adapter folders, as they were read
         self.pause_s = 0.0
         self.read: dict[str, str] = {}  # what was found in a folder when it was read first
-        self.url = ""
         self._worn: str | None = None
         self._running = 0
         self._door = asyncio.Lock()  # who wants another adapter lets nobody in before it
         self._changed = asyncio.Condition()
-        self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0) -> None:
         app = web.Application()
@@ -43,17 +43,11 @@ class FakeMlx:
             web.get("/v1/models", self._models),
             web.post("/v1/chat/completions", self._chat),
         ])  # fmt: skip
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await self.listen(app, port)
 
     async def stop(self) -> None:
         """What it had read is gone, as with a process that ended."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await super().stop()
         self._worn, self._running = None, 0
         self.read.clear()
 

@@ -15,20 +15,23 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.listening import Listening
+
 MODEL = "fake:latest"
 TEMPLATE = "{{ .System }}\n{{ .Prompt }}"
 LICENSE = 'Take "it"\nand FROM here on it is yours'
 WORDS = 4
 
 
-class FakeOllama:
+class FakeOllama(Listening):
     def __init__(self, folder: Path, version: str = "0.34.4") -> None:
         self.version = version
         self.blobs = folder / "blobs"
         self.blobs.mkdir(parents=True)
         self.models: dict[str, dict[str, Any]] = {}
         self.loaded: list[str] = []
-        self.mood = "well"  # cut, full, refuse-create, no-memory
+        self.mood = "well"  # cut, full, refuse-create, no-memory, clings (an unload that it answers and does not do)
+        self.unload_s = 0.0  # after it has said that it unloads
         self.created: list[dict[str, Any]] = []
         self.deleted: list[str] = []
         self.cut: list[str] = []  # models that went, or lost their memory, in the middle of an answer
@@ -36,8 +39,6 @@ class FakeOllama:
         self.uploads = 0
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.pause_s = 0.0
-        self.url = ""
-        self._runner: web.AppRunner | None = None
         self.add(MODEL, self.keep(b"GGUF the person's own model" * 100))
 
     def keep(self, content: bytes) -> str:
@@ -61,6 +62,7 @@ class FakeOllama:
         app.add_routes([
             web.get("/api/version", self._version),
             web.get("/api/tags", self._tags),
+            web.get("/api/ps", self._in_memory),
             web.post("/api/show", self._show),
             web.head("/api/blobs/{digest}", self._has_blob),
             web.post("/api/blobs/{digest}", self._take_blob),
@@ -71,17 +73,11 @@ class FakeOllama:
             web.get("/v1/models", self._models),
             web.post("/v1/chat/completions", self._chat),
         ])  # fmt: skip
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await self.listen(app, port)
 
     async def stop(self) -> None:
         self.loaded.clear()  # what it had in memory; models and blobs are on its disk
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await super().stop()
 
     @property
     def ours(self) -> set[str]:
@@ -98,6 +94,10 @@ class FakeOllama:
 
     async def _tags(self, request: web.Request) -> web.Response:
         found = [{"name": n, "model": n, "digest": digest(m), "size": 1} for n, m in self.models.items()]
+        return web.json_response({"models": found})
+
+    async def _in_memory(self, request: web.Request) -> web.Response:
+        found = [{"name": n, "model": n, "digest": digest(self.models[n]), "size_vram": 1} for n in self.loaded]
         return web.json_response({"models": found})
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -180,21 +180,31 @@ class FakeOllama:
 
     # Answers
 
+    def _let_go(self, name: str) -> None:
+        """A place in memory is a model's file. With LoRA files, what is made of one model shares one place."""
+        files = self.models[name]["files"][:1]
+        self.loaded = [n for n in self.loaded if self.models[n]["files"][:1] != files]
+
     def _load(self, asked: str) -> str | None:
         name = self._find(asked)
         if name is not None and name not in self.loaded:
+            self._let_go(name)
             self.loaded.append(name)
         return name
 
     async def _generate(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.asked.append((request.path, body))
-        if self._find(body["model"]) is None:
+        name = self._find(body["model"])
+        if name is None:
             return _error(404, f"model '{body['model']}' not found")
         head = {"model": body["model"], "created_at": "2026-11-21T10:00:00Z", "response": "", "done": True}
         if body.get("keep_alive") == 0:
-            self.cut += [n for n in self._answering if n == body["model"]]
-            self.loaded = [n for n in self.loaded if n != body["model"]]
+            self.cut += [n for n in self._answering if n == name]
+            if self.unload_s:
+                asyncio.get_running_loop().call_later(self.unload_s, self._let_go, name)
+            elif self.mood != "clings":
+                self._let_go(name)
             return web.json_response({**head, "done_reason": "unload"})
         if self.mood == "no-memory":
             return _error(500, "model requires more system memory (9.9 GiB) than is available (3.1 GiB)")

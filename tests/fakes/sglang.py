@@ -16,11 +16,13 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.listening import Listening
+
 MODEL = "fake"
 WORDS = 6
 
 
-class FakeSGLang:
+class FakeSGLang(Listening):
     def __init__(self) -> None:
         self.lora = True  # --enable-lora
         self.largest_rank = True  # whether --max-lora-rank is large enough
@@ -29,9 +31,7 @@ class FakeSGLang:
         self.known: dict[str, str] = {}  # ever loaded, and not forgotten by an unload
         self.requests: list[dict[str, Any]] = []
         self.pause_s = 0.0
-        self.url = ""
         self._running: Counter[str] = Counter()
-        self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0) -> None:
         app = web.Application(middlewares=[self._may])
@@ -41,17 +41,11 @@ class FakeSGLang:
             web.post("/unload_lora_adapter", self._unload),
             web.post("/v1/chat/completions", self._chat),
         ])  # fmt: skip
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await self.listen(app, port)
 
     async def stop(self) -> None:
         """A process that ended has no adapters."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await super().stop()
         self.adapters.clear()
         self.known.clear()
 

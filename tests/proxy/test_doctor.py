@@ -141,6 +141,11 @@ async def test_why_nothing_trains(cli: Proxy) -> None:  # noqa: F811
     assert check.line == "1 fresh: 1 good, 0 bad; 1 will not train (has_image: 1)"
 
 
+SHORT = {"id": 3, "status": "failed", "reason": "CUDA out of memory", "ended_at": 1.0, "folder": "/r3"}
+WAITS = {"waits_for": "1.0 GB of memory free, 2 GB are needed (train.min_free_memory_gb)", "paused": False,
+         "share_gpu": False}  # fmt: skip
+
+
 def status(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"backend": {}, "ratings": {}, "last_run": None, "problem": None, "counts": {}}
     return found | changes
@@ -154,7 +159,7 @@ def status(**changes: Any) -> dict[str, Any]:
         ("disk", {"free_gb": 30.0}, "ok", "30.0 GB free", None),
         ("capture", {"status": status(problem="Answers are relayed but not captured: full")}, "problem", "full", "it"),
         ("exactness", {"status": status(backend={"token_ids": False, "logprobs": False})}, "note",
-         "sends no token ids and no logprobs", "built-in"),
+         "sends no token ids and no log-probs", "built-in"),
         ("exactness", {"status": status(backend={"token_ids": False, "logprobs": False, "adapters": True,
                                                  "lacks": "streams have none"})}, "note", "inexact", "streams"),
         ("exactness", {"status": status(backend={"token_ids": True, "logprobs": True, "inexact": []})}, "ok", "", None),
@@ -169,7 +174,16 @@ def status(**changes: Any) -> dict[str, Any]:
         ("ratings", {"status": status(ratings={"fresh": 9, "good": 9, "bad": 0, "untrainable": {}})}, "note", "9 good",
          "other kind"),
         ("last_run", {"status": status(last_run={"id": 3, "status": "failed", "reason": "no memory", "ended_at": 1.0,
-                                                 "folder": "/r3"})}, "problem", "no memory", "/r3/trainer.log"),
+                                                 "folder": "/r3"}, backend={"frees": False})}, "problem", "no memory",
+         "/r3/trainer.log"),
+        ("last_run", {"status": status(last_run=SHORT, backend={"frees": True}, training={"share_gpu": False})},
+         "problem", "out of memory", "train.share_gpu = true lets the model rest"),
+        ("last_run", {"status": status(last_run=SHORT, backend={"frees": True}, training={"share_gpu": True})},
+         "problem", "out of memory", "see /r3/trainer.log"),
+        ("training", {"status": status(training=WAITS, backend={"frees": True}, ratings={"fresh": 9},
+                                       match={"stops": False})}, "note", "GB are needed", "train.share_gpu = true"),
+        ("training", {"status": status(training=WAITS, backend={"frees": False}, ratings={"fresh": 9},
+                                       match={"stops": False})}, "note", "GB are needed", "rate more"),
         ("last_run", {"status": status(last_run={"id": 3, "status": "done", "reason": "passed", "ended_at": 1.0,
                                                  "folder": "/r3"})}, "ok", "passed", None),
     ],

@@ -257,7 +257,7 @@ NIGHT, NOON = datetime(2026, 11, 16, 23, 0), datetime(2026, 11, 16, 12, 0)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
     """What the wall shows; the learner looks at it often."""
     shown = [NIGHT]
-    monkeypatch.setattr("proxy.learner.local_time", lambda: shown[0])
+    monkeypatch.setattr("proxy.when.local_time", lambda: shown[0])
     monkeypatch.setattr("proxy.learner.LOOK_AGAIN_S", 0.02)
     return shown
 

@@ -201,7 +201,7 @@ async def test_hours_that_end_wake_it(sharing: Proxy, router: FakeLlama, monkeyp
     from datetime import datetime
 
     now = [datetime(2026, 11, 16, 23, 0)]
-    monkeypatch.setattr("proxy.learner.local_time", lambda: now[0])
+    monkeypatch.setattr("proxy.when.local_time", lambda: now[0])
     await sharing.stop()
     await sharing.start(train__hours=["22:00-07:00"])
     sharing.launcher.hold = True
@@ -210,7 +210,9 @@ async def test_hours_that_end_wake_it(sharing: Proxy, router: FakeLlama, monkeyp
     await waiting(sharing, 1)
     now[0] = datetime(2026, 11, 16, 12, 0)
     assert await answer == "fake"
-    assert "hours" in (await awake(sharing))["training"]["waits_for"]
+    async with asyncio.timeout(10):  # just woken, it waits for that until it looks again
+        while "hours" not in (await awake(sharing))["training"]["waits_for"]:
+            await asyncio.sleep(0.01)
 
 
 async def test_no_answer_is_cut_for_a_run(sharing: Proxy, router: FakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,3 +195,16 @@ async def test_export_gives_all_that_is_needed_to_train_elsewhere(store: Store) 
     assert (row["token_ids"], row["logprobs"], row["request"]) == ([3], [-0.5], {"stream": True})
     assert [(one["id"], one["value"], one["comment"]) for one in row["ratings"]] == [(given.id, -1.0, "too long")]
     assert rows[-1]["reply"] is None
+
+
+async def test_a_process_that_never_closes_its_store_can_end(tmp_path: Path) -> None:
+    """As one whose test, or start, failed half-way: no thread of ours keeps it."""
+    code = "import asyncio, pathlib, sys, store.store as s; kept = asyncio.run(s.Store.open(pathlib.Path(sys.argv[1])))"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(tmp_path), cwd=ROOT)
+    try:
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -139,6 +139,15 @@ async def test_a_pinned_version_is_made_once_and_gives_its_memory_back(proxy: Pr
     assert "fake-rl:v1" not in ollama.loaded and len(ollama.created) == 3
 
 
+async def test_a_version_that_goes_does_not_take_the_live_one_out_of_memory(proxy: Proxy, ollama: FakeOllama) -> None:
+    """Before 0.34.1 they share one place there, whose end is one for both."""
+    for version in (1, 2, 3):
+        await proxy.post(f"/rl/promote/{version}")
+    for _ in range(20):
+        await asyncio.sleep(0.02)
+        assert "fake-rl:v3" in ollama.loaded and "fake-rl:v1" not in ollama.loaded
+
+
 async def test_a_name_that_somebody_else_took_is_neither_used_nor_removed(proxy: Proxy, ollama: FakeOllama) -> None:
     ollama.add("fake-rl:v1", ollama.keep(b"GGUF not of rlproxy"))
     status, body = await proxy.post("/rl/promote/1")

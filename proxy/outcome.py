@@ -1,0 +1,107 @@
+"""What becomes of a run: its last word on record, its candidate published, and live.
+
+Owns the hand-over from the trainer's result to the store and the swap. Not here: how the result came (learner), what
+happens to a version once it is live (watch).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from proxy.errors import Conflict, ProxyError
+from proxy.events import Events
+from proxy.foreign import NEWEST, Foreign
+from proxy.lending import Lending
+from proxy.metrics import Metrics
+from proxy.swap import Swap
+from store.records import Adapter, Run
+from store.store import Store
+from trainer.launch import AdapterError, verify_adapter
+
+log = structlog.get_logger()
+
+RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
+
+
+class Outcome:
+    def __init__(
+        self, store: Store, swap: Swap, lending: Lending, events: Events, metrics: Metrics, foreign: Foreign | None
+    ) -> None:
+        self._store = store
+        self._swap = swap
+        self._lending = lending
+        self._events = events
+        self._metrics = metrics
+        self._foreign = foreign
+        self.recorded = asyncio.Event()  # what became of the run under way; set where there is none
+        self.recorded.set()
+
+    async def take(self, run: Run, found: dict[str, Any]) -> None:
+        """The trainer's last word, into the store; a passed candidate goes live."""
+        if found["status"] != "passed":
+            await self.end(run, found["status"], found.get("reason", ""), found)
+            return
+        try:
+            path = Path(found["adapter"])
+            manifest = await asyncio.to_thread(verify_adapter, path)
+        except (AdapterError, KeyError) as error:
+            await self.end(run, "failed", f"the adapter is not what the trainer wrote: {error}", found)
+            return
+        adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
+        baseline = found.get("baseline_after", await self._store.get_meta("baseline", 0.0))
+        if self._foreign:
+            await self._foreign.publishes(run.version)
+        await self._store.publish(run.id, adapter, found, float(baseline))
+        self._ended(run, "done", found.get("reason", ""))
+        if self._foreign:
+            await self._foreign.published(run.version)
+            return
+        parent = await self._store.adapter(run.parent)
+        if parent is not None and parent.withdrawn:  # while the run was under way
+            message = f"v{run.version} was trained from v{run.parent}, which was rolled back: it waits for `promote`."
+            log.warning("version waits", version=run.version, why=message)
+            self._events.emit("problem", message=message)
+            return
+        await self._go_live(run.version, run.id)
+
+    async def _go_live(self, version: int, run_id: int | None) -> None:
+        """A backend that is down for a moment is asked again; then the version waits for `promote`."""
+        await self._lending.awake()
+        for pause in (*RETRY_SWAP_S, None):
+            try:
+                await self._swap.to(version, f"run {run_id} passed the gate", "rlproxy")
+                self._metrics.swaps.inc()
+                return
+            except Conflict:
+                return  # live already, or damaged: then swap.problem says so
+            except ProxyError as error:
+                if pause is None:
+                    log.error("version waits", version=version, error=str(error))
+                    return
+                await asyncio.sleep(pause)
+
+    async def end(self, run: Run, status: Any, reason: str, found: dict[str, Any] | None) -> None:
+        await self._store.end_run(run.id, status, reason, found)
+        self._ended(run, status, reason)
+
+    def _ended(self, run: Run, status: str, reason: str) -> None:
+        self.recorded.set()
+        self._metrics.runs.labels(status).inc()
+        log.info("run ended", run=run.id, status=status, reason=reason)
+        self._events.emit("run", run=run.id, event="ended", status=status, reason=reason)
+
+    async def finish_swap(self) -> None:
+        """A version that was published just before a crash goes live now; not one that nobody was to serve."""
+        adapters = await self._store.adapters()
+        pointer = self._swap.pointer
+        if adapters and not self._foreign:
+            newest = max(adapters, key=lambda a: a.version)
+            if newest.version == await self._store.get_meta(NEWEST, None):
+                return
+            if newest.withdrawn is None and newest.parent == pointer.live and newest.created_at > pointer.changed_at:
+                await self._go_live(newest.version, newest.run_id)
