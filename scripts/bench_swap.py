@@ -5,9 +5,9 @@
 
 Each version answers each client's question otherwise (greedily), and what it says is asked for by its pin before
 anything is measured. A reply that is not word for word that of the version in its `x-rl-adapter` counts as mixed.
-"During" a change is from asking for it until two seconds after it was done; "before" is the rest of its window. A second
-pair of figures counts as during until every client has had its first token of the new version, which a server has to
-read each prompt anew for.
+"During" a change is from asking for it until two seconds after it was done; "before" is the rest of its window.
+A second pair of figures counts as during until every client has had its first token of the new version: a server has
+to read each prompt anew for it.
 """
 
 from __future__ import annotations
@@ -217,7 +217,10 @@ async def measure(options: argparse.Namespace, weights: Path, scratch: Path) -> 
 def figures(clients: Clients, changes: Sequence[Change]) -> dict[str, Any]:
     replies = clients.replies
     shortly = [(c.asked, c.done + AFTER_S) for c in changes]
-    longer = [(c.asked, max(c.done + AFTER_S, _reached(c, replies))) for c in changes]
+    nexts = [*(c.asked for c in changes[1:]), float("inf")]
+    longer = [
+        (c.asked, max(c.done + AFTER_S, _reached(c, end, replies))) for c, end in zip(changes, nexts, strict=True)
+    ]
     first_token = [(r.first, r.first - r.began) for r in replies]
     between_chunks = [gap for r in replies for gap in r.gaps]
 
@@ -255,13 +258,13 @@ def figures(clients: Clients, changes: Sequence[Change]) -> dict[str, Any]:
     }
 
 
-def _reached(change: Change, replies: Sequence[Reply]) -> float:
-    """When the last client had its first token of the version that went live, of those that had one before the next."""
+def _reached(change: Change, end: float, replies: Sequence[Reply]) -> float:
+    """When the last client had its first token of the version that went live, of those that had one before `end`."""
     label = f"v{change.live}" if change.live else "base"
-    asked_later = (r for r in replies if r.label == label and r.began >= change.switched)
     first: dict[str, float] = {}
-    for reply in asked_later:
-        first.setdefault(reply.question, reply.first)
+    for reply in replies:
+        if reply.label == label and reply.began >= change.switched and reply.first < end:
+            first[reply.question] = min(reply.first, first.get(reply.question, end))
     return max(first.values(), default=change.done)
 
 
