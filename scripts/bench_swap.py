@@ -5,7 +5,8 @@
 
 Each version answers each client's question otherwise (greedily), and what it says is asked for by its pin before
 anything is measured. A reply that is not word for word that of the version in its `x-rl-adapter` counts as mixed.
-"During" a change is from asking for it until two seconds after it was done; "before" is the rest of its window.
+"During" a change is from asking for it until two seconds after it was done; "before" is the rest of its window but
+for each client's first reply, as all of those begin in one moment.
 A second pair of figures counts as during until every client has had its first token of the new version: a server has
 to read each prompt anew for it.
 """
@@ -221,8 +222,10 @@ def figures(clients: Clients, changes: Sequence[Change]) -> dict[str, Any]:
     longer = [
         (c.asked, max(c.done + AFTER_S, _reached(c, end, replies))) for c, end in zip(changes, nexts, strict=True)
     ]
-    first_token = [(r.first, r.first - r.began) for r in replies]
-    between_chunks = [gap for r in replies for gap in r.gaps]
+    began = {r.question: r.ended for r in reversed(replies)}  # the first of each client: all began in one moment
+    counted = [r for r in replies if r.ended > began[r.question]]
+    first_token = [(r.first, r.first - r.began) for r in counted]
+    between_chunks = [gap for r in counted for gap in r.gaps]
 
     def parted(points: Sequence[tuple[float, float]], during: Sequence[tuple[float, float]]) -> dict[str, Any]:
         inside = [s for at, s in points if any(a <= at <= b for a, b in during)]
