@@ -5,7 +5,10 @@
 
 Each version answers each client's question otherwise (greedily), and what it says is asked for by its pin before
 anything is measured. A reply that is not word for word that of the version in its `x-rl-adapter` counts as mixed.
-"During" a change is from asking for it until two seconds after it was done; "before" is the rest of its window.
+"During" a change is from asking for it until two seconds after it was done; "before" is the rest of its window but
+for each client's first reply, as all of those begin in one moment.
+A second pair of figures counts as during until every client has had its first token of the new version: a server has
+to read each prompt anew for it.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ Lengths = dict[str, int]  # how long the reply to a question may be
 
 @dataclass
 class Reply:
+    question: str
     began: float
     label: str
     first: float = 0.0  # when its first token came
@@ -69,7 +73,7 @@ async def streamed(http: aiohttp.ClientSession, model: str, question: str, token
     async with http.post("/v1/chat/completions", json=body | {"max_tokens": tokens}) as response:
         if response.status != 200:
             raise RuntimeError(f"{response.status}: {(await response.text())[:300]}")
-        reply = Reply(began, response.headers["x-rl-adapter"])
+        reply = Reply(question, began, response.headers["x-rl-adapter"])
         whole = False
         async for line in response.content:
             now = time.perf_counter()
@@ -213,9 +217,17 @@ async def measure(options: argparse.Namespace, weights: Path, scratch: Path) -> 
 
 def figures(clients: Clients, changes: Sequence[Change]) -> dict[str, Any]:
     replies = clients.replies
-    during = [(c.asked, c.done + AFTER_S) for c in changes]
+    shortly = [(c.asked, c.done + AFTER_S) for c in changes]
+    nexts = [*(c.asked for c in changes[1:]), float("inf")]
+    longer = [
+        (c.asked, max(c.done + AFTER_S, _reached(c, end, replies))) for c, end in zip(changes, nexts, strict=True)
+    ]
+    began = {r.question: r.ended for r in reversed(replies)}  # the first of each client: all began in one moment
+    counted = [r for r in replies if r.ended > began[r.question]]
+    first_token = [(r.first, r.first - r.began) for r in counted]
+    between_chunks = [gap for r in counted for gap in r.gaps]
 
-    def parted(points: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    def parted(points: Sequence[tuple[float, float]], during: Sequence[tuple[float, float]]) -> dict[str, Any]:
         inside = [s for at, s in points if any(a <= at <= b for a, b in during)]
         outside = [s for at, s in points if not any(a <= at <= b for a, b in during)]
         before, now = _quantiles(outside), _quantiles(inside)
@@ -235,13 +247,28 @@ def figures(clients: Clients, changes: Sequence[Change]) -> dict[str, Any]:
         "failed_count": len(clients.failed),
         "mixed_count": len(clients.mixed),
         "under_way_in_a_switch": sum(any(r.began < c.switched < r.ended for c in changes) for r in replies),
-        "first_token": parted([(r.first, r.first - r.began) for r in replies]),
-        "between_chunks": parted([gap for r in replies for gap in r.gaps]),
+        "first_token": parted(first_token, shortly),
+        "between_chunks": parted(between_chunks, shortly),
+        "until_all_have_it": {
+            "first_token": parted(first_token, longer),
+            "between_chunks": parted(between_chunks, longer),
+            "seconds": _spread([until - asked for asked, until in longer]),
+        },
         "load_s": _spread(loads),
         "switch_s": _spread([c.switch_s for c in changes]),
         "swap_to_first_token_s": _spread(first_tokens),
         "changes": [{"kind": c.kind, "live": c.live, "seconds": round(c.done - c.asked, 3)} for c in changes],
     }
+
+
+def _reached(change: Change, end: float, replies: Sequence[Reply]) -> float:
+    """When the last client had its first token of the version that went live, of those that had one before `end`."""
+    label = f"v{change.live}" if change.live else "base"
+    first: dict[str, float] = {}
+    for reply in replies:
+        if reply.label == label and reply.began >= change.switched and reply.first < end:
+            first[reply.question] = min(reply.first, first.get(reply.question, end))
+    return max(first.values(), default=change.done)
 
 
 def _quantiles(seconds: Sequence[float]) -> dict[str, Any]:

@@ -40,6 +40,8 @@ MLX = cache_folder() / "venvs" / "mlx" / "bin" / "mlx_lm.server"
 OPENBLAS = glob.glob("/usr/lib/*/openblas-pthread/libopenblas.so.0")  # mlx's own matrix products are slow on Linux
 # fp32 throughout, or a batch's size would change what a model says at a near tie.
 EXACT = {"cache-type-k": "f32", "cache-type-v": "f32", "flash-attn": "off", "ctx-size": "4096", "parallel": "8"}
+# New prompts are read in pieces of this, between which those who are being answered go on.
+EXACT |= {"batch-size": "64"}
 
 
 def write_adapters(weights: str, folder: str, count: int) -> None:

@@ -53,6 +53,7 @@ def serve(found: dict[str, Any]) -> str:
 def swap(found: list[dict[str, Any]]) -> str:
     heads = (
         "backend | changes | replies | failed | mixed | first token, p99 before → during | between chunks, p99 "
+        "| first token, until all have it | between chunks, until then "
         "| load | switch after it | asked → first token of the new version"
     )
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
@@ -64,10 +65,13 @@ def swap(found: list[dict[str, Any]]) -> str:
     for one in found:
         load, switch, first = one["load_s"], one["switch_s"], one["swap_to_first_token_s"]
         kinds = [change["kind"] for change in one["changes"]]
+        longer = one.get("until_all_have_it")  # not measured at first
+        wider = [parted(longer[part]) if longer else "–" for part in ("first_token", "between_chunks")]
         lines.append(
             f"| {one['backend']} | {kinds.count('swap')} + {kinds.count('rollback')} | {one['replies']} "
             f"| {one['failed_count']} | {one['mixed_count']} | {parted(one['first_token'])} "
-            f"| {parted(one['between_chunks'])} | {load['median']:.2f} s (≤ {load['most']:.2f}) "
+            f"| {parted(one['between_chunks'])} | {wider[0]} | {wider[1]} "
+            f"| {load['median']:.2f} s (≤ {load['most']:.2f}) "
             f"| {switch['median']:.2f} s (≤ {switch['most']:.2f}) | {first['median']:.1f} s (≤ {first['most']:.1f}) |"
         )
     each = "; ".join(
