@@ -338,6 +338,21 @@ def export(
         print(f"{count} completions written to {output}", file=sys.stderr)
 
 
+@app.command()
+def capture(
+    what: Annotated[str, typer.Argument(help="off or on.")],
+    session: Annotated[str, typer.Argument(help="The session, as in /s/SESSION/v1.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep nothing of a session from now on, or keep it again."""
+    found = _client(home).call("POST", "/rl/capture", {"session": session, "capture": what})
+    if as_json:
+        _print(found)
+    else:
+        print(f"session {session}: " + ("nothing is kept from now on" if what == "off" else "captured again"))
+
+
 # Agents
 
 Agent = Annotated[

@@ -213,6 +213,7 @@ def completion_json(c: Completion) -> dict[str, Any]:
         "exact": end.exact if end else None,
         "inexact_reason": end.inexact_reason if end else None,
         "untrainable": c.new.untrainable,
+        "redacted": list(c.new.redacted),
         "error": end.error if end else None,
         "ratings": [
             {"id": r.id, "rater": r.rater, "value": r.value, "scale": r.scale, "comment": r.comment} for r in c.ratings

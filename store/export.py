@@ -56,6 +56,7 @@ def to_dict(completion: Completion) -> dict[str, Any]:
         "error": end and end.error,
         "translated": bool(end and end.translated),
         "untrainable": new.untrainable,
+        "redacted": list(new.redacted),
         "ratings": [rating(one) for one in completion.ratings],
     }
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from store import chats, completions, export, learning, ledger, ratings, runs, schema, tree
+from store import backup, chats, completions, export, learning, ledger, ratings, runs, schema, tree
 from store.errors import StoreError
 from store.lock import Lock
 from store.reader import Reader
@@ -349,7 +349,7 @@ def _take(home: Path) -> tuple[Lock, sqlite3.Connection]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(home)
     try:
-        return lock, schema.open_database(home / schema.NAME)
+        return lock, schema.open_database(home / schema.NAME, backup.before_migration)
     except BaseException:
         lock.release()
         raise
