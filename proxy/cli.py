@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(audit_app, name="audit")
 
 Home = Annotated[
     Path | None,
@@ -351,6 +353,71 @@ def capture(
         _print(found)
     else:
         print(f"session {session}: " + ("nothing is kept from now on" if what == "off" else "captured again"))
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the database into one file, also while rlproxy runs."""
+    from store import schema
+    from store.backup import backup as make
+    from store.errors import StoreError
+
+    try:
+        size = make(_settings({"home": home}).home / schema.NAME, file)
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        _print({"file": str(file), "bytes": size})
+    else:
+        print(f"{size / 1e6:.1f} MB written to {file}; adapters are files of their own, copy adapters_out too")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `rlproxy backup` wrote.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup in the database's place; refused while rlproxy runs, or where the backup is not whole."""
+    from store.backup import restore as put
+    from store.errors import StoreBusy, StoreError
+
+    try:
+        kept = put(_settings({"home": home}).home, file)
+    except StoreBusy as busy:
+        fail(f"{busy} Stop it first; nothing was changed.")
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        _print({"restored": str(file), "kept": kept and str(kept)})
+    else:
+        print(f"{file} is restored" + (f"; what was there before is {kept}" if kept else ""))
+
+
+@audit_app.command("verify")
+def audit_verify(
+    home: Home = None,
+    expect: Annotated[str | None, typer.Option(help="A newest hash that you noted before.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether no line of the log was changed or taken out; also while rlproxy runs."""
+    from store.backup import audit_verdict
+    from store.errors import StoreError
+
+    try:
+        verdict = audit_verdict(_settings({"home": home}).home, expect)
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        _print(verdict._asdict())
+    elif verdict.problem is None:
+        print(f"{verdict.lines} lines, unbroken. The newest hash, to be noted elsewhere: {verdict.head}")
+    if verdict.problem is not None:
+        fail(f"the audit log is broken after {verdict.lines} lines: {verdict.problem}.")
 
 
 # Agents

@@ -89,6 +89,18 @@ def check(file: Path) -> None:
         raise StoreDamaged(f"{file} is no database of rlproxy's.")
 
 
+def audit_verdict(home: Path, expected: str | None) -> ledger.Verdict:
+    """Whether the audit log is as it was written. Raises StoreError."""
+    path = home / schema.NAME
+    try:
+        with closing(_read_only(path)) as db:
+            if schema.pending(db):
+                raise StoreError(f"{path} is of an older rlproxy; start `rlproxy serve` once to bring it up to date.")
+            return ledger.verify(db, expected)
+    except sqlite3.Error as error:
+        raise StoreError(f"The audit log in {path} cannot be read ({error}).") from error
+
+
 def before_migration(db: sqlite3.Connection, path: Path, seen: int) -> Path:
     """A copy of what is about to change. Raises StoreError: without one nothing is changed."""
     folder = path.parent / FOLDER
@@ -100,7 +112,8 @@ def before_migration(db: sqlite3.Connection, path: Path, seen: int) -> Path:
         _sync(to)
         _sync(folder)
     except (sqlite3.Error, OSError) as error:
-        to.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            to.unlink()
         raise StoreError(
             f"No backup could be made before the database is brought up to date ({error}), so it was left as it is; "
             "free some space and start again."
@@ -126,7 +139,7 @@ def _make_current(part: Path, of: Path) -> None:
 
 
 def _set_aside(path: Path) -> Path | None:
-    """The database under another name too; with nothing of it left in a WAL that the next one would take for its own."""
+    """The database under another name too, and nothing of it in a WAL that the next one would take for its own."""
     if not path.exists():
         return None
     with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:

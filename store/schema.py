@@ -16,6 +16,8 @@ from typing import Final
 from store import blobs, completions, ledger
 from store.errors import StoreDamaged, StoreError
 
+BeforeMigration = Callable[[sqlite3.Connection, Path, int], object]
+
 NAME = "rlproxy.db"
 CLEAN = "closed_cleanly"
 
@@ -34,12 +36,10 @@ PRAGMAS = (
 _ALSO: Final = {5: blobs.gather, 9: ledger.chain}
 
 
-def open_database(
-    path: Path, before_migration: Callable[[sqlite3.Connection, Path, int], object]
-) -> sqlite3.Connection:
+def open_database(path: Path, before_migration: BeforeMigration | None = None) -> sqlite3.Connection:
     """The one connection that writes, ready to use: migrated, checked if need be, nothing left pending.
 
-    `before_migration` keeps a copy of a database that is about to change.
+    `before_migration` keeps a copy of a database that is about to change; without it such a one is refused.
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # conversations are private
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -49,6 +49,8 @@ def open_database(
             db.execute(pragma)
         (seen,) = db.execute("PRAGMA user_version").fetchone()
         if seen and pending(db):
+            if before_migration is None:
+                raise StoreError(f"{path} is of an older rlproxy, and no backup was asked for; nothing was changed.")
             before_migration(db, path, seen)
         migrate(db)
         if not ledger.read_meta(db, CLEAN, True):
