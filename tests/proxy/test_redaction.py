@@ -24,7 +24,7 @@ from proxy.conversations import canonical, thread
 from proxy.dialects.base import Reply
 from proxy.metrics import Metrics
 from proxy.redaction import Redactor
-from proxy.secret_shapes import luhn
+from proxy.secret_shapes import STEP, luhn
 from store.records import NewCompletion
 from store.store import Store
 from tests.proxy.conftest import Proxy
@@ -64,6 +64,7 @@ SHAPES = [
     r"eyJ[A-Za-z0-9_-]{20,60}\.eyJ[A-Za-z0-9_-]{20,80}\.[A-Za-z0-9_-]{43}",
     r"hvs\.[A-Za-z0-9_-]{90}",
 ]
+TOKEN = "ghp_" + "a1B2c3D4e5F6" * 3
 CODE = Path(__file__).resolve().parents[2]
 
 
@@ -124,6 +125,13 @@ def test_no_secret_stays(secret: str, around: tuple[str, str], first: str, last:
     assert ALL.text(found) == found
     for line in secret.split("\n")[1:-1]:
         assert line not in found
+
+
+@pytest.mark.parametrize("near", range(-50, 60, 7))
+def test_wherever_it_is_in_a_long_text(near: int) -> None:
+    for at in (STEP, 3 * STEP):
+        text = "a b " * ((at + near) // 4) + TOKEN + " and more" * 9000
+        assert TOKEN not in ALL.text(text)
 
 
 @given(st.lists(secrets, min_size=2, max_size=5), words)
@@ -218,7 +226,6 @@ def test_the_time_grows_with_the_text_only() -> None:
 
 # Through the whole proxy
 
-TOKEN = "ghp_" + "a1B2c3D4e5F6" * 3
 NUMBER = card("4" + "19" * 7)
 
 
