@@ -28,6 +28,7 @@ from proxy.events import Events
 from proxy.exchange import Parts
 from proxy.feedback import Feedback
 from proxy.formats import Formats
+from proxy.importing import Importing
 from proxy.learner import Learner
 from proxy.lending import Lending
 from proxy.lifecycle import Tasks
@@ -114,6 +115,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
             *uncaptured.routes(),
+            web.post("/rl/import", Importing(store, redactor).post),
             *webhooks.routes(),
             web.get("/", _front),
             *(

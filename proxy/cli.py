@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -319,10 +320,21 @@ def export(
     home: Home = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; without it stdout.")] = None,
     rated: Annotated[bool, typer.Option("--rated", help="Rated completions only.")] = False,
+    session: Annotated[str | None, typer.Option(help="Of this session only.")] = None,
+    user: Annotated[str | None, typer.Option(help="Of this person only.")] = None,
+    version: Annotated[int | None, typer.Option(help="Of this version only; 0 is the base.")] = None,
+    turn: Annotated[str | None, typer.Option(help="main or side turns only.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="From this day or moment on, local time.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Before this day or moment.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of JSON lines.")] = False,
 ) -> None:
-    """Everything captured, one completion a line."""
-    lines = _client(home).lines("/rl/export" + ("?rated" if rated else ""))
+    """What was captured, one completion a line: docs/export.md."""
+    from urllib.parse import urlencode
+
+    only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}
+    only |= {"since": since and int(since.timestamp()), "until": until and int(until.timestamp())}
+    query = urlencode({k: v for k, v in {"rated": 1 if rated else None, **only}.items() if v is not None})
+    lines = _client(home).lines(f"/rl/export?{query}")
     out = output.open("w", encoding="utf-8") if output else sys.stdout
     count = 0
     try:
@@ -353,6 +365,36 @@ def capture(
         _print(found)
     else:
         print(f"session {session}: " + ("nothing is kept from now on" if what == "off" else "captured again"))
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="What `rlproxy export` wrote.")],
+    ours: Annotated[bool, typer.Option("--ours", help="Its version numbers are those of this home.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take in an export; what is here already is passed over."""
+    from proxy.cli_import import Unreadable, batches
+
+    client = _client(home)
+    total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "refused": []}
+    try:
+        for first, lines in batches(file):
+            found = client.post_lines("/rl/import" + ("?ours" if ours else ""), lines)
+            for key in ("stored", "known", "ratings"):
+                total[key] += found[key]
+            total["refused"] += [{**one, "line": one["line"] + first} for one in found["refused"]]
+    except Unreadable as error:
+        fail(str(error))
+    if as_json:
+        _print(total)
+    else:
+        print(f"{total['stored']} completions and {total['ratings']} ratings taken, {total['known']} were here before")
+        for one in total["refused"]:
+            print(f"line {one['line']} was not taken: {one['why']}", file=sys.stderr)
+    if total["refused"]:
+        raise typer.Exit(1)
 
 
 @app.command()

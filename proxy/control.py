@@ -22,6 +22,7 @@ from proxy.metrics import Metrics
 from proxy.security import require_admin
 from proxy.status import StatusReport, reachable, run_json
 from proxy.swap import Swap
+from store.export import Filter
 from store.records import BASE, Adapter, Completion, Pointer, Turn
 from store.store import Store
 
@@ -148,9 +149,18 @@ class Control:
         return _json(await account(self._store, run))
 
     async def export(self, request: web.Request) -> web.StreamResponse:
+        only = Filter(
+            rated="rated" in request.query,
+            session=request.query.get("session"),
+            user=request.query.get("user"),
+            version=_number(request, "version", None, 0, 2**31),
+            turn=_turn(request),
+            since=_number(request, "since", None, 0, 2**40),
+            until=_number(request, "until", None, 0, 2**40),
+        )
         response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
         await response.prepare(request)
-        async for row in self._store.export(rated_only="rated" in request.query):
+        async for row in self._store.export(only):
             await response.write(orjson.dumps(row) + b"\n")
         await response.write_eof()
         return response

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from store import backup, chats, completions, export, learning, ledger, ratings, runs, schema, tree
+from store import backup, chats, completions, export, imports, learning, ledger, ratings, runs, schema, tree
 from store.errors import StoreError
 from store.lock import Lock
 from store.reader import Reader
@@ -160,8 +160,12 @@ class Store:
         """Delete those of these that nobody has ever rated; also such as are only queued to be stored yet."""
         return await self._writer.submit(lambda db: completions.forget_unrated(db, ids))
 
-    def export(self, *, rated_only: bool = False) -> AsyncIterator[dict[str, Any]]:
-        return export.export(self._reader, rated_only=rated_only)
+    def export(self, only: export.Filter | None = None) -> AsyncIterator[dict[str, Any]]:
+        return export.export(self._reader, only or export.Filter())
+
+    async def take(self, rows: Sequence[imports.Imported]) -> imports.Taken:
+        """Store what of these is new: completions by their ids, ratings by theirs."""
+        return await self._writer.submit(lambda db: imports.take(db, rows))
 
     # Ratings
 
