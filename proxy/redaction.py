@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Any, Final
 
 from config.sections import Redaction
@@ -20,6 +21,7 @@ PLACE: Final = "[redacted:"
 UNTRAINABLE: Final = "redacted"  # the reply was: nobody should learn to say what stands there
 INEXACT: Final = "a secret was redacted, so token ids and log-probs were not kept"
 WORTH_A_THREAD: Final = 1 << 15  # bytes: about a millisecond of looking
+REMEMBERED: Final = 50_000  # messages
 SHORTEST: Final = 14  # characters of a card's number; keys are longer
 SLICED: Final = 1024  # characters from which a text may be a picture rather than words
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\r\n]*={0,2}")
@@ -36,6 +38,7 @@ class Redactor:
         kinds += ["email"] * settings.emails
         self._finders = [(kind, FINDERS[kind]) for kind in kinds]
         self._any_length = settings.emails or bool(settings.patterns)
+        self._clean: set[bytes] = set()  # messages without a secret: they come again with every turn
         self._own = [re.compile(pattern) for pattern in settings.patterns]
 
     def text(self, text: str, kinds: Kinds | None = None) -> str:
@@ -74,8 +77,16 @@ class Redactor:
 
     def message(self, message: Message, kinds: Kinds | None = None) -> Message:
         """A message in canonical form, in canonical form again."""
+        key = blake2b(message.body, digest_size=16).digest()
+        if key in self._clean:
+            return message
         body = self.json(message.body, kinds, in_order=True)
-        return message if body is message.body else Message(message.role, body)
+        if body is not message.body:
+            return Message(message.role, body)
+        if len(self._clean) >= REMEMBERED:
+            self._clean.clear()
+        self._clean.add(key)
+        return message
 
 
 def places(**found: Kinds) -> tuple[str, ...]:

@@ -67,10 +67,15 @@ def open_database(path: Path, before_migration: BeforeMigration | None = None) -
     return db
 
 
+def numbers() -> dict[int, Traversable]:
+    """All migrations by their numbers."""
+    found = files("store").joinpath("migrations").iterdir()
+    return {int(file.name[:4]): file for file in found if file.name.endswith(".sql")}
+
+
 def pending(db: sqlite3.Connection) -> list[tuple[int, Traversable]]:
     """Migrations that this file has not seen, by number. Raises StoreError where it has seen more than there are."""
-    found = files("store").joinpath("migrations").iterdir()
-    scripts = {int(file.name[:4]): file for file in found if file.name.endswith(".sql")}
+    scripts = numbers()
     (seen,) = db.execute("PRAGMA user_version").fetchone()
     if seen > max(scripts):
         raise StoreError(f"The database is of a newer rlproxy (schema {seen}, this one knows {max(scripts)}).")

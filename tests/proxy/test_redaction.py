@@ -224,6 +224,17 @@ def test_the_time_grows_with_the_text_only() -> None:
         ALL.text(hostile * (200_000 // len(hostile)))
 
 
+@given(st.lists(st.one_of(words, secrets), min_size=1, max_size=6))
+def test_a_message_that_comes_again_is_the_same_again(texts: list[str]) -> None:
+    redactor = Redactor(Redaction(emails=True))
+    for text in [*texts, *texts]:
+        message = canonical({"role": "user", "content": text})
+        kinds: set[str] = set()
+        plain: set[str] = set()
+        assert redactor.message(message, kinds) == Redactor(Redaction(emails=True)).message(message, plain)
+        assert kinds == plain
+
+
 # Through the whole proxy
 
 NUMBER = card("4" + "19" * 7)

@@ -10,6 +10,8 @@ from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
+from store import ledger
+
 FOLDER = Path(__file__).parent / "schemas"
 ROWS = """
 INSERT INTO messages (hash, parent, role, body) VALUES (x'01', NULL, 'user', CAST('{"content":"hi"}' AS BLOB)),
@@ -25,9 +27,12 @@ INSERT INTO adapters (version, parent, run_id, model, path, created_at, manifest
 VALUES (1, 0, NULL, 'm', '/v1', 3.0, '{}');
 UPDATE pointer SET live = 1, changed_at = 4.0, reason = 'run 1 passed the gate';
 INSERT INTO meta VALUES ('baseline', '0.25');
+"""
+LOG = """
 INSERT INTO audit (at, actor, act, detail) VALUES (4.0, 'admin', 'promote', '{"version":1}'),
     (5.5, 'admin', 'pause', '{}');
 """
+CHAINED = 9  # the schema from which on the log is a chain
 
 
 def main() -> None:
@@ -42,7 +47,11 @@ def main() -> None:
         with closing(sqlite3.connect(":memory:")) as db:
             for script in scripts[: at + 1]:
                 db.executescript(script.read_text(encoding="utf-8"))
-            db.executescript(ROWS)
+            db.executescript(ROWS if number >= CHAINED else ROWS + LOG)
+            if number >= CHAINED:
+                ledger.audit(db, "admin", "promote", {"version": 1})
+                ledger.audit(db, "admin", "pause", {})
+                db.commit()
             lines = "\n".join(db.iterdump())
         out.write_text(f"{lines}\nPRAGMA user_version = {number};\n", encoding="utf-8")
 
