@@ -51,7 +51,8 @@ def chain(db: sqlite3.Connection) -> None:
     for seq, *values, _ in rows:
         before = _hash(before, seq, *values)
         db.execute("UPDATE audit SET hash = ? WHERE seq = ?", (before, seq))
-    audit(db, "rlproxy", "chained", {"lines_before": len(rows)})
+    if rows:
+        audit(db, "rlproxy", "chained", {"lines_before": len(rows)})
 
 
 class Verdict(NamedTuple):

@@ -133,9 +133,9 @@ async def test_the_log_can_neither_be_changed_nor_cut_unseen(tmp_path: Path) -> 
     whole = path.read_bytes()
     for sql in (  # by somebody who takes the guards away
         "UPDATE audit SET detail = '{}' WHERE seq = 3",
-        "UPDATE audit SET at = at + 1 WHERE seq = 6",
+        "UPDATE audit SET at = at + 1 WHERE seq = 5",
         "DELETE FROM audit WHERE seq = 3",
-        "DELETE FROM audit WHERE seq = 6",
+        "DELETE FROM audit WHERE seq = 5",
         "UPDATE audit SET hash = NULL WHERE seq = 4",
     ):
         path.write_bytes(whole)
