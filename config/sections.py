@@ -41,6 +41,16 @@ def _compiles(pattern: str) -> str:
 Pattern = Annotated[str, AfterValidator(_compiles)]
 
 
+def _is_a_secret(pattern: str) -> str:
+    for text in ("", "[redacted:own]"):
+        if re.search(pattern, text):
+            raise ValueError("it also finds " + (text or "nothing at all") + ", so it would redact without end")
+    return pattern
+
+
+SecretPattern = Annotated[Pattern, AfterValidator(_is_a_secret)]
+
+
 class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -203,6 +213,17 @@ class Turns(Section):
 class StoreSection(Section):
     retention_days: float = Field(default=7.0, gt=0)
     """Days an unrated completion is kept; rated ones stay until forgotten."""
+
+
+class Redaction(Section):
+    keys: bool = True
+    """Whether keys, tokens and private keys of known shapes are replaced in what is stored; never in what is sent."""
+    cards: bool = True
+    """Whether numbers of payment cards are."""
+    emails: bool = False
+    """Whether e-mail addresses are; source code is full of them, and a redacted prompt trains less exactly."""
+    patterns: tuple[SecretPattern, ...] = ()
+    """Regular expressions of your own secrets; all that one finds is replaced."""
 
 
 class Log(Section):

@@ -27,7 +27,7 @@ from pydantic_settings import SettingsError as SourceError
 
 from config.errors import SettingsError, nearest
 from config.presets import resolve
-from config.sections import Backend, Gate, Log, Server, StoreSection, Train, Turns, UserPath
+from config.sections import Backend, Gate, Log, Redaction, Server, StoreSection, Train, Turns, UserPath
 from config.webhooks import PLATFORMS, Webhooks, check_secrets
 
 FILE_NAME = "rlproxy.toml"
@@ -37,7 +37,7 @@ OVERRIDES = "train.overrides"
 # The settings that are themselves tables.
 TABLES = (OVERRIDES, "train.raters", *(f"webhooks.{platform}.raters" for platform in PLATFORMS))
 LISTS = (
-    "train.hours", "turns.rules", "webhooks.good", "webhooks.bad", "webhooks.stars",
+    "train.hours", "turns.rules", "redaction.patterns", "webhooks.good", "webhooks.bad", "webhooks.stars",
     *(f"webhooks.{platform}.admins" for platform in PLATFORMS),
 )  # fmt: skip
 PARSED = {**dict.fromkeys(TABLES, "object"), **dict.fromkeys(LISTS, "array")}  # JSON in the environment
@@ -65,6 +65,7 @@ class Settings(BaseSettings):
     turns: Turns = Turns()
     webhooks: Webhooks = Webhooks()
     store: StoreSection = StoreSection()
+    redaction: Redaction = Redaction()
     log: Log = Log()
 
     @property

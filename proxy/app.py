@@ -15,7 +15,7 @@ import structlog
 from aiohttp import web
 
 from config.settings import Settings
-from proxy import security
+from proxy import run_folder, security
 from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
@@ -30,6 +30,7 @@ from proxy.feedback import Feedback
 from proxy.foreign import Foreign
 from proxy.forgetting import Forgetter
 from proxy.formats import Formats
+from proxy.importing import Importing
 from proxy.learner import Learner
 from proxy.lending import Lending
 from proxy.lifecycle import Tasks
@@ -39,13 +40,16 @@ from proxy.metrics import Metrics
 from proxy.models import Models
 from proxy.outcome import Outcome
 from proxy.pages import INDEX_EVERY_S, Pages
+from proxy.redaction import Redactor
 from proxy.relay import Relay
 from proxy.status import StatusReport
 from proxy.stored_responses import StoredResponses
 from proxy.swap import Swap
+from proxy.uncaptured import Uncaptured
 from proxy.watch import Watch
 from proxy.webhooks.routes import Webhooks
 from proxy.when import When
+from store import backup
 from store.errors import StoreError
 from store.store import Store
 from trainer.launch import Launcher
@@ -66,7 +70,9 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     swap = Swap(store, backend, tasks, events, door)
     lending = Lending(settings, store, backend, swap, door, events, tasks)
     formats = Formats(backend.capabilities, settings.backend.translate)
-    feedback = Feedback(store, events, metrics)
+    uncaptured = Uncaptured(store)
+    redactor = Redactor(settings.redaction)
+    feedback = Feedback(store, events, metrics, redactor)
     train = settings.train
     machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
     match = Match(settings, store, backend, launcher, events)
@@ -76,8 +82,9 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     learner = Learner(settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome)
     watch = Watch(train.watch, store, swap, events)
     status = StatusReport(store, backend, swap, learner, when, match, watch, health, formats, door, lending)
-    commands = ChatCommands(store, feedback, status.text, _acts(learner, swap))
-    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats, door, events), commands)
+    commands = ChatCommands(store, feedback, status.text, _acts(learner, swap), redactor)
+    parts = Parts(settings, store, backend, swap, metrics, tasks, health, formats, door, events, redactor, uncaptured)
+    relay = Relay(parts, commands)
     counts = CountTokens(relay.parts)
     stored = StoredResponses(store, relay)
     # A list of somebody else's models is theirs alone, and a client's own key opens it.
@@ -103,6 +110,8 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             web.post("/v1/feedback", feedback.post),
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
+            *uncaptured.routes(),
+            web.post("/rl/import", Importing(store, redactor).post),
             *webhooks.routes(),
             web.post("/rl/forget", forgetter.post),
             *pages.routes(),
@@ -128,6 +137,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             skip_auto_headers=("accept-encoding",),  # what passes through is packed only as the client wants it
         ) as http:
             relay.parts.http = http
+            await uncaptured.start()
             webhooks.start(http)
             await backend.start(http, swap.restore)
             if not await lending.recover():
@@ -205,7 +215,10 @@ async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> No
 async def _expire(store: Store, settings: Settings) -> None:
     while True:
         try:
-            gone = await store.expire(time.time() - settings.store.retention_days * 86400)
+            before = time.time() - settings.store.retention_days * 86400
+            gone = await store.expire(before)
+            await asyncio.to_thread(run_folder.expire, settings.home / "runs", before)
+            await asyncio.to_thread(backup.expire, settings.home, before)
         except StoreError as error:
             log.error("unrated completions could not be expired", error=str(error))
         else:

@@ -19,7 +19,9 @@ import structlog
 from proxy.conversations import canonical, extend_thread
 from proxy.dialects import CHAT, Dialect, Reply
 from proxy.events import Events
+from proxy.large import off_loop_above
 from proxy.metrics import Metrics
+from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.wire import loads
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
 from store.records import FinishedCompletion, NewCompletion, Status
@@ -60,6 +62,7 @@ class Capture:
         metrics: Metrics,
         health: Health,
         events: Events,
+        redactor: Redactor,
         first: NewCompletion,
         n: int,
         keepable: Callable[[str], str] = str,
@@ -69,6 +72,7 @@ class Capture:
         self._store = store
         self._metrics = metrics
         self._health = health
+        self._redactor = redactor
         self._keepable = keepable
         self._events = events
         self._dialect: Dialect = CHAT
@@ -131,8 +135,9 @@ class Capture:
             status, error = "error", self._fold.failed
         if status == "done" and not found:
             status, error = "error", error or self._broken or "the backend answered nothing"
-        error = None if error is None else self._keepable(error)
-        rows = [self._row(row, found.get(row.choice), status, error) for row in self._rows]
+        error = None if error is None else self._keep(self._keepable(error))
+        size = sum(len(reply.text) for reply in found.values())
+        rows = await off_loop_above(WORTH_A_THREAD, size, self._ends, found, status, error)
         try:
             try:
                 await self._store.finish(rows)
@@ -147,6 +152,12 @@ class Capture:
         self._metrics.captured.labels(status).inc(len(rows))
         self._events.note("captured")
         return True
+
+    def _keep(self, text: str | None) -> str | None:
+        return None if text is None else self._redactor.text(text)
+
+    def _ends(self, found: dict[int, Reply], status: Status, error: str | None) -> list[FinishedCompletion]:
+        return [self._row(row, found.get(row.choice), status, error) for row in self._rows]
 
     def _row(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:
         try:
@@ -163,9 +174,10 @@ class Capture:
                 row.id,
                 ended,
                 time.time(),
-                error=missing,
-                inexact_reason=self._broken,
+                error=self._keep(missing),
+                inexact_reason=self._keep(self._broken),
                 translated=self._translated,
+                redacted=row.redacted,
             )
         orjson.dumps((reply.text, reply.finish_reason, reply.usage))  # what the store takes; else TypeError
         if not isinstance(reply.finish_reason, str | None) or not isinstance(reply.usage, dict | None):
@@ -174,24 +186,31 @@ class Capture:
         if not _are_numbers(reply):  # what the store cannot take must not cost the client its answer
             self._broken = self._broken or "the backend sent token ids or log-probs that are none"
             reply = replace(reply, prompt_token_ids=None, token_ids=None, logprobs=None)
-        reason = self._broken or reply.inexact_reason()
+        said: set[str] = set()
+        self._redactor.value(reply.message, said)  # all of it: the token ids have the reasoning too
+        redacted = (*row.redacted, *places(reply=said))
+        reason = self._broken or (INEXACT if redacted else reply.inexact_reason())
+        if redacted:  # its token ids would spell the secret out
+            reply = replace(reply, prompt_token_ids=None, token_ids=None, logprobs=None)
         message = {**reply.message, "role": "assistant"}
         return FinishedCompletion(
             id=row.id,
             status=status,
             finished_at=time.time(),
-            reply=canonical(message),
-            thread=extend_thread(row.thread, message),
-            text=reply.text,
-            finish_reason=reply.finish_reason,
-            usage=reply.usage,
+            reply=self._redactor.message(canonical(message)),
+            thread=extend_thread(row.thread, message, self._redactor.message),
+            text=self._redactor.text(reply.text),
+            finish_reason=self._keep(reply.finish_reason),
+            usage=self._redactor.value(reply.usage),
             prompt_token_ids=reply.prompt_token_ids,
             token_ids=reply.token_ids,
             logprobs=reply.logprobs,
             exact=reason is None,
-            inexact_reason=reason,
+            inexact_reason=self._keep(reason),
             error=error,
             translated=self._translated,
+            untrainable=UNTRAINABLE if said else None,
+            redacted=redacted,
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from proxy.conversations import Speaker, thread, without_commands
 from proxy.errors import BadRequest, ProxyError
 from proxy.feedback import MAX_TEXT, OWNER, Feedback, judged
+from proxy.redaction import Redactor
 from proxy.spoken import command_of, silent
 from store.records import NewRating, Rating
 from store.store import Store
@@ -71,12 +72,14 @@ class ChatCommands:
         feedback: Feedback,
         status: Callable[[], Awaitable[str]],
         acts: Mapping[str, Callable[[], Awaitable[str]]],
+        redactor: Redactor,
     ) -> None:
         """`acts` are an admin's, by their words; each says what it did."""
         self._store = store
         self._feedback = feedback
         self._status = status
         self._acts = acts
+        self._redactor = redactor
 
     async def answer(self, messages: list[dict[str, Any]], who: Speaker, *, role: str, alone: bool = False) -> str:
         """What to say to the command that ends `messages`. Errors are answers too: a person reads them.
@@ -126,7 +129,7 @@ class ChatCommands:
             history.pop()
         if not history or history[-1].get("role") != "assistant":
             return None
-        name = await asyncio.to_thread(thread, history)  # it may have pictures in it
+        name = await asyncio.to_thread(thread, history, self._redactor.message)  # it may have pictures in it
         return None if name is None else await self._store.find_reply(name, session=who.session, user=who.user)
 
     async def _last(self, who: Speaker) -> str | None:

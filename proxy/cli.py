@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -29,6 +30,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(audit_app, name="audit")
 
 Home = Annotated[
     Path | None,
@@ -317,10 +320,21 @@ def export(
     home: Home = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; without it stdout.")] = None,
     rated: Annotated[bool, typer.Option("--rated", help="Rated completions only.")] = False,
+    session: Annotated[str | None, typer.Option(help="Of this session only.")] = None,
+    user: Annotated[str | None, typer.Option(help="Of this person only.")] = None,
+    version: Annotated[int | None, typer.Option(help="Of this version only; 0 is the base.")] = None,
+    turn: Annotated[str | None, typer.Option(help="main or side turns only.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="From this day or moment on, local time.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Before this day or moment.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of JSON lines.")] = False,
 ) -> None:
-    """Everything captured, one completion a line."""
-    lines = _client(home).lines("/rl/export" + ("?rated" if rated else ""))
+    """What was captured, one completion a line: docs/export.md."""
+    from urllib.parse import urlencode
+
+    only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}
+    only |= {"since": since and int(since.timestamp()), "until": until and int(until.timestamp())}
+    query = urlencode({k: v for k, v in {"rated": 1 if rated else None, **only}.items() if v is not None})
+    lines = _client(home).lines(f"/rl/export?{query}")
     out = output.open("w", encoding="utf-8") if output else sys.stdout
     count = 0
     try:
@@ -336,6 +350,116 @@ def export(
             out.close()
     if output:
         print(f"{count} completions written to {output}", file=sys.stderr)
+
+
+@app.command()
+def capture(
+    what: Annotated[str, typer.Argument(help="off or on.")],
+    session: Annotated[str, typer.Argument(help="The session, as in /s/SESSION/v1.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep nothing of a session from now on, or keep it again."""
+    found = _client(home).call("POST", "/rl/capture", {"session": session, "capture": what})
+    if as_json:
+        _print(found)
+    else:
+        print(f"session {session}: " + ("nothing is kept from now on" if what == "off" else "captured again"))
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="What `rlproxy export` wrote.")],
+    ours: Annotated[bool, typer.Option("--ours", help="Its version numbers are those of this home.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take in an export; what is here already is passed over."""
+    from proxy.cli_import import Unreadable, batches
+
+    client = _client(home)
+    total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "refused": []}
+    try:
+        for first, lines in batches(file):
+            found = client.post_lines("/rl/import" + ("?ours" if ours else ""), lines)
+            for key in ("stored", "known", "ratings"):
+                total[key] += found[key]
+            total["refused"] += [{**one, "line": one["line"] + first} for one in found["refused"]]
+    except Unreadable as error:
+        fail(str(error))
+    if as_json:
+        _print(total)
+    else:
+        print(f"{total['stored']} completions and {total['ratings']} ratings taken, {total['known']} were here before")
+        for one in total["refused"]:
+            print(f"line {one['line']} was not taken: {one['why']}", file=sys.stderr)
+    if total["refused"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the database into one file, also while rlproxy runs."""
+    from store import schema
+    from store.backup import backup as make
+    from store.errors import StoreError
+
+    try:
+        size = make(_settings({"home": home}).home / schema.NAME, file)
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        _print({"file": str(file), "bytes": size})
+    else:
+        print(f"{size / 1e6:.1f} MB written to {file}; adapters are files of their own, copy adapters_out too")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `rlproxy backup` wrote.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup in the database's place; refused while rlproxy runs, or where the backup is not whole."""
+    from store.backup import restore as put
+    from store.errors import StoreBusy, StoreError
+
+    try:
+        kept = put(_settings({"home": home}).home, file)
+    except StoreBusy as busy:
+        fail(f"{busy} Stop it first; nothing was changed.")
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        _print({"restored": str(file), "kept": kept and str(kept)})
+    else:
+        print(f"{file} is restored" + (f"; what was there before is {kept}" if kept else ""))
+
+
+@audit_app.command("verify")
+def audit_verify(
+    home: Home = None,
+    expect: Annotated[str | None, typer.Option(help="A newest hash that you noted before.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether no line of the log was changed or taken out; also while rlproxy runs."""
+    from store.backup import audit_verdict
+    from store.errors import StoreError
+
+    try:
+        verdict = audit_verdict(_settings({"home": home}).home, expect)
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        _print(verdict._asdict())
+    elif verdict.problem is None:
+        print(f"{verdict.lines} lines, unbroken. The newest hash, to be noted elsewhere: {verdict.head}")
+    if verdict.problem is not None:
+        fail(f"the audit log is broken after {verdict.lines} lines: {verdict.problem}.")
 
 
 # Agents

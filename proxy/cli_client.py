@@ -42,6 +42,11 @@ class Client:
         """The JSON answer. Raises Refused, NoProxyAnswers."""
         return json.loads(self._send(method, path, body).read())
 
+    def post_lines(self, path: str, lines: bytes) -> Any:
+        """As `call`, with JSON lines."""
+        with self._or_fail():
+            return json.loads(self._send("POST", path, lines).read())
+
     def lines(self, path: str) -> Iterator[str]:
         with self._or_fail():
             response = self._send("GET", path, None)
@@ -60,7 +65,9 @@ class Client:
     def _send(self, method: str, path: str, body: Any) -> http.client.HTTPResponse:
         where = urlsplit(self.url)
         connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=TIMEOUT_S)
-        data = None if body is None else json.dumps({k: v for k, v in body.items() if v is not None}).encode()
+        if isinstance(body, dict):
+            body = json.dumps({k: v for k, v in body.items() if v is not None}).encode()
+        data: bytes | None = body
         kind = {"content-type": "application/json"} if data else {}
         headers = {**self._headers, **kind, "connection": "close"}  # one request each: the answer, read, ends it
         try:

@@ -22,6 +22,7 @@ from proxy.metrics import Metrics
 from proxy.security import require_admin
 from proxy.status import StatusReport, reachable, run_json
 from proxy.swap import Swap
+from store.export import Filter
 from store.records import BASE, Adapter, Completion, Pointer, Turn
 from store.store import Store
 
@@ -149,9 +150,18 @@ class Control:
         return _json(await account(self._store, run))
 
     async def export(self, request: web.Request) -> web.StreamResponse:
+        only = Filter(
+            rated="rated" in request.query,
+            session=request.query.get("session"),
+            user=request.query.get("user"),
+            version=_number(request, "version", None, 0, 2**31),
+            turn=_turn(request),
+            since=_number(request, "since", None, 0, 2**40),
+            until=_number(request, "until", None, 0, 2**40),
+        )
         response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
         await response.prepare(request)
-        async for row in self._store.export(rated_only="rated" in request.query):
+        async for row in self._store.export(only):
             await response.write(orjson.dumps(row) + b"\n")
         await response.write_eof()
         return response
@@ -218,6 +228,7 @@ def completion_json(c: Completion) -> dict[str, Any]:
         "exact": end.exact if end else None,
         "inexact_reason": end.inexact_reason if end else None,
         "untrainable": c.new.untrainable,
+        "redacted": list(c.new.redacted),
         "error": end.error if end else None,
         "ratings": [
             {"id": r.id, "rater": r.rater, "value": r.value, "scale": r.scale, "comment": r.comment} for r in c.ratings

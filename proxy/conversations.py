@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -77,22 +77,25 @@ def text_of(message: Mapping[str, Any]) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def thread(messages: Sequence[Mapping[str, Any]]) -> bytes | None:
+def thread(messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], Message]) -> bytes | None:
     """The name of this conversation by what no client changes when it sends it again; None for an empty one.
 
     System texts, agents' blocks, reasoning and tool-call ids do not count. Everything a person or the model said does,
     so an edited message is another conversation. Only for finding a reply: what is stored and trained is exact.
+    `keepable` takes its secrets out: a name made of a card's number would give it away to whoever tries all numbers.
     """
     name: bytes | None = None
     for message in messages:
-        name = extend_thread(name, message)
+        name = extend_thread(name, message, keepable)
     return name
 
 
-def extend_thread(name: bytes | None, message: Mapping[str, Any]) -> bytes | None:
+def extend_thread(
+    name: bytes | None, message: Mapping[str, Any], keepable: Callable[[Message], Message]
+) -> bytes | None:
     if message.get("role") in ASIDE or silent(message):
         return name
-    loose = canonical(_loose(message))
+    loose = keepable(canonical(_loose(message)))
     return message_hash(name, loose.role, loose.body)
 
 

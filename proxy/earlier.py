@@ -13,6 +13,7 @@ import orjson
 from proxy.capture import new_id
 from proxy.conversations import as_chat, canonical
 from proxy.dialects import Asked, Dialect, Earlier
+from proxy.redaction import Redactor
 from proxy.wire import loads
 from store.records import Completion
 from store.store import Store
@@ -23,8 +24,9 @@ _OURS: Final = ".rl-"
 
 
 class EarlierAnswers:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, redactor: Redactor) -> None:
         self._store = store
+        self._redactor = redactor
 
     async def spelled_out(self, dialect: Dialect, body: Any, user: str | None) -> dict[str, bytes]:
         """The members of the request to change, so that it repeats what it named; what is not ours stays named."""
@@ -55,7 +57,7 @@ class EarlierAnswers:
         found = None if asked.previous is None else await self.one(asked.previous, user)
         if found is None or found.reply is None or len(asked.messages) < 2:
             return asked.messages
-        if canonical(asked.messages[-2]) != canonical(found.reply):
+        if self._redactor.message(canonical(asked.messages[-2])) != canonical(found.reply):
             return asked.messages
         return [*found.messages, found.reply, asked.messages[-1]]
 

@@ -33,10 +33,12 @@ from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
+from proxy.redaction import Redactor
 from proxy.retries import Attempt
 from proxy.security import outgoing_headers, without_keys
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
+from proxy.uncaptured import Uncaptured
 from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
 from proxy.ways import ODD, Native, Question, Translated, Way, wishes
 from proxy.wire import Rules, dumps
@@ -65,6 +67,8 @@ class Parts:
     formats: Formats
     door: Door
     events: Events
+    redactor: Redactor
+    uncaptured: Uncaptured
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
@@ -107,7 +111,14 @@ class Exchange:
         own_id = "x-rl-completion-id" in self._request.headers
         parts = self._parts
         self._capture = Capture(
-            parts.store, parts.metrics, parts.health, parts.events, row, self._asked.n, self._keepable
+            parts.store,
+            parts.metrics,
+            parts.health,
+            parts.events,
+            parts.redactor,
+            row,
+            self._asked.n,
+            self._keepable,
         )
         try:
             await self._capture.begin(wait=own_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -18,6 +19,7 @@ from proxy.events import Events
 from proxy.foreign_feedback import ours, unfolded
 from proxy.large import off_loop
 from proxy.metrics import Metrics
+from proxy.redaction import Redactor
 from proxy.wire import loads
 from store.errors import StoreError, UnknownCompletion, UnknownRating
 from store.records import NewRating, NewReaction, Rating, Reacted, Scale
@@ -72,14 +74,17 @@ def judged(rating: Any, scale: str | None = None) -> tuple[float, Scale]:
 class Feedback:
     """Every channel's way to a stored rating."""
 
-    def __init__(self, store: Store, events: Events, metrics: Metrics) -> None:
+    def __init__(self, store: Store, events: Events, metrics: Metrics, redactor: Redactor) -> None:
         self._store = store
+        self._redactor = redactor
         self._events = events
         self._metrics = metrics
 
     async def rate(self, new: NewRating, *, wait_s: float = 0.0) -> Rating:
         """Returns when it is on disk. For a completion that is not there yet it waits so long; some are quicker to
         rate than a backend is to begin. Raises NotFound, BadRequest, StorageFailed."""
+        comment, correction = (text and self._redactor.text(text) for text in (new.comment, new.correction))
+        new = replace(new, comment=comment, correction=correction)
         try:
             rating = await self._store.rate(new)
         except UnknownCompletion:

@@ -17,4 +17,9 @@ LARGE: Final = 1 << 20
 
 async def off_loop(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """`work` on so many bytes. It must not touch what the loop may change meanwhile."""
-    return work(*args, **kwargs) if size < LARGE else await asyncio.to_thread(work, *args, **kwargs)
+    return await off_loop_above(LARGE, size, work, *args, **kwargs)
+
+
+async def off_loop_above(least: int, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The same for work that takes longer a byte."""
+    return work(*args, **kwargs) if size < least else await asyncio.to_thread(work, *args, **kwargs)

@@ -27,7 +27,8 @@ from proxy.earlier import EarlierAnswers
 from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.exchange import GONE, Exchange, Parts
 from proxy.held_stream import HeldStream
-from proxy.large import off_loop
+from proxy.large import off_loop, off_loop_above
+from proxy.redaction import WORTH_A_THREAD, Redactor, places
 from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
 from proxy.security import ROLE
@@ -64,7 +65,7 @@ class Relay:
     def __init__(self, parts: Parts, commands: ChatCommands) -> None:
         self.parts = parts
         self._commands = commands
-        self._earlier = EarlierAnswers(parts.store)
+        self._earlier = EarlierAnswers(parts.store, parts.redactor)
         self._retries = Retries(parts.store)
         self.last_request = 0.0  # Unix seconds; the learner waits for quiet
 
@@ -99,7 +100,8 @@ class Relay:
         with self._retries.attempt(request, key) as (attempt, earlier):
             if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
-            id = None if request.headers.get("x-rl-capture") == "off" else _completion_id(request)
+            off = request.headers.get("x-rl-capture") == "off" or self.parts.uncaptured.has(who.session)
+            id = None if off else _completion_id(request)
             call = Call(request, dialect, who, raw, body, as_came.previous, started, attempt, id)
             response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
@@ -149,7 +151,8 @@ class Relay:
             )
             if call.id is not None:
                 rules = self.parts.settings.turns.rules
-                row = await off_loop(size, _row, call, asked, rules, lease, self.parts.backend)
+                about = call, asked, rules, lease, self.parts.backend, self.parts.redactor
+                row = await off_loop_above(WORTH_A_THREAD, size, _row, *about)
                 await exchange.capture_as(row)
                 if call.attempt is not None:
                     call.attempt.completion = row.id
@@ -218,8 +221,13 @@ def _size(members: Mapping[str, bytes]) -> int:
     return sum(len(value) for value in members.values())
 
 
-def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, backend: Backend) -> NewCompletion:
+def _row(
+    call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, backend: Backend, redactor: Redactor
+) -> NewCompletion:
     assert call.id is not None
+    said: set[str] = set()
+    beside: set[str] = set()
+    request = dumps({k: v for k, v in call.given.items() if k not in call.dialect.carriers})
     turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
     served = backend.served
     return NewCompletion(
@@ -237,12 +245,13 @@ def _row(call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, back
         turn=turn.turn,
         turn_rule=turn.rule,
         streamed=asked.stream,
-        prompt=tuple(canonical(m) for m in asked.messages),
-        request=dumps({k: v for k, v in call.given.items() if k not in call.dialect.carriers}),
+        prompt=tuple(redactor.message(canonical(m), said) for m in asked.messages),
+        request=redactor.json(request, beside),
         sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
-        thread=thread(asked.messages),
+        thread=thread(asked.messages, redactor.message),
         untrainable=asked.untrainable or more_than_text(asked.messages),
-        asked=words(asked.messages),
+        asked=redactor.text(words(asked.messages)),
+        redacted=places(prompt=said, request=beside),
     )
 
 

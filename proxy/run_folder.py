@@ -18,6 +18,7 @@ import orjson
 from config.sections import Train
 from config.settings import Settings
 from proxy.conversations import as_chat
+from proxy.redaction import was_redacted
 from proxy.rewards import worth
 from store.learning import why_held
 from store.records import BASE, Completion, Message, Moments, Run, Sample
@@ -148,6 +149,17 @@ def _of(line: Mapping[str, Any], completions: Collection[str], ratings: Collecti
     return line.get("completion") in completions or not set(line.get("ratings") or ()).isdisjoint(ratings)
 
 
+def expire(runs: Path, before: float) -> int:
+    """Unrated completions are in run folders, too: of runs that ended before then, they go. Blocking."""
+    gone = 0
+    for file in runs.glob("r*/calibration.jsonl"):
+        with contextlib.suppress(OSError):
+            if (file.parent / "result.json").stat().st_mtime < before:
+                file.unlink()
+                gone += 1
+    return gone
+
+
 def complete(folder: Path) -> bool:
     return (folder / "run.json").is_file()
 
@@ -176,7 +188,8 @@ def _sample(group: Sequence[Sample], train: Train, moments: Moments, split: str)
         "weight": found.weight,
         "human": True,
         "comment": found.comment,
-        "correction": found.correction,
+        # Nobody should learn to say what stands in a secret's place.
+        "correction": None if was_redacted(found.correction) else found.correction,
         **_completion(completion, group[0].messages),
     }
 

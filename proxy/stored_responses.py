@@ -24,7 +24,7 @@ from store.store import Store
 class StoredResponses:
     def __init__(self, store: Store, relay: Relay) -> None:
         self._store = store
-        self._earlier = EarlierAnswers(store)
+        self._earlier = EarlierAnswers(store, relay.parts.redactor)
         self._relay = relay
 
     async def get(self, request: web.Request) -> web.StreamResponse:

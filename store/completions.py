@@ -23,7 +23,8 @@ SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body, m.cut AS rep
 FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash """
 # What a list shows: neither the prompt and the reply as messages, nor tokens, which are most of a completion.
 BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, c.backend, c.model, c.served_model,
-c.version, c.session, c.user, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.prompt_hash, c.reply_hash,
+c.version, c.session, c.user, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.redacted,
+c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
 x'7b7d' AS request, NULL AS prompt_token_ids, NULL AS token_ids, NULL AS logprobs FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
@@ -39,12 +40,12 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request,
-            untrainable, asked, prompt_hash, status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
+            untrainable, asked, redacted, prompt_hash, status)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
-                to_json(new.sampling), new.request, new.untrainable, new.asked,
+                to_json(new.sampling), new.request, new.untrainable, new.asked, to_json(new.redacted or None),
                 tree.add(db, tree.said(new.prompt)),
             ),
         )  # fmt: skip
@@ -62,12 +63,13 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
         db.execute(
             """UPDATE completions SET status = ?, finished_at = ?, reply_hash = ?, text = ?,
             finish_reason = ?, usage = ?, prompt_token_ids = ?, token_ids = ?, logprobs = ?, exact = ?,
-            inexact_reason = ?, error = ?, translated = ?, thread = ? WHERE id = ?""",
+            inexact_reason = ?, error = ?, translated = ?, thread = ?,
+            untrainable = coalesce(untrainable, ?), redacted = coalesce(?, redacted) WHERE id = ?""",
             (
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage),
                 pack(IDS, end.prompt_token_ids), pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs),
                 end.exact, end.inexact_reason, end.error, end.translated,
-                reply if end.thread is None else end.thread, end.id,
+                reply if end.thread is None else end.thread, end.untrainable, to_json(end.redacted or None), end.id,
             ),
         )  # fmt: skip
 

@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from store import completions
 from store.reader import Reader
-from store.records import Completion, Message, Rating
+from store.records import Completion, Message, Rating, Turn
 
+FORMAT = 1  # of a line, in docs/export.md
 PAGE = 50  # a page is one snapshot: none is held while a slow client reads
 
 
-async def export(reader: Reader, *, rated_only: bool) -> AsyncIterator[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which completions: all that is given must hold."""
+
+    rated: bool = False
+    session: str | None = None
+    user: str | None = None
+    version: int | None = None
+    turn: Turn | None = None
+    since: float | None = None  # Unix seconds
+    until: float | None = None
+
+    def where(self) -> tuple[str, list[Any]]:
+        parts = [
+            ("c.session = ?", self.session), ("c.user = ?", self.user), ("c.version = ?", self.version),
+            ("c.turn = ?", self.turn), ("c.created_at >= ?", self.since), ("c.created_at < ?", self.until),
+        ]  # fmt: skip
+        given = [(sql, value) for sql, value in parts if value is not None]
+        rated = [completions.RATED] if self.rated else []
+        return "".join(f" AND {sql}" for sql in [*rated, *(sql for sql, _ in given)]), [value for _, value in given]
+
+
+async def export(reader: Reader, only: Filter) -> AsyncIterator[dict[str, Any]]:
     """Oldest first."""
-    rated = f" AND {completions.RATED}" if rated_only else ""
+    where, values = only.where()
     after = 0
-    while page := await completions.select(reader, f"WHERE c.seq > ?{rated} ORDER BY c.seq LIMIT ?", [after, PAGE]):
+    while page := await completions.select(
+        reader, f"WHERE c.seq > ?{where} ORDER BY c.seq LIMIT ?", [after, *values, PAGE]
+    ):
         for completion in page:
             yield to_dict(completion)
         after = page[-1].seq
@@ -27,6 +53,7 @@ async def export(reader: Reader, *, rated_only: bool) -> AsyncIterator[dict[str,
 def to_dict(completion: Completion) -> dict[str, Any]:
     new, end = completion.new, completion.end
     return {
+        "format": FORMAT,
         "id": new.id,
         "request_id": new.request_id,
         "choice": new.choice,
@@ -56,6 +83,7 @@ def to_dict(completion: Completion) -> dict[str, Any]:
         "error": end and end.error,
         "translated": bool(end and end.translated),
         "untrainable": new.untrainable,
+        "redacted": list(new.redacted),
         "ratings": [rating(one) for one in completion.ratings],
     }
 

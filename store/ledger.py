@@ -1,15 +1,22 @@
-"""What the store remembers beside conversations: single named values (meta) and who did what (audit)."""
+"""What the store remembers beside conversations: single named values (meta) and who did what (audit).
+
+The audit log is a chain: the hash of a line is over the line and the hash before it. Who changes a line, or takes one
+out, would have to change all after it; whoever has once noted the newest hash sees that, too.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import time
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from store.reader import Reader
 
+FIRST: Final = bytes(32)  # the hash before the first line
+LINES: Final = "SELECT seq, at, actor, act, detail, hash FROM audit ORDER BY seq"
 META = "SELECT value FROM meta WHERE key = ?"
 
 
@@ -28,10 +35,52 @@ def set_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
 
 
 def audit(db: sqlite3.Connection, actor: str, act: str, detail: dict[str, Any]) -> None:
-    db.execute(
-        "INSERT INTO audit (at, actor, act, detail) VALUES (?, ?, ?, ?)",
-        (time.time(), actor, act, orjson.dumps(detail).decode()),
-    )
+    last = db.execute("SELECT hash FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
+    values = (time.time(), actor, act, orjson.dumps(detail).decode())
+    (seq,) = db.execute(
+        "INSERT INTO audit (at, actor, act, detail) VALUES (?, ?, ?, ?) RETURNING seq", values
+    ).fetchone()
+    key = _hash(FIRST if last is None else last[0], seq, *values)
+    db.execute("UPDATE audit SET hash = ? WHERE seq = ?", (key, seq))
+
+
+def chain(db: sqlite3.Connection) -> None:
+    """Once, for lines of before there was a chain; the log itself says how many those are."""
+    before = FIRST
+    rows = db.execute(LINES).fetchall()
+    for seq, *values, _ in rows:
+        before = _hash(before, seq, *values)
+        db.execute("UPDATE audit SET hash = ? WHERE seq = ?", (before, seq))
+    if rows:
+        audit(db, "rlproxy", "chained", {"lines_before": len(rows)})
+
+
+class Verdict(NamedTuple):
+    lines: int
+    head: str  # the newest hash, to be noted elsewhere
+    problem: str | None
+
+
+def verify(db: sqlite3.Connection, expected: str | None = None) -> Verdict:
+    """Whether the chain holds, and has the hash that somebody noted before, if one is given."""
+    before, at, lines, heads = FIRST, 0, 0, set()
+    for seq, *values, found in db.execute(LINES):
+        if seq != at + 1:
+            return Verdict(lines, before.hex(), f"lines {at + 1} to {seq - 1} are missing")
+        if found is None or _hash(before, seq, *values) != found:
+            return Verdict(lines, before.hex(), f"line {seq} is not what was written, or one before it is gone")
+        before, at, lines = found, seq, lines + 1
+        heads.add(found.hex())
+    given = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'audit'").fetchone()
+    if given is not None and given[0] != at:
+        return Verdict(lines, before.hex(), f"lines {at + 1} to {given[0]} are missing")
+    if expected is not None and expected.lower() not in heads:
+        return Verdict(lines, before.hex(), "the hash that you expect is not in it: the log was written anew")
+    return Verdict(lines, before.hex(), None)
+
+
+def _hash(before: bytes, seq: int, at: float, actor: str, act: str, detail: str) -> bytes:
+    return hashlib.blake2b(before + orjson.dumps([seq, at, actor, act, detail]), digest_size=32).digest()
 
 
 async def audit_log(reader: Reader, limit: int) -> list[dict[str, Any]]:

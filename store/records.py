@@ -49,6 +49,7 @@ class NewCompletion:
     thread: bytes | None = None  # the loose name of the prompt; not stored, the reply's grows from it
     untrainable: str | None = None  # why it never trains, in one word: the tree has not all that the model saw
     asked: str = ""  # what the person said last, for lists and the search
+    redacted: tuple[str, ...] = ()  # what was replaced before this was stored: "prompt:api_key", …
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class FinishedCompletion:
     error: str | None = None
     thread: bytes | None = None  # the loose name of the conversation with this reply; None: the strict one
     translated: bool = False  # asked for as chat completions, said again in the client's dialect
+    untrainable: str | None = None  # as above, where only the reply tells
+    redacted: tuple[str, ...] = ()  # of the whole completion, prompt and reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def to_completion(
         request=row["request"],
         sampling=from_json(row["sampling"]),
         untrainable=row["untrainable"],
+        redacted=tuple(from_json(row["redacted"]) or ()),
     )
     return Completion(
         seq=row["seq"],
@@ -92,6 +93,8 @@ def _end(row: sqlite3.Row, reply: bytes | None) -> FinishedCompletion:
         error=row["error"],
         thread=row["thread"],
         translated=bool(row["translated"]),
+        untrainable=row["untrainable"],
+        redacted=tuple(from_json(row["redacted"]) or ()),
     )
 
 

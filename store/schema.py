@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
 from store import blobs, completions, inbox, ledger
 from store.errors import StoreDamaged, StoreError
+
+BeforeMigration = Callable[[sqlite3.Connection, Path, int], object]
 
 NAME = "rlproxy.db"
 CLEAN = "closed_cleanly"
@@ -29,17 +33,25 @@ PRAGMAS = (
 
 
 # What SQL cannot say of a migration, in its transaction; by number.
-_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked}
+_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: ledger.chain}
 
 
-def open_database(path: Path) -> sqlite3.Connection:
-    """The one connection that writes, ready to use: migrated, checked if need be, nothing left pending."""
+def open_database(path: Path, before_migration: BeforeMigration | None = None) -> sqlite3.Connection:
+    """The one connection that writes, ready to use: migrated, checked if need be, nothing left pending.
+
+    `before_migration` keeps a copy of a database that is about to change; without it such a one is refused.
+    """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # conversations are private
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
     try:
         for pragma in PRAGMAS:
             db.execute(pragma)
+        (seen,) = db.execute("PRAGMA user_version").fetchone()
+        if seen and pending(db):
+            if before_migration is None:
+                raise StoreError(f"{path} is of an older rlproxy, and no backup was asked for; nothing was changed.")
+            before_migration(db, path, seen)
         migrate(db)
         if not ledger.read_meta(db, CLEAN, True):
             check(db, path)
@@ -55,14 +67,24 @@ def open_database(path: Path) -> sqlite3.Connection:
     return db
 
 
+def numbers() -> dict[int, Traversable]:
+    """All migrations by their numbers."""
+    found = files("store").joinpath("migrations").iterdir()
+    return {int(file.name[:4]): file for file in found if file.name.endswith(".sql")}
+
+
+def pending(db: sqlite3.Connection) -> list[tuple[int, Traversable]]:
+    """Migrations that this file has not seen, by number. Raises StoreError where it has seen more than there are."""
+    scripts = numbers()
+    (seen,) = db.execute("PRAGMA user_version").fetchone()
+    if seen > max(scripts):
+        raise StoreError(f"The database is of a newer rlproxy (schema {seen}, this one knows {max(scripts)}).")
+    return [(number, scripts[number]) for number in sorted(scripts) if number > seen]
+
+
 def migrate(db: sqlite3.Connection) -> None:
     """Run the migrations that this file has not seen, each in a transaction of its own."""
-    found = files("store").joinpath("migrations").iterdir()
-    scripts = sorted((file for file in found if file.name.endswith(".sql")), key=lambda file: file.name)
-    (seen,) = db.execute("PRAGMA user_version").fetchone()
-    if seen > len(scripts):
-        raise StoreError(f"The database is of a newer rlproxy (schema {seen}, this one knows {len(scripts)}).")
-    for number, script in enumerate(scripts[seen:], start=seen + 1):
+    for number, script in pending(db):
         try:
             db.executescript(f"BEGIN; {script.read_text(encoding='utf-8')}; PRAGMA user_version = {number}")
             if (also := _ALSO.get(number)) is not None:

@@ -15,7 +15,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from store import chats, completions, export, figures, inbox, learning, ledger, ratings, runs, schema, tree
+from store import (
+    backup,
+    chats,
+    completions,
+    export,
+    figures,
+    imports,
+    inbox,
+    learning,
+    ledger,
+    ratings,
+    runs,
+    schema,
+    tree,
+)
 from store import forget as forgetting
 from store.errors import StoreError
 from store.lock import Lock
@@ -167,8 +181,12 @@ class Store:
         """Delete those of these that nobody has ever rated; also such as are only queued to be stored yet."""
         return await self._writer.submit(lambda db: completions.forget_unrated(db, ids))
 
-    def export(self, *, rated_only: bool = False) -> AsyncIterator[dict[str, Any]]:
-        return export.export(self._reader, rated_only=rated_only)
+    def export(self, only: export.Filter | None = None) -> AsyncIterator[dict[str, Any]]:
+        return export.export(self._reader, only or export.Filter())
+
+    async def take(self, rows: Sequence[imports.Imported]) -> imports.Taken:
+        """Store what of these is new: completions by their ids, ratings by theirs."""
+        return await self._writer.submit(lambda db: imports.take(db, rows))
 
     # Lists
 
@@ -418,7 +436,7 @@ def _take(home: Path) -> tuple[Lock, sqlite3.Connection]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(home)
     try:
-        return lock, schema.open_database(home / schema.NAME)
+        return lock, schema.open_database(home / schema.NAME, backup.before_migration)
     except BaseException:
         lock.release()
         raise

@@ -10,11 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.conversations import canonical, command_at, is_command, named, speaker, thread, without_commands
+from proxy import conversations
+from proxy.conversations import canonical, command_at, is_command, named, speaker, without_commands
 from proxy.dialects.messages import Messages
 from proxy.errors import BadRequest
 from proxy.spoken import command_of
 from tests.proxy.conftest import Proxy
+
+
+def thread(messages: list[dict[str, Any]]) -> bytes | None:
+    return conversations.thread(messages, lambda message: message)
+
 
 REMINDER = "<system-reminder>\nIt is Saturday.\n</system-reminder>"
 

@@ -129,7 +129,7 @@ def test_no_text_is_slow_to_read(piece: str) -> None:
         message = user(before + piece * 40_000 + after)
         command_of(message)
         silent(message)
-        thread([message, {**message, "role": "assistant"}])
+        thread([message, {**message, "role": "assistant"}], lambda message: message)
 
 
 def test_a_longer_name_is_another_tag() -> None:

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from store import schema
+from store.export import Filter
 from store.records import Link, NewReaction, Wanted
 from store.store import Store
 from store.tree import chain
@@ -61,7 +62,7 @@ async def call_everything(store: Store) -> None:
     await store.open_runs()
     await store.counts()
     [row async for row in store.export()]
-    [row async for row in store.export(rated_only=True)]
+    [row async for row in store.export(Filter(rated=True))]
     for wanted in (
         {},
         {"search": "hello wor"},

@@ -15,6 +15,7 @@ import pytest
 
 from store import schema
 from store.errors import StoreBusy, StoreClosed, StoreDamaged, StoreError
+from store.export import Filter
 from store.store import Store
 from tests.store.making import HELLO, HI, end, new, put, rating
 
@@ -185,7 +186,7 @@ async def test_export_gives_all_that_is_needed_to_train_elsewhere(store: Store) 
 
     rows = [row async for row in store.export()]
     assert [row["id"] for row in rows] == [f"c{at}" for at in range(60)] + ["open"]
-    (row,) = [row async for row in store.export(rated_only=True)]
+    (row,) = [row async for row in store.export(Filter(rated=True))]
     assert row["messages"] == [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "hi"},

@@ -1,0 +1,192 @@
+"""`POST /rl/import`: completions out of an export, of this home or another (docs/export.md).
+
+Owns what a line must hold, and what is not believed of it: secrets are taken out again, and a version number means
+something only in the home that trained it. A bad line costs that line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from proxy.conversations import canonical, extend_thread, thread
+from proxy.errors import BadRequest
+from proxy.large import off_loop_above
+from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
+from proxy.security import require_admin
+from proxy.wire import dumps, loads
+from store.export import FORMAT
+from store.imports import Imported
+from store.ratings import valid
+from store.records import FinishedCompletion, NewCompletion, NewRating, Rating
+from store.store import Store
+
+ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
+STATES: Final = ("done", "partial", "error")
+
+
+class BadLine(Exception):
+    """Why this line is not taken."""
+
+
+class Importing:
+    def __init__(self, store: Store, redactor: Redactor) -> None:
+        self._store = store
+        self._redactor = redactor
+
+    async def post(self, request: web.Request) -> web.Response:
+        """A batch of lines: those that are good are on disk when it answers."""
+        require_admin(request)
+        ours = "ours" in request.query
+        raw = await request.read()
+        rows, refused = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, ours)
+        if not rows and not refused:
+            raise BadRequest("The body holds no line of an export.")
+        taken = await self._store.take(rows)
+        if taken.stored:
+            await self._store.audit("admin", "import", {**taken._asdict(), "refused": len(refused)})
+        return web.Response(body=dumps({**taken._asdict(), "refused": refused}), content_type="application/json")
+
+    def _read(self, raw: bytes, ours: bool) -> tuple[list[Imported], list[dict[str, Any]]]:
+        rows: list[Imported] = []
+        refused: list[dict[str, Any]] = []
+        for number, line in enumerate(raw.split(b"\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                rows.append(read(line, self._redactor, ours=ours))
+            except BadLine as error:
+                refused.append({"line": number, "why": str(error)})
+        return rows, refused
+
+
+def read(raw: bytes, redactor: Redactor, *, ours: bool) -> Imported:
+    """Raises BadLine."""
+    try:
+        line = loads(raw)
+    except ValueError:
+        raise BadLine("it is no JSON") from None
+    if not isinstance(line, dict):
+        raise BadLine("it is no object")
+    if line.get("format") != FORMAT:
+        raise BadLine(f"its format is {line.get('format')!r}, this rlproxy reads {FORMAT}")
+    try:
+        return _imported(line, redactor, ours)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BadLine(f"a member is of another kind than an export has: {error}") from None
+
+
+def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Imported:
+    said: set[str] = set()
+    replied: set[str] = set()
+    beside: set[str] = set()
+    id = _text(line, "id")
+    if not 0 < len(id) <= ID_LENGTH:
+        raise BadLine(f"an id has 1 to {ID_LENGTH} characters")
+    messages = _list(line, "messages", dict)
+    reply = line.get("reply")
+    if reply is not None and not isinstance(reply, dict):
+        raise BadLine("`reply` is no message")
+    message = None if reply is None else redactor.message(canonical(reply), replied)
+    text = redactor.text(_text(line, "text"), replied)
+    request = redactor.json(dumps(line.get("request") or {}), beside)
+    prompt = tuple(redactor.message(canonical(m), said) for m in messages)
+    redacted = tuple(sorted({*_list(line, "redacted", str), *places(prompt=said, request=beside, reply=replied)}))
+    told = thread(messages, redactor.message)
+    new = NewCompletion(
+        id=id, request_id=_text(line, "request_id"), choice=_number(line, "choice", int),
+        created_at=_number(line, "created_at", float), dialect=_text(line, "dialect"), backend=_text(line, "backend"),
+        model=_text(line, "model"), served_model=_text(line, "served_model"),
+        version=_version(line) if ours else None,
+        session=_maybe(line, "session"), user=_maybe(line, "user"),
+        turn="side" if line.get("turn") == "side" else "main", turn_rule="imported", streamed=False, prompt=prompt,
+        request=request, sampling={k: _number({k: v}, k, float) for k, v in (line.get("sampling") or {}).items()},
+        untrainable=_maybe(line, "untrainable"), redacted=redacted,
+    )  # fmt: skip
+    usage = line.get("usage")
+    if usage is not None and not isinstance(usage, dict):
+        raise BadLine("`usage` is no object")
+    status = line.get("status")
+    if status not in STATES:
+        raise BadLine(f"its status is {status!r}, not one of {', '.join(STATES)}")
+    end = FinishedCompletion(
+        id=id, status=status, finished_at=_number(line, "finished_at", float), reply=message, text=text,
+        thread=None if reply is None else extend_thread(told, reply, redactor.message),
+        finish_reason=_maybe(line, "finish_reason"), usage=redactor.value(usage),
+        prompt_token_ids=_numbers(line, "prompt_token_ids", int), token_ids=_numbers(line, "token_ids", int),
+        logprobs=_numbers(line, "logprobs", float), exact=line.get("exact") is True,
+        inexact_reason=_maybe(line, "inexact_reason"), error=redactor.text(_maybe(line, "error") or "") or None,
+        translated=line.get("translated") is True, untrainable=UNTRAINABLE if replied else None, redacted=redacted,
+    )  # fmt: skip
+    if redacted or not _whole(end):
+        reason = end.inexact_reason or (
+            INEXACT if redacted else "the export has no token ids and log-probs one for one"
+        )
+        end = replace(
+            end, prompt_token_ids=None, token_ids=None, logprobs=None, exact=False, inexact_reason=reason
+        )  # fmt: skip
+    ratings = tuple(_rating(one, id, redactor.text) for one in _list(line, "ratings", dict))
+    return Imported(new, end, ratings)
+
+
+def _whole(end: FinishedCompletion) -> bool:
+    """What is exact has all its numbers, one for one; what is not may lack them."""
+    if not end.exact:
+        return True
+    return bool(end.prompt_token_ids and end.token_ids and len(end.token_ids) == len(end.logprobs or ()))
+
+
+def _rating(line: Mapping[str, Any], completion: str, keep: Callable[[str], str]) -> Rating:
+    scale = line.get("scale")
+    comment, correction = (keep(_maybe(line, key) or "") or None for key in ("comment", "correction"))
+    rating = Rating(
+        id=_text(line, "id"), completion_id=completion, rater=_text(line, "rater"), value=_number(line, "value", float),
+        comment=comment, correction=correction, weight=_number(line, "weight", float), source=_text(line, "source"),
+        source_event_id=None, created_at=_number(line, "created_at", float), live=True, retracted_at=None,
+        scale=scale if scale in ("thumb", "stars", "unit") else "unit",
+    )  # fmt: skip
+    valid(NewRating(completion, rating.rater, rating.value, weight=rating.weight))
+    return rating
+
+
+def _version(line: Mapping[str, Any]) -> int | None:
+    return None if line.get("version") is None else _number(line, "version", int)
+
+
+def _text(line: Mapping[str, Any], key: str) -> str:
+    value = line.get(key)
+    if not isinstance(value, str):
+        raise BadLine(f"`{key}` is no text")
+    return value
+
+
+def _maybe(line: Mapping[str, Any], key: str) -> str | None:
+    return None if line.get(key) is None else _text(line, key)
+
+
+def _number(line: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = line.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadLine(f"`{key}` is no number")
+    if kind is int and (not isinstance(value, int) or not 0 <= value < 2**31):
+        raise BadLine(f"`{key}` is no whole number from 0 up")
+    return kind(value)
+
+
+def _numbers(line: Mapping[str, Any], key: str, kind: type) -> list[Any] | None:
+    if line.get(key) is None:
+        return None
+    return [_number({key: one}, key, kind) for one in _list(line, key, object)]
+
+
+def _list(line: Mapping[str, Any], key: str, kind: type) -> list[Any]:
+    value = line.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+        raise BadLine(f"`{key}` is no list of what an export has there")
+    orjson.dumps(value)  # half a character, an integer without end: what no database takes
+    return value

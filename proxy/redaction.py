@@ -1,0 +1,118 @@
+"""Secrets taken out of what is stored; what is sent stays as it is.
+
+Owns what stands in a secret's place, which texts of a request and an answer are looked at (all of them, the names of
+members too), and what that means for training. The same text always becomes the same text, so a conversation that
+comes back is known again by what was stored of it. Not here: what a secret looks like (`secret_shapes`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any, Final
+
+from config.sections import Redaction
+from proxy.secret_shapes import FINDERS, Span
+from proxy.wire import dumps, loads
+from store.records import Message
+
+PLACE: Final = "[redacted:"
+UNTRAINABLE: Final = "redacted"  # the reply was: nobody should learn to say what stands there
+INEXACT: Final = "a secret was redacted, so token ids and log-probs were not kept"
+WORTH_A_THREAD: Final = 1 << 15  # bytes: about a millisecond of looking
+REMEMBERED: Final = 50_000  # messages
+SHORTEST: Final = 14  # characters of a card's number; keys are longer
+SLICED: Final = 1024  # characters from which a text may be a picture rather than words
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\r\n]*={0,2}")
+_AT_ONCE: Final = 1 << 18  # characters: a search holds up all other threads
+
+Kinds = set[str]
+
+
+class Redactor:
+    """Made once of the settings; may be used from any thread."""
+
+    def __init__(self, settings: Redaction) -> None:
+        kinds = ["private_key", "jwt", "api_key"] * settings.keys + ["card"] * settings.cards
+        kinds += ["email"] * settings.emails
+        self._finders = [(kind, FINDERS[kind]) for kind in kinds]
+        self._any_length = settings.emails or bool(settings.patterns)
+        self._clean: set[bytes] = set()  # messages without a secret: they come again with every turn
+        self._own = [re.compile(pattern) for pattern in settings.patterns]
+
+    def text(self, text: str, kinds: Kinds | None = None) -> str:
+        """The text with every secret replaced, itself where it has none. `kinds` takes what was found."""
+        if len(text) < SHORTEST and not self._any_length:
+            return text
+        if len(text) >= SLICED and _is_base64(text):
+            return text
+        for kind, find in self._finders:
+            text = _replaced(text, kind, find(text), kinds)
+        for own in self._own:
+            text = _replaced(text, "own", (Span(*m.span()) for m in own.finditer(text)), kinds)
+        return text
+
+    def value(self, value: Any, kinds: Kinds | None = None) -> Any:
+        """The same of any JSON value; the very same object where it has no secret."""
+        if isinstance(value, str):
+            return self.text(value, kinds)
+        if isinstance(value, list):
+            items = [self.value(item, kinds) for item in value]
+            return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+        if isinstance(value, dict):
+            pairs = [(self.text(str(key), kinds), self.value(item, kinds)) for key, item in value.items()]
+            same = all(k is key and v is item for (k, v), (key, item) in zip(pairs, value.items(), strict=True))
+            return value if same else dict(pairs)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**12:
+            text = str(value)
+            return value if (found := self.text(text, kinds)) is text else found
+        return value
+
+    def json(self, raw: bytes, kinds: Kinds | None = None, *, in_order: bool = False) -> bytes:
+        """The same of JSON; the very same bytes where it has no secret."""
+        value = loads(raw)
+        found = self.value(value, kinds)
+        return raw if found is value else dumps(found, in_order=in_order)
+
+    def message(self, message: Message, kinds: Kinds | None = None) -> Message:
+        """A message in canonical form, in canonical form again."""
+        key = blake2b(message.body, digest_size=16).digest()
+        if key in self._clean:
+            return message
+        body = self.json(message.body, kinds, in_order=True)
+        if body is not message.body:
+            return Message(message.role, body)
+        if len(self._clean) >= REMEMBERED:
+            self._clean.clear()
+        self._clean.add(key)
+        return message
+
+
+def places(**found: Kinds) -> tuple[str, ...]:
+    """What was found where, as it is stored with the completion: `prompt:api_key`."""
+    return tuple(f"{place}:{kind}" for place, kinds in found.items() for kind in sorted(kinds))
+
+
+def was_redacted(text: str | None) -> bool:
+    return text is not None and PLACE in text
+
+
+def _is_base64(text: str) -> bool:
+    """A picture, a sound, a file: letters at random, in which no secret is said."""
+    start = text.find(",", 0, 300) + 1 if text.startswith("data:") else 0
+    return all(_BASE64.fullmatch(text, at, at + _AT_ONCE) for at in range(start, len(text), _AT_ONCE))
+
+
+def _replaced(text: str, kind: str, spans: Iterator[Span], kinds: Kinds | None) -> str:
+    out: list[str] = []
+    done = 0
+    for start, end in sorted(spans):
+        if start >= done:
+            out += [text[done:start], f"{PLACE}{kind}]"]
+        done = max(done, end)
+    if not out:
+        return text
+    if kinds is not None:
+        kinds.add(kind)
+    return "".join([*out, text[done:]])

@@ -1,0 +1,223 @@
+"""What a secret looks like: the shapes of known providers' keys and tokens, private keys, cards, e-mail addresses.
+
+Owns where in a text they are. A shape needs letters that only its issuer writes (`ghp_`, `AKIA`, …): a name, a UUID, a
+hash or `password: str` in source code is none, nor is what is written in place of a key (`sk-xxxxxxxx`). Each is looked
+for by those letters first, which costs a fraction of a search by pattern. Not here: what becomes of what is found
+(`redaction`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+
+class Span(NamedTuple):
+    start: int
+    end: int
+
+
+class Shape(NamedTuple):
+    letters: str  # what it begins with
+    rest: re.Pattern[str]  # matched where the letters are
+    apart: bool = True  # the letters are short: nothing that belongs to a word may stand before them
+
+
+def _shape(letters: str, rest: str, *, apart: bool = True) -> Shape:
+    return Shape(letters, re.compile(re.escape(letters) + rest, re.ASCII), apart)
+
+
+_MIXED: Final = r"(?=[\w-]*[a-z])(?=[\w-]*[A-Z])(?=[\w-]*\d)"  # lower and upper case and digits: no name has all three
+KEYS: Final = (
+    _shape("sk-ant-", r"[\w-]{20,}", apart=False),  # Anthropic
+    _shape("sk-or-v1-", r"[0-9a-f]{40,}", apart=False),  # OpenRouter
+    # OpenAI, Langfuse; the plain ones are LiteLLM's, DeepSeek's and OpenAI's old ones.
+    _shape("sk-", r"(?:proj|svcacct|admin)-[\w-]{20,}"),
+    _shape("sk-lf-", r"[0-9a-f-]{36}"),
+    _shape("sk-", rf"(?:(?=[a-zA-Z]*\d)[A-Za-z0-9]{{20,}}|{_MIXED}[\w-]{{20,}})"),
+    _shape("sk_live_", r"\w{16,}"),  # Stripe
+    _shape("sk_test_", r"\w{16,}"),
+    _shape("rk_live_", r"\w{16,}"),
+    _shape("whsec_", r"[A-Za-z0-9+/=]{24,}"),  # Stripe, Standard Webhooks
+    _shape("AKIA", r"[A-Z2-7]{16}(?![\w/+=])"),  # AWS
+    _shape("ASIA", r"[A-Z2-7]{16}(?![\w/+=])"),
+    _shape("AIza", r"[\w-]{35}(?![\w-])"),  # Google
+    _shape("ya29.", r"[\w-]{20,}"),
+    _shape("GOCSPX-", r"[\w-]{20,}"),
+    *(_shape(f"gh{kind}_", r"[A-Za-z0-9]{36,}") for kind in "pousr"),  # GitHub
+    _shape("github_pat_", r"\w{22,}", apart=False),
+    *(_shape(name, r"[\w-]{20,}") for name in ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-")),  # GitLab
+    *(_shape(f"xox{kind}-", r"(?=[\w-]*\d)[\w-]{16,}") for kind in "abeprs"),  # Slack
+    _shape("xapp-", r"\d-[\w-]{16,}"),
+    _shape("hooks.slack.com/services/", r"T\w+/B\w+/\w{16,}", apart=False),
+    _shape("hf_", r"[A-Za-z0-9]{30,}"),  # Hugging Face
+    _shape("gsk_", r"[A-Za-z0-9]{40,}"),  # Groq
+    _shape("xai-", r"[A-Za-z0-9]{60,}"),
+    _shape("pplx-", r"[A-Za-z0-9]{40,}"),  # Perplexity
+    _shape("r8_", r"[A-Za-z0-9]{37}(?!\w)"),  # Replicate
+    _shape("nvapi-", r"[\w-]{40,}"),  # NVIDIA
+    _shape("tvly-", rf"{_MIXED}[\w-]{{24,}}"),  # Tavily
+    _shape("lsv2_", r"(?:pt|sk)_\w{32,}"),  # LangSmith
+    _shape("npm_", r"[A-Za-z0-9]{36}(?!\w)"),
+    _shape("pypi-AgE", r"[\w-]{50,}"),
+    _shape("dckr_pat_", r"[\w-]{20,}"),  # Docker
+    _shape("SG.", r"[\w-]{22}\.[\w-]{43}(?![\w-])"),  # SendGrid
+    _shape("dop_v1_", r"[0-9a-f]{64}"),  # DigitalOcean
+    *(_shape(f"shp{kind}_", r"[0-9a-fA-F]{32}(?!\w)") for kind in ("at", "ca", "pa", "ss")),  # Shopify
+    _shape("ATATT3", r"[\w=-]{100,}"),  # Atlassian
+    _shape("lin_api_", r"[A-Za-z0-9]{32,}"),  # Linear
+    _shape("ntn_", r"[A-Za-z0-9]{40,}"),  # Notion
+    _shape("dapi", r"[0-9a-f]{32}(?!\w)"),  # Databricks
+    _shape("hvs.", r"[\w-]{24,}"),  # Vault
+    _shape("glsa_", r"[A-Za-z0-9]{32}_[0-9a-f]{8}"),  # Grafana
+    _shape("figd_", r"[\w-]{36,}"),  # Figma
+    _shape("sbp_", r"[0-9a-f]{40}(?!\w)"),  # Supabase
+    _shape("AGE-SECRET-KEY-1", r"[A-Z0-9]{50,}"),
+)
+JWT: Final = (_shape("eyJ", r"[\w-]{10,}\.[\w-]*\.[\w-]{16,}(?:\.[\w-]*){0,2}"),)
+# Told by what stands before: the first group is the secret.
+NAMED: Final = (
+    _shape("AccountKey=", r"([A-Za-z0-9+/]{86}==)", apart=False),  # Azure
+    *(
+        _shape(name, r"""["']?\s{0,3}[=:]\s{0,3}["']?([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])""", apart=False)
+        for name in ("aws_secret_access_key", "AWS_SECRET_ACCESS_KEY", "SecretAccessKey", "secretAccessKey")
+    ),
+)
+BOT: Final = re.compile(r":(AA[\w-]{33})(?![\w-])", re.ASCII)  # Telegram: after the bot's number
+_DENSE: Final = re.compile(r"[\w+/=.-]{16,}", re.ASCII)  # every key is within one of these
+STEP: Final = 1 << 15  # characters
+OVERLAP: Final = 64
+DISTINCT: Final = 8  # letters: what has fewer is written in place of a key
+
+_KEY_BEGINS: Final = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_LINE: Final = re.compile(r"[A-Za-z0-9+/=]{32}")
+_KEY_BODY: Final = re.compile(r"(?:[\s\"'+,]|\\[nr]|[A-Za-z0-9+/=]{16,}|[\w-]{4,20}: [^\n\\]{1,100})*")
+KEY_LENGTH: Final = 20_000  # characters in which a private key ends
+
+_FOUR_DIGITS: Final = b"0000"
+_DIGITS: Final = bytes(ord("0") if chr(i).isdigit() and i < 128 else ord(" ") for i in range(256))
+_CARD: Final = re.compile(
+    r"\d{14,16}(?!\d)|\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?!\d)|\d{4}([ -])\d{6}\2\d{4,5}(?!\d)", re.ASCII
+)
+_ISSUED: Final = re.compile(  # Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay
+    r"4\d{15}|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|6(?:011|5\d\d|4[4-9]\d)\d{12}|35\d{14}|62\d{14}"
+)
+_BEFORE_CARD: Final = re.compile(r"[\w.+-]")
+
+_LOCAL: Final = re.compile(r"[\w.%+-]{1,64}\Z", re.ASCII)
+_DOMAIN: Final = re.compile(r"@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.){1,8}[A-Za-z]{2,24}(?![\w-])")
+_NO_PERSON: Final = ("git", "hg", "svn")  # git@host is where a repository is
+
+
+def keys(text: str) -> Iterator[Span]:
+    dense = _dense(text)
+    for shape in [shape for shape in KEYS if shape.letters in dense]:
+        for match in _matches(text, shape):
+            if len(set(match[0][len(shape.letters) :])) >= DISTINCT:
+                yield Span(*match.span())
+    for shape in [shape for shape in NAMED if shape.letters in text]:
+        yield from (Span(*match.span(1)) for match in _matches(text, shape))
+    at = text.find(":AA")
+    while at >= 0:
+        token = BOT.match(text, at)
+        if token is not None and text[max(0, at - 6) : at].isdecimal():
+            yield Span(*token.span(1))
+        at = text.find(":AA", at + 1)
+
+
+def jwts(text: str) -> Iterator[Span]:
+    for shape in JWT:
+        yield from (Span(*match.span()) for match in _matches(text, shape))
+
+
+def private_keys(text: str) -> Iterator[Span]:
+    """From BEGIN to END with what is between, or to where the text was cut. BEGIN alone, as in source code, is none."""
+    at = text.find("-----BEGIN ")
+    while at >= 0:
+        begin = _KEY_BEGINS.match(text, at)
+        if begin is not None:
+            end = text.find("-----END ", begin.end(), begin.end() + KEY_LENGTH)
+            last = text.find("-----", end + 9) + 5 if end >= 0 else -1
+            if last < 5:
+                last = end = _end_of_body(text, begin.end())
+            if _KEY_LINE.search(text, begin.end(), end):
+                yield Span(at, last)
+        at = text.find("-----BEGIN ", at + 11)
+
+
+def cards(text: str) -> Iterator[Span]:
+    if not any(digit in text for digit in "0123456789"):
+        return
+    digits = text.encode("ascii", "replace").translate(_DIGITS)  # a byte a character, so places are the same
+    at = digits.find(_FOUR_DIGITS)
+    while at >= 0:
+        inside = at > 0 and _BEFORE_CARD.match(text, at - 1) and not _escaped(text, at)
+        found = None if inside else _CARD.match(text, at)
+        after = digits.find(b" ", at)
+        if found is not None and not _goes_on(text, found.end()):
+            number = found[0].replace(" ", "").replace("-", "")
+            if _ISSUED.fullmatch(number) and luhn(number):
+                yield Span(*found.span())
+                after = found.end()
+        at = digits.find(_FOUR_DIGITS, after) if after >= 0 else -1
+
+
+def emails(text: str) -> Iterator[Span]:
+    at = text.find("@")
+    while at >= 0:
+        domain = _DOMAIN.match(text, at)
+        local = _LOCAL.search(text[max(0, at - 64) : at]) if domain is not None else None
+        if domain is not None and local is not None and local[0] not in _NO_PERSON:
+            yield Span(at - len(local[0]), domain.end())
+        at = text.find("@", at + 1)
+
+
+def luhn(number: str) -> bool:
+    total = 0
+    for i, digit in enumerate(reversed(number)):
+        value = int(digit) * (2 if i % 2 else 1)
+        total += value - 9 if value > 9 else value
+    return total % 10 == 0
+
+
+FINDERS: Final[dict[str, Callable[[str], Iterator[Span]]]] = {
+    "private_key": private_keys, "jwt": jwts, "api_key": keys, "card": cards, "email": emails,
+}  # fmt: skip
+
+
+def _dense(text: str) -> str:
+    """The parts of a text that have room for a key: little of most, to be searched fifty times. In steps, since a
+    search holds up all other threads; they overlap by more than what a key begins with."""
+    steps = range(0, len(text), STEP)
+    return "\n".join(run for at in steps for run in _DENSE.findall(text, at, at + STEP + OVERLAP))
+
+
+def _matches(text: str, shape: Shape) -> Iterator[re.Match[str]]:
+    at = text.find(shape.letters)
+    while at >= 0:
+        match = None if shape.apart and _inside_word(text, at) else shape.rest.match(text, at)
+        if match is not None:
+            yield match
+        at = text.find(shape.letters, match.end() if match is not None else at + 1)
+
+
+def _inside_word(text: str, at: int) -> bool:
+    """A run of letters, digits, `_` and `-` is looked at from its start only: so no text takes more than its length."""
+    return at > 0 and (text[at - 1].isalnum() or text[at - 1] in "_-") and not _escaped(text, at)
+
+
+def _escaped(text: str, at: int) -> bool:
+    """The letter before belongs to an escape: `\\n` in JSON within a text, `%3D` in an address."""
+    return (at > 1 and text[at - 2] == "\\" and text[at - 1] in "nrt") or (at > 2 and text[at - 3] == "%")
+
+
+def _goes_on(text: str, end: int) -> bool:
+    """The number is part of something longer: a UUID, a hash, a fraction."""
+    rest = text[end : end + 2]
+    return bool(rest) and (rest[0].isalnum() or rest[0] in "_-+" or (rest[0] == "." and rest[1:].isdigit()))
+
+
+def _end_of_body(text: str, start: int) -> int:
+    match = _KEY_BODY.match(text, start, start + KEY_LENGTH)
+    return match.end() if match is not None else start

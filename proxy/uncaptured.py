@@ -1,0 +1,61 @@
+"""Sessions of which nothing is kept, until a person says otherwise: `x-rl-capture: off` for agents without headers.
+
+Owns which they are, `GET` and `POST /rl/capture`. What was captured of a session before stays: it is forgotten, or it
+expires, as all else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiohttp import web
+
+from proxy.errors import BadRequest
+from proxy.wire import dumps, loads
+from store.store import Store
+
+META: Final = "uncaptured_sessions"
+MOST: Final = 10_000
+LONGEST: Final = 200
+
+
+class Uncaptured:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sessions: set[str] = set()
+
+    async def start(self) -> None:
+        self._sessions = set(await self._store.get_meta(META, []))
+
+    def has(self, session: str | None) -> bool:
+        return session in self._sessions
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/rl/capture", self.get), web.post("/rl/capture", self.post)]
+
+    async def get(self, request: web.Request) -> web.Response:
+        return _json({"off": sorted(self._sessions)})
+
+    async def post(self, request: web.Request) -> web.Response:
+        """Answers when it is on disk and in force."""
+        try:
+            body = loads(await request.read())
+        except ValueError:
+            body = None
+        session, capture = (body.get(key) for key in ("session", "capture")) if isinstance(body, dict) else (None, None)
+        if not isinstance(session, str) or not 0 < len(session) <= LONGEST:
+            raise BadRequest(f"`session` must be the name of one, of at most {LONGEST} characters.", param="session")
+        if capture not in ("on", "off"):
+            raise BadRequest("`capture` must be on or off.", param="capture")
+        found = self._sessions | {session} if capture == "off" else self._sessions - {session}
+        if len(found) > MOST:
+            raise BadRequest(f"{MOST} sessions are off already; turn some on again.", param="session")
+        self._sessions |= found  # before it is stored: of a request that comes meanwhile nothing is kept
+        await self._store.set_meta(META, sorted(found))
+        self._sessions = found
+        await self._store.audit("use", "capture", {"session": session, "capture": capture})
+        return _json({"session": session, "capture": capture})
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=dumps(value), content_type="application/json")

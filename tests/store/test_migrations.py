@@ -1,0 +1,82 @@
+"""Every schema that was ever released comes up to date with all that is in it, and a copy is kept first."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from store import backup, ledger, schema
+from store.errors import StoreError
+from store.store import Store
+from tests.store.make_schema import CHAINED
+
+SCHEMAS = sorted((Path(__file__).parent / "schemas").glob("*.sql"))
+SHAPE = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY type, name"
+
+
+def old(home: Path, script: Path) -> None:
+    with closing(sqlite3.connect(home / schema.NAME)) as db:
+        db.executescript(script.read_text(encoding="utf-8"))
+
+
+def shape(path: Path) -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(path)) as db:
+        return [(*row[:3], " ".join((row[3] or "").split())) for row in db.execute(SHAPE)]
+
+
+def test_there_is_one_of_each() -> None:
+    assert [int(file.stem) for file in SCHEMAS][:6] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("script", SCHEMAS, ids=lambda file: file.stem)
+async def test_from(script: Path, tmp_path: Path) -> None:
+    old(tmp_path, script)
+    store = await Store.open(tmp_path)
+    try:
+        found = await store.completion("rl-a")
+        assert found is not None and found.end is not None
+        assert [m.body for m in found.new.prompt] == [b'{"content":"hi"}']
+        assert (
+            found.end.text == "hello" and found.end.reply is not None and found.end.reply.body == b'{"content":"hello"}'
+        )
+        assert [(r.id, r.value, r.comment) for r in found.ratings] == [("rt-1", 1.0, "so kind")]
+        assert found.new.redacted == ()
+        linked = await store.linked("slack", "C1", "1")
+        assert linked is not None and linked.completion_id == "rl-a"
+        assert (await store.pointer()).live == 1 and await store.get_meta("baseline") == 0.25
+        log = await store.audit_log()
+        chained = int(script.stem) >= CHAINED
+        assert [line["act"] for line in log] == ["chained", "pause", "promote"][chained:]
+        assert chained or log[0]["detail"] == {"lines_before": 2}
+        await store.audit("admin", "resume", {})
+    finally:
+        await store.close()
+    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert ledger.verify(db).problem is None and ledger.verify(db).lines == (3 if chained else 4)
+    fresh = tmp_path / "fresh"
+    await (await Store.open(fresh)).close()
+    assert shape(tmp_path / schema.NAME) == shape(fresh / schema.NAME)
+    assert not (fresh / backup.FOLDER).exists()  # nothing to keep of a new one
+    if int(script.stem) == max(schema.numbers()):
+        return
+    (kept,) = (tmp_path / backup.FOLDER).iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    with closing(sqlite3.connect(kept)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (int(script.stem),)
+        assert db.execute("SELECT text FROM completions").fetchall() == [("hello",)]
+
+
+async def test_without_a_copy_nothing_is_changed(tmp_path: Path) -> None:
+    old(tmp_path, SCHEMAS[0])
+    (tmp_path / backup.FOLDER).write_text("in the way")
+    with pytest.raises(StoreError, match="left as it is"):
+        await Store.open(tmp_path)
+    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    (tmp_path / backup.FOLDER).unlink()
+    await (await Store.open(tmp_path)).close()
