@@ -22,6 +22,7 @@ from config.settings import load
 from proxy.capture import Capture, Health
 from proxy.conversations import canonical, thread
 from proxy.dialects.base import Reply
+from proxy.events import Events
 from proxy.metrics import Metrics
 from proxy.redaction import Redactor
 from proxy.secret_shapes import STEP, luhn
@@ -365,7 +366,7 @@ async def _captured(store: Store, found: list[str], chance: random.Random) -> No
         tuple(ALL.message(canonical(m), kinds) for m in messages), ALL.json(orjson.dumps({"metadata": {e: 1}}), kinds),
         thread=thread(messages, ALL.message), redacted=tuple(sorted(kinds)),
     )  # fmt: skip
-    capture = Capture(store, Metrics(), Health(), ALL, new, 1)
+    capture = Capture(store, Metrics(), Health(), Events(), ALL, new, 1)
     await capture.begin(wait=True)
     call = {
         "id": "c",
