@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.backends.base import Address
+from proxy.backends.base import Address, place_for
 from proxy.backends.openai import down
 from proxy.dialects import MESSAGES, Asked
 from proxy.errors import NotFound
@@ -23,7 +23,6 @@ from proxy.exchange import Parts
 from proxy.formats import MISSING
 from proxy.large import off_loop
 from proxy.request_body import parsed, read
-from proxy.swap import Lease
 from proxy.trainable import more_than_text
 from proxy.upstream import end_to_end, message_in, upstream_path, whole
 from proxy.wire import dumps, loads, rewrite
@@ -44,12 +43,14 @@ class CountTokens:
             await self._parts.backend.ready()
             lease = await self._parts.swap.acquire(asked.model)
             try:
-                return await self._answer(request, raw, body, asked, lease)
+                with place_for(self._parts.backend, lease.model) as address:
+                    return await self._answer(request, raw, body, asked, address)
             finally:
                 lease.release()
 
-    async def _answer(self, request: web.Request, raw: bytes, body: Any, asked: Asked, lease: Lease) -> web.Response:
-        address = self._parts.backend.address(lease.model)
+    async def _answer(
+        self, request: web.Request, raw: bytes, body: Any, asked: Asked, address: Address
+    ) -> web.Response:
         named = {k: v for k, v in address.members.items() if k == "model"}
         own = await off_loop(len(raw), rewrite, raw, {}, named)
         status, headers, answer = await self._ask(request, address, upstream_path(request), own)

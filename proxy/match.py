@@ -17,7 +17,7 @@ import aiohttp
 import structlog
 
 from config.settings import Settings
-from proxy.backends.base import Backend, Told
+from proxy.backends.base import Address, Backend, Told, place_for
 from proxy.backends.openai import down
 from proxy.errors import BackendBroke, BackendDown
 from proxy.events import Events
@@ -155,8 +155,12 @@ class Match:
         return answer
 
     async def _post(self, body: dict[str, Any]) -> tuple[int, bytes]:
-        url, members = self._backend.address(self._backend.served.model)
-        body = body | {key: loads(value) for key, value in members.items()}
+        with place_for(self._backend, self._backend.served.model) as address:
+            return await self._post_to(address, body)
+
+    async def _post_to(self, address: Address, body: dict[str, Any]) -> tuple[int, bytes]:
+        url = address.url
+        body = body | {key: loads(value) for key, value in address.members.items()}
         headers = {**self._backend.headers(), "content-type": "application/json"}
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         try:

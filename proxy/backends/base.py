@@ -5,7 +5,8 @@ Owns the Protocol. What a server cannot do is a capability it reports, never a s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -138,3 +139,13 @@ class Backend(Protocol):
 
         Raises BackendDown, BackendBroke. Reclaiming what was never given back is no error.
         """
+
+
+@contextmanager
+def place_for(backend: Backend, model: str) -> Iterator[Address]:
+    """Where one question goes, for as long as it lasts. Raises BackendDown."""
+    address = backend.address(model)
+    try:
+        yield address
+    finally:
+        backend.ended(address)

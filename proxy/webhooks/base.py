@@ -7,9 +7,10 @@ nothing of a body is read before its signature holds. Not here: what becomes of 
 from __future__ import annotations
 
 import hmac
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from aiohttp import web
 
@@ -59,17 +60,17 @@ class Done(NamedTuple):
     rating_id: str | None = None
 
 
-class Platform:
+class Platform(ABC):
     """One platform: `verify` and `answer`."""
 
-    name: ClassVar[str]
+    name: str
 
+    @abstractmethod
     def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
         """What happened; nothing where it is none of our business. Header names are in lower case.
 
         Raises Forged, Stale; BadRequest for a body that is signed and still no good.
         """
-        raise NotImplementedError
 
     def answer(self, body: bytes, done: Sequence[Done]) -> web.Response:
         """What the platform wants to hear. Only called for a body that was verified."""

@@ -121,6 +121,27 @@ async def test_one_that_dies_fails_nobody_and_comes_back_whole(spread: Proxy, tw
     assert len(two[1].asked) >= 2 and all(body["model"] == "fake@v2" for _, body in two[1].asked)
 
 
+async def test_counting_tokens_takes_a_place_for_no_longer_than_it_lasts(spread: Proxy, two: list[FakeBackend]) -> None:
+    port = two[1].port
+    await two[1].stop()
+    await said_at_last(spread, "1 of 2")
+    body = {"model": "fake", "max_tokens": 1, "messages": [{"role": "user", "content": "how long?"}]}
+    for _ in range(4):
+        async with spread.http.post("/v1/messages/count_tokens", json=body) as response:
+            assert response.status in (200, 404)
+    await two[1].start(port)
+    await said_at_last(spread, "2 of 2")
+    for fake in two:
+        fake.requests.clear()
+        fake.hold.clear()
+    asked = [asyncio.create_task(spread.chat(f"q{n}")) for n in range(4)]
+    await until(lambda: sum(len(fake.requests) for fake in two) == 4)
+    assert [len(fake.requests) for fake in two] == [2, 2]
+    for fake in two:
+        fake.hold.set()
+    await asyncio.gather(*asked)
+
+
 async def test_one_that_comes_back_with_nothing_is_given_it_unasked(spread: Proxy, two: list[FakeBackend]) -> None:
     await spread.post("/rl/promote/1")
     two[0].adapters.clear()  # restarted between two looks
