@@ -37,6 +37,7 @@ OVERRIDES = "train.overrides"
 # The settings that are themselves tables.
 TABLES = (OVERRIDES, "train.raters", *(f"webhooks.{platform}.raters" for platform in PLATFORMS))
 LISTS = (
+    "server.hosts", "server.origins", "server.chat_admins",
     "train.hours", "turns.rules", "webhooks.good", "webhooks.bad", "webhooks.stars",
     *(f"webhooks.{platform}.admins" for platform in PLATFORMS),
 )  # fmt: skip

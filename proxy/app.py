@@ -28,9 +28,12 @@ from proxy.events import Events
 from proxy.exchange import Parts
 from proxy.feedback import Feedback
 from proxy.formats import Formats
+from proxy.key_routes import KeyRoutes
+from proxy.keys import Keys
 from proxy.learner import Learner
 from proxy.lending import Lending
 from proxy.lifecycle import Tasks
+from proxy.limits import HEAD_LIMIT, MOST_HEADERS, Limits
 from proxy.machine import Machine
 from proxy.match import Match
 from proxy.metrics import Metrics
@@ -50,14 +53,14 @@ log = structlog.get_logger()
 EXPIRE_EVERY_S: Final = 600.0
 DRAIN_S: Final = 10.0  # for completions that still have to be stored when we stop
 POOL_KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
-HEADER_LIMIT: Final = 64 * 1024
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
     events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
-    door = Door(settings.server)
+    door, keys, limits = Door(settings.server), Keys(settings.server), Limits(settings.server)
+    guard = security.Guard(settings.server, keys, limits)
     swap = Swap(store, backend, tasks, events, door)
     lending = Lending(settings, store, backend, swap, door, events, tasks)
     formats = Formats(backend.capabilities, settings.backend.translate)
@@ -82,7 +85,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     watch = Watch(train.watch, store, swap, events)
     status = StatusReport(store, backend, swap, learner, watch, health, formats, door, lending)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap))
-    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats, door), commands)
+    relay = Relay(Parts(settings, store, backend, swap, metrics, tasks, health, formats, door, limits), commands)
     counts = CountTokens(relay.parts)
     stored = StoredResponses(store, relay)
     # A list of somebody else's models is theirs alone, and a client's own key opens it.
@@ -92,10 +95,17 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
 
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
-        middlewares=[_errors, security.middleware(settings.server)],
+        middlewares=[_errors, guard.middleware],
         # What only passes through is not unpacked; the data routes do it themselves.
-        handler_args={"max_line_size": HEADER_LIMIT, "max_field_size": HEADER_LIMIT, "auto_decompress": False},
+        handler_args={
+            "max_line_size": HEAD_LIMIT,
+            "max_field_size": HEAD_LIMIT,
+            "max_headers": MOST_HEADERS,
+            "auto_decompress": False,
+        },
     )
+    app[security.LOCAL] = keys.local
+    app.on_response_prepare.append(guard.cors)
     app.add_routes(
         [
             *(web.post(p + path, _data(relay, d)) for d in DIALECTS for path in d.paths for p in ("", "/s/{session}")),
@@ -106,6 +116,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             web.post("/v1/feedback", feedback.post),
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
+            *KeyRoutes(keys).routes(),
             *webhooks.routes(),
             web.get("/", _front),
             *(
@@ -117,6 +128,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     )
 
     async def running(app: web.Application) -> AsyncIterator[None]:
+        await keys.start(store)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=POOL_KEEPALIVE_S)
         timeout = aiohttp.ClientTimeout(
             total=None,
@@ -138,6 +150,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             tasks.spawn("watch", watch.run())
             tasks.spawn("wake-on-ratings", _wake_on_ratings(events, learner, watch))
             tasks.spawn("expire", _expire(store, settings))
+            tasks.spawn("key-uses", keys.remember_uses())
             yield
             await tasks.drain_named("finish-", DRAIN_S)
             await tasks.cancel()

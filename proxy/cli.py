@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from proxy.cli_keys import keys_app
+
 if TYPE_CHECKING:
     from proxy.cli_client import Client
 
@@ -29,6 +31,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+app.add_typer(keys_app, name="keys")
 
 Home = Annotated[
     Path | None,

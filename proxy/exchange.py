@@ -29,6 +29,7 @@ from proxy.formats import MISSING, Formats
 from proxy.held_stream import KEEPALIVE, HeldStream
 from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
+from proxy.limits import Limits
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
@@ -62,6 +63,7 @@ class Parts:
     health: Health
     formats: Formats
     door: Door
+    limits: Limits
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:

@@ -22,7 +22,7 @@ from config import presets
 from config.settings import Settings
 from proxy import run_folder
 from proxy.backends.base import Backend
-from proxy.due import Due, enough, kept_from, needed
+from proxy.due import Due, dampened, enough, kept_from, needed
 from proxy.errors import Conflict, ProxyError
 from proxy.events import Events
 from proxy.foreign import NEWEST, Foreign
@@ -167,7 +167,10 @@ class Learner:
     async def fresh(self, *, before: float | None = None) -> Fresh:
         gap = self._settings.train.max_version_gap
         foreign = self._foreign is not None
-        return await self._store.fresh(live=self._swap.live, max_version_gap=gap, before=before, foreign=foreign)
+        share = self._settings.train.max_rater_share
+        return await self._store.fresh(
+            live=self._swap.live, max_version_gap=gap, before=before, foreign=foreign, share=share
+        )
 
     async def needed(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
@@ -198,7 +201,7 @@ class Learner:
             return Due(False, self.match.no)
         fresh = await self.fresh()
         if fresh.total == 0:
-            return Due(False, "there are no fresh ratings")
+            return Due(False, dampened(fresh) or "there are no fresh ratings")
         if not asked and not early:
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.time() - self._last_request())
             if lacks is not None:
@@ -307,6 +310,7 @@ class Learner:
             version=version,
             min_total=1 if asked else (await self.needed())[0],
             foreign=self._foreign is not None,
+            share=train.max_rater_share,
         )
         if claimed is None:
             return None
@@ -451,6 +455,8 @@ class Learner:
             return
         try:
             path = Path(found["adapter"])
+            if str(path) != run_folder.ordered(Path(run.folder)):
+                raise AdapterError(f"{path} is not where this run was to write.")
             manifest = await asyncio.to_thread(verify_adapter, path)
         except (AdapterError, KeyError) as error:
             await self._end(run, "failed", f"the adapter is not what the trainer wrote: {error}", found)

@@ -8,11 +8,13 @@ StoreError
 ├── DuplicateCompletion    the id was given before
 ├── CompletionEnded        it was finished before
 ├── RunEnded               it was ended before
+├── NameTaken              another key has it
 └── Unknown
     ├── UnknownCompletion
     ├── UnknownRating
     ├── UnknownRun
-    └── UnknownAdapter
+    ├── UnknownAdapter
+    └── UnknownKey
 """
 
 from __future__ import annotations
@@ -54,6 +56,10 @@ class RunEnded(StoreError):
     pass
 
 
+class NameTaken(StoreError):
+    pass
+
+
 class Unknown(StoreError):
     pass
 
@@ -76,6 +82,10 @@ class UnknownRun(Unknown):
 class UnknownAdapter(Unknown):
     def __init__(self, version: int) -> None:
         super().__init__(f"There is no adapter version {version}.")
+
+
+class UnknownKey(Unknown):
+    pass
 
 
 def translated(error: sqlite3.Error) -> StoreError:

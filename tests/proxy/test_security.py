@@ -26,7 +26,10 @@ def test_no_listening_elsewhere_without_keys(host: str) -> None:
         check_bind(Server(host=host))
     with pytest.raises(Forbidden):
         check_bind(Server(host=host, api_key="a"))
-    check_bind(Server(host=host, api_key="a", admin_key="b"))
+    with pytest.raises(Forbidden, match="that nobody guesses"):
+        check_bind(Server(host=host, api_key="a", admin_key="b"))
+    check_bind(Server(host=host, api_key="a" * 16, admin_key="b" * 16))
+    check_bind(Server(host=host), handed_out=True)
 
 
 async def test_roles(proxy: Proxy) -> None:
