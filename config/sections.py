@@ -41,6 +41,15 @@ def _compiles(pattern: str) -> str:
 Pattern = Annotated[str, AfterValidator(_compiles)]
 
 
+def _without_login(url: str) -> str:
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError("an address is shown and logged: put the key into backend.api_key")
+    return url
+
+
+Url = Annotated[str, AfterValidator(_without_login)]
+
+
 class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -79,9 +88,9 @@ class Server(Section):
 class Backend(Section):
     kind: Literal["builtin", "vllm", "sglang", "llamacpp", "ollama", "lmstudio", "mlx", "openai"] = "builtin"
     """Server that runs the model; "openai" is any other, as a cloud API: captured and rated only."""
-    url: str = ""
+    url: Url = ""
     """Its address; empty with the built-in one, and with Ollama or LM Studio at their usual port of this machine."""
-    replicas: tuple[str, ...] = ()
+    replicas: tuple[Url, ...] = ()
     """Addresses of more vLLM servers with the same model; requests are spread, and each version goes into all."""
     model: str = ""
     """Model name to ask it for; empty takes the only model it has."""

@@ -229,7 +229,8 @@ def _sentence(error: ValidationError, given: Mapping[str, Given]) -> str:
         sources = {entry.source for key, entry in given.items() if key.startswith(path + ".")}
         return f"{path}: the values from {' and '.join(sorted(sources))} are not allowed: {allowed}."
     field = fields()[key]
-    value = "its value" if "SecretStr" in str(field.annotation) else repr(first["input"])
+    hidden = "SecretStr" in str(field.annotation) or "@" in str(first["input"])  # a key, or an address with one
+    value = "its value" if hidden else repr(first["input"])
     return f"{key}: {value} from {given[key].source} is not allowed: {allowed}."
 
 

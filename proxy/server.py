@@ -20,6 +20,7 @@ from typing import Any, Final, TextIO, cast
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from config.settings import Settings
 from proxy import security
@@ -60,6 +61,14 @@ def configure_logs(level: str, as_json: bool) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Unfailing())),
     )
+    server = logging.getLogger("aiohttp.server")
+    if _no_request not in server.filters:
+        server.addFilter(_no_request)
+
+
+def _no_request(record: logging.LogRecord) -> bool:
+    """aiohttp logs the bytes of a request that is no HTTP, and there may be a key among them."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 @contextlib.asynccontextmanager

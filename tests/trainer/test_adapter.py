@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.launcher import NO_TENSORS
 from trainer import adapter
 from trainer.launch import AdapterError, verify_adapter
 
@@ -10,7 +11,7 @@ ABOUT = {"run": 1, "parent": 0, "samples": ["rt-1"], "metrics": {"loss": 0.5}}
 
 
 def save(folder: Path) -> None:
-    (folder / "adapter_model.safetensors").write_bytes(b"tensors")
+    (folder / "adapter_model.safetensors").write_bytes(NO_TENSORS)
     (folder / "adapter_config.json").write_bytes(b"{}")
 
 
