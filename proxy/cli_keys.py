@@ -49,7 +49,7 @@ def create(
         return
     print(found["key"])
     _say(f"{found['name']}'s key, role {found['role']}. It is not shown again; `rlproxy keys revoke {name}` ends it.")
-    _say("From now on everybody but commands of this machine has to show a key.")
+    _say("From now on everybody but commands of this machine shows a key: agents need one in their settings, too.")
 
 
 @keys_app.command("list")

@@ -181,10 +181,11 @@ async def test_what_is_too_large_is_refused_before_it_is_read(proxy: Proxy) -> N
     assert status(await raw(proxy, head("GET", "/rl/status", *(f"x-{n}: {'a' * 1000}" for n in range(100))))) == 431
     assert status(await raw(proxy, head("GET", "/v1/" + "a" * 70_000))) == 400
     for path in ("/v1/chat/completions", "/v1/feedback", "/rl/keys", "/rl/links"):
-        announced = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 99999999999\r\n\r\n".encode()
+        first = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n".encode()
+        announced = first + b"content-length: 99999999999\r\n\r\n"
         assert status(await raw(proxy, announced, whole=False)) == 413, path
         chunks = b"transfer-encoding: chunked\r\n\r\n" + b"1000\r\n" + b"a" * 4096 + b"\r\n"
-        endless = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n".encode() + chunks
+        endless = first + chunks
         endless += b"1000\r\n" + b"a" * 4096 + b"\r\n" + b"1000\r\n" + b"a" * 4096
         assert status(await raw(proxy, endless, whole=False)) == 413, path
     await nothing_happened(proxy)
@@ -207,10 +208,11 @@ async def test_a_bomb_is_not_unpacked(proxy: Proxy) -> None:  # noqa: F811
     await nothing_happened(proxy)
 
 
-async def test_a_slow_client_holds_nothing(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_slow_client_holds_nothing(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     await proxy.stop()
-    await proxy.start(server__slow_client_s=0.2)
-    for path in ("/v1/chat/completions", "/v1/feedback", "/v1/files", "/api/embed"):
+    monkeypatch.setattr("proxy.webhooks.routes.BODY_S", 0.2)
+    await proxy.start(server__slow_client_s=0.2, webhooks__slack__signing_secret="s")
+    for path in ("/v1/chat/completions", "/v1/feedback", "/v1/files", "/api/embed", "/rl/webhooks/slack"):
         begun = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{{".encode()
         answer = await raw(proxy, begun, whole=False)
         assert status(answer) == 408, (path, answer)

@@ -118,7 +118,8 @@ def lying(out):
     ("harm", "why"),
     [
         (beside, "adapter_model.bin is not in the manifest"), (linked, "not a plain file"), (a_folder, "not in the"),
-        (a_pipe, "not a plain file"), (listed("/etc/passwd"), "not a plain file name"), (listed("../x.json"), "not a plain"),
+        (a_pipe, "not a plain file"), (listed("/etc/passwd"), "not a plain file name"),
+        (listed("../x.json"), "not a plain"),
         (listed("adapter_model.bin"), "safetensors and JSON"), (listed("model.py"), "safetensors and JSON"),
         (huge, "is over"), (lying, "no sound safetensors file: its head claims"),
     ],

@@ -35,9 +35,11 @@ def test_what_the_library_writes_is_sound(tmp_path):
     "head",
     [
         [], b"{", b"\xff", b"[" * 100_000, {"a": 1}, {"a": {**tensor(), "more": 1}}, {"a": tensor(dtype="PICKLE")},
-        {"a": tensor(shape=(3,))}, {"a": tensor(place=(0, 9))}, {"a": tensor(place=(8, 0))}, {"a": tensor(place=(4, 12))},
+        {"a": tensor(shape=(3,))}, {"a": tensor(place=(0, 9))}, {"a": tensor(place=(8, 0))},
+        {"a": tensor(place=(4, 12))},
         {"a": tensor(shape=(-2,), place=(0, 8))}, {"a": tensor(shape=(2.0,))}, {"a": tensor(shape=(True, 2))},
-        {"a": tensor(), "b": tensor()}, {"a": tensor(shape=(1,), place=(0, 4))}, {"__metadata__": {"a": 1}, "a": tensor()},
+        {"a": tensor(), "b": tensor()}, {"a": tensor(shape=(1,), place=(0, 4))},
+        {"__metadata__": {"a": 1}, "a": tensor()},
         b'{"a": {"dtype":"F32","shape":[2],"data_offsets":[0,8]}, "a": 1}', {"a": tensor(shape=(2**47, 2**47))},
     ],
 )  # fmt: skip
