@@ -17,7 +17,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import structlog
 
@@ -39,7 +39,7 @@ REMEMBER_S: Final = 60.0  # how old a last use on disk may be
 class Who(NamedTuple):
     """Somebody who may ask something."""
 
-    role: Role
+    role: Role | Literal["guest"]  # a guest has no key: pages only, which say how to sign in
     id: str = ""  # of a key that was handed out
     name: str | None = None  # its name
 

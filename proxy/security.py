@@ -28,6 +28,7 @@ LOCAL: Final = web.AppKey("local", str)  # the key of this start, for commands o
 _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
 SHORTEST_OFF_LOOPBACK: Final = 16
+GUEST: Final = "guest"
 _RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
 _OPEN: Final = ("/healthz", "/readyz")
 _SIGNED: Final = "/rl/webhooks/"  # come from outside and prove by a signature who they are (proxy.webhooks)
@@ -94,11 +95,12 @@ class Guard:
         with self._limits.one_more(exempt=request.path in _OPEN):
             if request.path.startswith(_SIGNED):
                 return await handler(request)
+            if request.path in _OPEN:
+                return await handler(request)
             self._no_foreign_page(request)
             if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
                 return web.Response(status=204)  # an origin that may: what it may is set below
-            if request.path not in _OPEN:
-                self._identify(request)
+            self._identify(request)
             await self._limits.body_in(request, stream=_passes_through(request))
             return await handler(request)
 
@@ -108,7 +110,9 @@ class Guard:
         request[WHO], request[ROLE] = who, who.role
         self._limits.spend(who)
         least = needs(request.method, request.path)
-        if least is not None and _RANK.get(who.role, -1) < _RANK[least]:
+        if who.role == GUEST and _is_page(request.path):
+            return
+        if _RANK.get(who.role, -1) < _RANK[least]:
             raise Forbidden(f"This needs a key with the role {least}, and yours has {who.role}.")
 
     def _no_foreign_page(self, request: web.Request) -> None:
@@ -117,7 +121,7 @@ class Guard:
             self._check_host(request)
         origin = request.headers.get("origin")
         if origin is not None:
-            if urlsplit(origin).netloc.lower() == request.host.lower() or self._may(origin):
+            if _netloc(origin) == request.headers.get("host", "").lower() or self._may(origin):
                 return
             raise Forbidden(f"A web page of {origin[:100]} may not do this; server.origins says which may.")
         # Browsers say it where they leave the origin out, as of pictures and scripts. A link that is followed may.
@@ -125,10 +129,11 @@ class Guard:
             raise Forbidden("A web page of another site may not do this; server.origins says which may.")
 
     def _check_host(self, request: web.Request) -> None:
-        if len(request.headers.getall("host", [])) > 1:
-            raise BadRequest("There are two Host headers; nothing was done.")
+        given = request.headers.get("host")
+        if given is None:  # of HTTP 1.0: no browser does that
+            return
         try:
-            host = (urlsplit(f"//{request.host}").hostname or "").rstrip(".")
+            host = (urlsplit(f"//{given}").hostname or "").rstrip(".")
         except ValueError:
             raise BadRequest("The Host header is no name and no address.") from None
         if is_loopback(host) or host in self._hosts:
@@ -166,8 +171,8 @@ def is_data(path: str) -> bool:
     return _DATA.match(path) is not None and not path.startswith("/v1/feedback")
 
 
-def needs(method: str, path: str) -> Role | None:
-    """The least role; None where whatever answers there knows (pages, signing in)."""
+def needs(method: str, path: str) -> Role:
+    """The least role. What is new under `/rl/` and acts is an admin's, a page's acts are looked at there again."""
     reads = method in ("GET", "HEAD")
     if is_data(path):
         return "admin" if _BEHIND.match(path) and not reads else "use"
@@ -177,7 +182,11 @@ def needs(method: str, path: str) -> Role | None:
         return "use"
     if path.startswith("/rl/"):
         return "rate" if reads and not path.startswith(("/rl/export", "/rl/keys", "/rl/audit")) else "admin"
-    return None
+    return "rate"
+
+
+def _is_page(path: str) -> bool:
+    return not is_data(path) and not path.startswith(("/rl/", "/v1/feedback", "/metrics"))
 
 
 def require_admin(request: web.Request) -> None:
@@ -220,6 +229,14 @@ def _passes_through(request: web.Request) -> bool:
     """Whether its body goes on as it comes: the route that takes whatever no other takes."""
     resource = request.match_info.route.resource
     return resource is not None and resource.canonical.endswith("{rest}")
+
+
+def _netloc(origin: str) -> str | None:
+    """None where it is no address; an empty one, as of `null`, is no host's either."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
 
 
 def _is_link(request: web.Request) -> bool:

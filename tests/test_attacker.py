@@ -90,7 +90,7 @@ async def test_a_rebound_name_reads_rates_and_trains_nothing(proxy: Proxy, host:
     await nothing_happened(proxy)
 
 
-@pytest.mark.parametrize("line", [f"origin: {EVIL}", "origin: null", "sec-fetch-site: cross-site"])
+@pytest.mark.parametrize("line", [f"origin: {EVIL}", "origin: null", "origin: http://[", "sec-fetch-site: cross-site"])
 async def test_a_foreign_page_reads_rates_and_trains_nothing(proxy: Proxy, line: str) -> None:  # noqa: F811
     for method, path in routes(proxy):
         answer = await raw(proxy, head(method, path, line, "content-type: text/plain", body=CHAT))

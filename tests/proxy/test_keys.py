@@ -79,10 +79,11 @@ async def test_fixed_keys_go_on_beside_them(store: Store) -> None:  # noqa: F811
         ("GET", "/rl/completions/x", "rate"),
         ("GET", "/rl/export", "admin"),
         ("POST", "/rl/whatever-comes", "admin"),
-        ("GET", "/", None),
+        ("GET", "/", "rate"),
+        ("GET", "/metrics", "use"),
     ],
 )
-def test_what_needs_which_role(method: str, path: str, role: Role | None) -> None:
+def test_what_needs_which_role(method: str, path: str, role: Role) -> None:
     assert needs(method, path) == role
 
 
