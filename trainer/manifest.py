@@ -17,7 +17,7 @@ from trainer.tensor_file import flaw
 
 MANIFEST = "manifest.json"
 MOST = 4 * 2**20  # bytes of a manifest
-KINDS = (".safetensors", ".json")  # never pickles, never code
+KINDS = (".safetensors", ".json", ".md")  # never pickles, never code; PEFT leaves a README.md
 FORMAT = 1
 
 
