@@ -40,6 +40,7 @@ from proxy.metrics import Metrics
 from proxy.models import Models
 from proxy.outcome import Outcome
 from proxy.pages import INDEX_EVERY_S, Pages
+from proxy.rebuild import Rebuilding
 from proxy.redaction import Redactor
 from proxy.relay import Relay
 from proxy.status import StatusReport
@@ -79,9 +80,12 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
     when = When(settings, store, backend, swap, launcher, machine, lending, match, foreign, lambda: relay.last_request)
     outcome = Outcome(store, swap, lending, events, metrics, foreign)
-    learner = Learner(settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome)
+    rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
+    learner = Learner(
+        settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome, rebuilding
+    )
     watch = Watch(train.watch, store, swap, events)
-    status = StatusReport(store, backend, swap, learner, when, match, watch, health, formats, door, lending)
+    status = StatusReport(store, backend, swap, learner, when, match, watch, health, formats, door, lending, rebuilding)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap), redactor)
     parts = Parts(settings, store, backend, swap, metrics, tasks, health, formats, door, events, redactor, uncaptured)
     relay = Relay(parts, commands)
@@ -91,7 +95,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
     control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
-    forgetter = Forgetter(store)
+    forgetter = Forgetter(store, settings.home, rebuilding)
     pages = Pages(settings, store, swap, learner, when, feedback, status, forgetter)
 
     app = web.Application(
@@ -139,6 +143,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             relay.parts.http = http
             await uncaptured.start()
             webhooks.start(http)
+            await rebuilding.start()
             await backend.start(http, swap.restore)
             if not await lending.recover():
                 await _restored(swap)
@@ -206,7 +211,7 @@ async def _restored(swap: Swap) -> None:
 
 async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> None:
     async for happened in events.listen():
-        if happened.kind == "rating":
+        if happened.kind in ("rating", "rebuild"):
             learner.wake()
         if happened.kind in ("rating", "retracted"):
             watch.wake()

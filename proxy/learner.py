@@ -26,6 +26,7 @@ from proxy.lending import Lending, NotLent
 from proxy.lifecycle import Tasks
 from proxy.match import Match
 from proxy.outcome import Outcome
+from proxy.rebuild import Rebuilding
 from proxy.swap import Swap
 from proxy.when import When
 from store.records import Run
@@ -56,6 +57,7 @@ class Learner:
         foreign: Foreign | None,
         when: When,
         outcome: Outcome,
+        rebuilding: Rebuilding,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -68,6 +70,7 @@ class Learner:
         self._foreign = foreign
         self._when = when
         self._outcome = outcome
+        self._rebuilding = rebuilding
         self._wake = asyncio.Event()
         self._job: Job | None = None
         self._asked = False  # somebody said `train`: the threshold does not count
@@ -181,13 +184,16 @@ class Learner:
             if self._when.kept is not None or self._when.paused or self._stopping:
                 return
         asked, self._asked = self._asked, False
+        rebuilds = await self._rebuilding.wanted()
         await self._when.look_at_base(asked=asked)
         if not (await self._when.due(asked=asked)).now or (
             not asked and await self._when.obstacle(anew=True) is not None
         ):
             return
-        if (claimed := await self._claim(asked)) is not None:
+        if (claimed := await self._claim(asked, rebuilds)) is not None:
             await self._carry_out(claimed)
+            if rebuilds:
+                self.wake()  # there may be more of it, or it is over
 
     async def _is_strange(self, run: Run) -> bool:
         """Whether its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
@@ -198,7 +204,7 @@ class Learner:
         """For `status`: the model that trains, where it is another one than the one that answers."""
         return await self._foreign.report() if self._foreign else None
 
-    async def _claim(self, asked: bool) -> Run | None:
+    async def _claim(self, asked: bool, rebuilds: bool) -> Run | None:
         train = self._settings.train
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
         version = max(await self._store.next_version(), 1 + newest)
@@ -210,8 +216,9 @@ class Learner:
             held_share=train.held_share,
             folder_of=lambda run: str(self._settings.home / "runs" / f"r{run:05d}"),
             version=version,
-            min_total=1 if asked else (await self._when.needed())[0],
+            min_total=1 if asked or rebuilds else (await self._when.needed())[0],
             foreign=self._foreign is not None,
+            rebuilds=rebuilds,
         )
         if claimed is None:
             return None
@@ -233,7 +240,9 @@ class Learner:
         train = self._settings.train
         again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
         again = 0 if self._foreign else again
-        adapters = {a.version: a.path for a in await self._store.adapters()}
+        adapters = {a.version: a.path for a in await self._store.adapters() if not a.gone}
+        if (rebuild := await self._store.rebuild()) is not None:
+            adapters |= rebuild.paths  # to tell how likely they found their own replies
         await asyncio.to_thread(
             run_folder.write,
             run,

@@ -59,6 +59,7 @@ class When:
         self.by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
         self.kept: str | None = None  # the rule that keeps the open run from training
         self.under_way = False  # a run is
+        self.rebuilds = False  # the next run is one that a person asked for, whatever the number of ratings
         self.trainer: int | None = None  # its process
 
     async def start(self) -> None:
@@ -87,7 +88,7 @@ class When:
     async def due(self, *, asked: bool = False, early: bool = False) -> Due:
         """`early`: whatever the number of ratings and the served model, could a run train now?"""
         train = self._settings.train
-        if not train.enabled and not asked:
+        if not train.enabled and not asked and not self.rebuilds:
             return Due(False, "training is off (train.enabled = false)")
         if self._foreign and (lacks := self._foreign.lacks()) is not None:
             return Due(False, lacks)
@@ -108,7 +109,7 @@ class When:
         fresh = await self.fresh()
         if fresh.total == 0:
             return Due(False, "there are no fresh ratings")
-        if not asked and not early:
+        if not asked and not early and not self.rebuilds:
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.time() - self._last_request())
             if lacks is not None:
                 return Due(False, lacks)

@@ -77,17 +77,19 @@ def claim(
     version: int,
     min_total: int,
     foreign: bool,
+    oldest_first: bool = False,
 ) -> Run | None:
-    """Make a run of the newest completions with fresh ratings; None while another is open or there are too few."""
+    """Make a run of the newest completions with fresh ratings (or the oldest); None while another is open or there are
+    too few."""
     if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
         return None
     rows = db.execute(
-        f"SELECT r.id, r.completion_id, r.value {FRESH} AND {NEAR} ORDER BY r.seq DESC",
+        f"SELECT r.id, r.completion_id, r.value {FRESH} AND {NEAR} ORDER BY r.seq {'ASC' if oldest_first else 'DESC'}",
         {"live": live, "gap": max_version_gap, "foreign": foreign},
     ).fetchall()
     if len(rows) < max(1, min_total):
         return None
-    taken = _newest(rows, limit)
+    taken = _first(rows, limit)
     trained = _trained(db, taken)
     may = [rating for rating in taken if rating.completion_id not in trained]
     held = hold_back(may, held_share, _held_before(db, may))
@@ -106,8 +108,8 @@ def claim(
     return to_run(row)
 
 
-def _newest(rows: Iterable[Sequence[Any]], limit: int) -> list[Candidate]:
-    """All fresh ratings of the `limit` completions that were rated last."""
+def _first(rows: Iterable[Sequence[Any]], limit: int) -> list[Candidate]:
+    """All fresh ratings of the first `limit` completions in this order."""
     taken: list[Candidate] = []
     chosen: set[str] = set()
     for row in rows:

@@ -57,13 +57,14 @@ def publish(db: sqlite3.Connection, run_id: int, adapter: Adapter, result: dict[
 
 
 def point(db: sqlite3.Connection, live: int, reason: str, actor: str) -> Pointer:
-    """Make a version live. The one before becomes `previous`, unless nothing changed."""
+    """Make a version live. The one before becomes `previous`, unless nothing changed, or it is gone for good."""
     if live != BASE and db.execute("SELECT 1 FROM adapters WHERE version = ?", (live,)).fetchone() is None:
         raise UnknownAdapter(live)
     before = to_pointer(db.execute("SELECT * FROM pointer").fetchone())
+    gone = db.execute("SELECT 1 FROM adapters WHERE version = ? AND path = ''", (before.live,)).fetchone() is not None
     after = Pointer(
         live=live,
-        previous=before.previous if live == before.live else before.live,
+        previous=before.previous if live == before.live else live if gone else before.live,
         changed_at=time.time(),
         reason=reason,
         actor=actor,
