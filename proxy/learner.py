@@ -75,6 +75,7 @@ class Learner:
         self._job: Job | None = None
         self._asked = False  # somebody said `train`: the threshold does not count
         self._stopping = False
+        self._exceeded: str | None = None  # the limit that the last trainer was killed for
         self._cancelled: int | None = None  # the run that somebody wants no more
         self.run: Run | None = None  # the one under way
         self.progress: dict[str, Any] = {}  # its last events, by kind
@@ -311,9 +312,14 @@ class Learner:
                 await self._store.run_started(run.id)
                 run = await self._store.run(run.id) or run
             self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
+            self._exceeded = None
             status = await self._supervise(run)
             if self._cancelled == run.id:
                 continue
+            if self._exceeded is not None and run_folder.result(folder) is None:
+                await self._outcome.end(run, "failed", self._exceeded, None)  # it would again
+                await asyncio.to_thread(run_folder.tidy, folder)
+                return None
             if self._when.paused or self._stopping:
                 await self._store.run_paused(run.id)  # told to stop: that was no failed attempt
                 return None
@@ -342,7 +348,9 @@ class Learner:
         """One trainer process, from start to end. It never outlives this call."""
         train = self._settings.train
         try:
-            job = await self._launcher.start(Path(run.folder), threads=train.threads, nice=train.nice)
+            job = await self._launcher.start(
+                Path(run.folder), threads=train.threads, nice=train.nice, max_memory_gb=train.max_memory_gb
+            )
         except LaunchError as error:
             log.error("trainer did not start", run=run.id, error=str(error))
             return -1
@@ -356,7 +364,9 @@ class Learner:
                     self.progress.pop("step", None)  # it was of the phase before
                 self.progress[event.get("event", "")] = event
                 self._events.emit("run", **{**event, "run": run.id})
-            return await job.wait()
+            status = await job.wait()
+            self._exceeded = f"{job.exceeded} (train.max_memory_gb)" if job.exceeded else None
+            return status
         finally:
             minding.cancel()
             await asyncio.wait({minding})
