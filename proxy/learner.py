@@ -219,6 +219,7 @@ class Learner:
             version=version,
             min_total=1 if asked or rebuilds else (await self._when.needed())[0],
             foreign=self._foreign is not None,
+            share=train.max_rater_share,
             rebuilds=rebuilds,
         )
         if claimed is None:

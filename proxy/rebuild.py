@@ -87,7 +87,8 @@ class Rebuilding:
         near, stale = await self._store.left_to_rebuild(
             state, live=live, max_version_gap=train.max_version_gap, foreign=self._foreign is not None
         )
-        if near and (last is None or last.status not in DONE_BADLY):
+        dampened = (await self._when.fresh()).total == 0
+        if near and not dampened and (last is None or last.status not in DONE_BADLY):
             return True
         made = [run for id in state.made if (run := await self._store.run(id)) is not None and run.status == "done"]
         try:
@@ -178,7 +179,9 @@ def _outcome(state: Rebuild, made: list[Run], last: Run | None, near: int, stale
     elif made:
         rest = f"{_names(run.version for run in made)} was trained without it"
     else:
-        rest = f"no rating was left to train again, {answers} stays"
+        rest = f"no rating can train again now, {answers} stays"
+    ended_well = last is None or last.status not in DONE_BADLY
+    rest += f"; {near} ratings wait until others have rated, too (train.max_rater_share)" if near and ended_well else ""
     old = f"; {stale} ratings are too many versions old to train again (train.max_version_gap)" if stale else ""
     verb = "are" if len(state.versions) > 1 else "is"
     return f"{_names(state.versions)} learned from what was forgotten and {verb} deleted; {rest}{old}"

@@ -128,7 +128,7 @@ async def test_where_nothing_is_left_the_clean_one_stays(proxy: Proxy) -> None:
     await forget(proxy, session="s", retrain=True)
     status = await over(proxy)
     assert status["live"] == 0 and status["rebuild"]["runs"] == [] and status["baseline"] == 0.0
-    assert status["rebuild"]["line"].endswith("no rating was left to train again, the base model stays")
+    assert status["rebuild"]["line"].endswith("no rating can train again now, the base model stays")
     assert not folder_of(proxy, 1).exists()
 
 
