@@ -6,7 +6,6 @@ Owns wiring, routes, and the order of start and stop. Nothing is decided here.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -19,6 +18,7 @@ from proxy import run_folder, security
 from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
+from proxy.clock import Calendar
 from proxy.control import Control
 from proxy.count_tokens import CountTokens
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect, dialect_at
@@ -233,9 +233,11 @@ async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> No
 
 
 async def _expire(store: Store, settings: Settings) -> None:
+    kept_s = settings.store.retention_days * 86400
+    calendar = Calendar(kept_s)
     while True:
         try:
-            before = time.time() - settings.store.retention_days * 86400
+            before = calendar.now() - kept_s
             gone = await store.expire(before)
             await asyncio.to_thread(run_folder.expire, settings.home / "runs", before)
             await asyncio.to_thread(backup.expire, settings.home, before)

@@ -51,14 +51,16 @@ RATERS = "SELECT rater, count(*) FROM ratings WHERE live = 1 AND created_at > ? 
 
 
 async def fresh(
-    reader: Reader, live: int, max_version_gap: int, before: float | None, foreign: bool, share: float = 1.0
+    reader: Reader, live: int, max_version_gap: int, before_run: int | None, foreign: bool, share: float = 1.0
 ) -> Fresh:
+    """`before_run`: only those that were there when that run took its own. By their order: a clock may be set back."""
     rows = await reader.rows(
         f"""SELECT rater, total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
         total(near AND value = 0) AS neutral, total(NOT near) AS stale
         FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH}
-        AND (:before IS NULL OR r.created_at < :before)) GROUP BY rater""",  # noqa: S608  constants of this module
-        {"live": live, "gap": max_version_gap, "before": before, "foreign": foreign},
+        AND (:run IS NULL OR r.seq <= (SELECT max(x.seq) FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
+                                       WHERE t.run_id = :run))) GROUP BY rater""",  # noqa: S608  constants of this module
+        {"live": live, "gap": max_version_gap, "run": before_run, "foreign": foreign},
     )
     counts = {row["rater"]: int(row["good"] + row["bad"] + row["neutral"]) for row in rows}
     bounds: dict[str, int] = {}

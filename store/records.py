@@ -201,7 +201,7 @@ class Reacted:
 class Vote:
     """What all raters of one completion think of it, in one word."""
 
-    at: float  # of the first rating that still stands
+    seq: int  # of the first rating that still stands
     good: bool
 
 

@@ -330,12 +330,13 @@ class Store:
         *,
         live: int,
         max_version_gap: int,
-        before: float | None = None,
+        before_run: int | None = None,
         foreign: bool = False,
         share: float = 1.0,
     ) -> Fresh:
-        """Ratings that a run could take; with `before` those that were given earlier. `share` bounds each rater."""
-        return await learning.fresh(self._reader, live, max_version_gap, before, foreign, share)
+        """Ratings that a run could take; with `before_run` those that were there for that one. `share` bounds each
+        rater."""
+        return await learning.fresh(self._reader, live, max_version_gap, before_run, foreign, share)
 
     async def untrainable(self) -> dict[str, int]:
         """Live ratings of completions that never train, by why."""
