@@ -75,7 +75,10 @@ def show_status(s: dict[str, Any], url: str) -> None:
         row("last run", f"{last['id']}, {last['status']}: {last['reason'] or ''}")
         if accepted := acceptance(last["metrics"] or {}):
             row("", accepted)
-    if rebuild := s["rebuild"]:
+    # How it ended is told until another run has something to tell.
+    if (rebuild := s["rebuild"]) and (
+        rebuild["state"] == "under way" or not last or last["id"] <= max(rebuild["runs"], default=0)
+    ):
         row("forgotten", rebuild["line"], "yellow" if rebuild["state"] == "under way" else "")
     if watch := s["watch"]:
         row("watch", watch["line"], "red" if watch["state"] == "rolled back" else "")
