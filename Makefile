@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test fuzz test-mlx test-agents test-backends test-openclaw test-browser setup lint bench bench-learn bench-swap bench-train clean
+.PHONY: demo test audit fuzz test-mlx test-agents test-backends test-openclaw test-browser setup lint bench bench-learn bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -36,6 +36,10 @@ test-openclaw: setup
 # Nor this: it installs Debian's Chromium and drives the page with it.
 test-browser: setup
 	@scripts/test_browser
+
+# Known vulnerabilities of what is locked; needs the network.
+audit:
+	@scripts/audit
 
 lint: setup
 	@scripts/lint

@@ -157,6 +157,8 @@ class Train(Section):
     """Values of the training objective: careful, balanced or aggressive."""
     min_free_memory_gb: float = Field(default=2.0, ge=0)
     """Free memory, in GB, without which no run trains."""
+    max_memory_gb: float = Field(default=0.0, ge=0)
+    """Memory, in GB, that a run may use before it is ended and fails; 0 is no limit. Files only mapped do not count."""
     min_free_gpu_gb: float = Field(default=0.0, ge=0)
     """Free memory of a GPU, in GB, without which no run trains, where nvidia-smi tells it; 0 is no limit."""
     rewards: Literal["binary", "ordinal", "normalised", "hybrid"] = "ordinal"

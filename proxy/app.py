@@ -6,7 +6,6 @@ Owns wiring, routes, and the order of start and stop. Nothing is decided here.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -19,6 +18,7 @@ from proxy import run_folder, security
 from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
+from proxy.clock import Calendar
 from proxy.control import Control
 from proxy.count_tokens import CountTokens
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect, dialect_at
@@ -43,6 +43,7 @@ from proxy.metrics import Metrics
 from proxy.models import Models
 from proxy.outcome import Outcome
 from proxy.pages import INDEX_EVERY_S, Pages
+from proxy.rebuild import Rebuilding
 from proxy.redaction import Redactor
 from proxy.relay import Relay
 from proxy.status import StatusReport
@@ -81,9 +82,12 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
     when = When(settings, store, backend, swap, launcher, machine, lending, match, foreign, lambda: relay.last_request)
     outcome = Outcome(store, swap, lending, events, metrics, foreign)
-    learner = Learner(settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome)
+    rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
+    learner = Learner(
+        settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome, rebuilding
+    )
     watch = Watch(train.watch, store, swap, events)
-    status = StatusReport(store, backend, swap, learner, when, match, watch, health, formats, door, lending)
+    status = StatusReport(store, backend, swap, learner, when, match, watch, health, formats, door, lending, rebuilding)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap), redactor)
     parts = Parts(
         settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor, uncaptured
@@ -95,7 +99,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
     control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
-    forgetter = Forgetter(store)
+    forgetter = Forgetter(store, settings.home, rebuilding)
     pages = Pages(settings, store, keys, swap, learner, when, feedback, status, forgetter)
     guard = security.Guard(settings.server, keys, limits, pages.visits.who)
 
@@ -153,6 +157,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             relay.parts.http = http
             await uncaptured.start()
             webhooks.start(http)
+            await rebuilding.start()
             await backend.start(http, swap.restore)
             if not await lending.recover():
                 await _restored(swap)
@@ -221,16 +226,18 @@ async def _restored(swap: Swap) -> None:
 
 async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> None:
     async for happened in events.listen():
-        if happened.kind == "rating":
+        if happened.kind in ("rating", "rebuild"):
             learner.wake()
         if happened.kind in ("rating", "retracted"):
             watch.wake()
 
 
 async def _expire(store: Store, settings: Settings) -> None:
+    kept_s = settings.store.retention_days * 86400
+    calendar = Calendar(kept_s)
     while True:
         try:
-            before = time.time() - settings.store.retention_days * 86400
+            before = calendar.now() - kept_s
             gone = await store.expire(before)
             await asyncio.to_thread(run_folder.expire, settings.home / "runs", before)
             await asyncio.to_thread(backup.expire, settings.home, before)

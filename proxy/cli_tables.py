@@ -75,6 +75,11 @@ def show_status(s: dict[str, Any], url: str) -> None:
         row("last run", f"{last['id']}, {last['status']}: {last['reason'] or ''}")
         if accepted := acceptance(last["metrics"] or {}):
             row("", accepted)
+    # How it ended is told until another run has something to tell.
+    if (rebuild := s["rebuild"]) and (
+        rebuild["state"] == "under way" or not last or last["id"] <= max(rebuild["runs"], default=0)
+    ):
+        row("forgotten", rebuild["line"], "yellow" if rebuild["state"] == "under way" else "")
     if watch := s["watch"]:
         row("watch", watch["line"], "red" if watch["state"] == "rolled back" else "")
     row("captured", _captured(s["counts"]))
@@ -103,7 +108,17 @@ def acceptance(metrics: dict[str, Any]) -> str:
 def show_adapters(found: dict[str, Any]) -> None:
     table = _table("version", "parent", "run", "made", "live", "gate")
     for a in found["data"]:
-        mark = "live" if a["live"] else "rolled back" if a["withdrawn"] else "previous" if a["previous"] else ""
+        mark = (
+            "live"
+            if a["live"]
+            else "gone"
+            if not a["path"]
+            else "rolled back"
+            if a["withdrawn"]
+            else "previous"
+            if a["previous"]
+            else ""
+        )
         table.add_row(
             f"v{a['version']}",
             label(a["parent"]),

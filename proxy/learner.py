@@ -26,6 +26,7 @@ from proxy.lending import Lending, NotLent
 from proxy.lifecycle import Tasks
 from proxy.match import Match
 from proxy.outcome import Outcome
+from proxy.rebuild import Rebuilding
 from proxy.swap import Swap
 from proxy.when import When
 from store.records import Run
@@ -56,6 +57,7 @@ class Learner:
         foreign: Foreign | None,
         when: When,
         outcome: Outcome,
+        rebuilding: Rebuilding,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -68,10 +70,12 @@ class Learner:
         self._foreign = foreign
         self._when = when
         self._outcome = outcome
+        self._rebuilding = rebuilding
         self._wake = asyncio.Event()
         self._job: Job | None = None
         self._asked = False  # somebody said `train`: the threshold does not count
         self._stopping = False
+        self._exceeded: str | None = None  # the limit that the last trainer was killed for
         self._cancelled: int | None = None  # the run that somebody wants no more
         self.run: Run | None = None  # the one under way
         self.progress: dict[str, Any] = {}  # its last events, by kind
@@ -181,13 +185,16 @@ class Learner:
             if self._when.kept is not None or self._when.paused or self._stopping:
                 return
         asked, self._asked = self._asked, False
+        rebuilds = await self._rebuilding.wanted()
         await self._when.look_at_base(asked=asked)
         if not (await self._when.due(asked=asked)).now or (
             not asked and await self._when.obstacle(anew=True) is not None
         ):
             return
-        if (claimed := await self._claim(asked)) is not None:
+        if (claimed := await self._claim(asked, rebuilds)) is not None:
             await self._carry_out(claimed)
+            if rebuilds:
+                self.wake()  # there may be more of it, or it is over
 
     async def _is_strange(self, run: Run) -> bool:
         """Whether its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
@@ -198,7 +205,7 @@ class Learner:
         """For `status`: the model that trains, where it is another one than the one that answers."""
         return await self._foreign.report() if self._foreign else None
 
-    async def _claim(self, asked: bool) -> Run | None:
+    async def _claim(self, asked: bool, rebuilds: bool) -> Run | None:
         train = self._settings.train
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
         version = max(await self._store.next_version(), 1 + newest)
@@ -210,9 +217,10 @@ class Learner:
             held_share=train.held_share,
             folder_of=lambda run: str(self._settings.home / "runs" / f"r{run:05d}"),
             version=version,
-            min_total=1 if asked else (await self._when.needed())[0],
+            min_total=1 if asked or rebuilds else (await self._when.needed())[0],
             foreign=self._foreign is not None,
             share=train.max_rater_share,
+            rebuilds=rebuilds,
         )
         if claimed is None:
             return None
@@ -234,7 +242,9 @@ class Learner:
         train = self._settings.train
         again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
         again = 0 if self._foreign else again
-        adapters = {a.version: a.path for a in await self._store.adapters()}
+        adapters = {a.version: a.path for a in await self._store.adapters() if not a.gone}
+        if (rebuild := await self._store.rebuild()) is not None:
+            adapters |= rebuild.paths  # to tell how likely they found their own replies
         await asyncio.to_thread(
             run_folder.write,
             run,
@@ -303,9 +313,14 @@ class Learner:
                 await self._store.run_started(run.id)
                 run = await self._store.run(run.id) or run
             self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
+            self._exceeded = None
             status = await self._supervise(run)
             if self._cancelled == run.id:
                 continue
+            if self._exceeded is not None and run_folder.result(folder) is None:
+                await self._outcome.end(run, "failed", self._exceeded, None)  # it would again
+                await asyncio.to_thread(run_folder.tidy, folder)
+                return None
             if self._when.paused or self._stopping:
                 await self._store.run_paused(run.id)  # told to stop: that was no failed attempt
                 return None
@@ -334,7 +349,9 @@ class Learner:
         """One trainer process, from start to end. It never outlives this call."""
         train = self._settings.train
         try:
-            job = await self._launcher.start(Path(run.folder), threads=train.threads, nice=train.nice)
+            job = await self._launcher.start(
+                Path(run.folder), threads=train.threads, nice=train.nice, max_memory_gb=train.max_memory_gb
+            )
         except LaunchError as error:
             log.error("trainer did not start", run=run.id, error=str(error))
             return -1
@@ -348,7 +365,9 @@ class Learner:
                     self.progress.pop("step", None)  # it was of the phase before
                 self.progress[event.get("event", "")] = event
                 self._events.emit("run", **{**event, "run": run.id})
-            return await job.wait()
+            status = await job.wait()
+            self._exceeded = f"{job.exceeded} (train.max_memory_gb)" if job.exceeded else None
+            return status
         finally:
             minding.cancel()
             await asyncio.wait({minding})

@@ -6,6 +6,7 @@ What happens from there on is an `Exchange`. Routes that no dialect knows pass t
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -68,13 +69,13 @@ class Relay:
         self._commands = commands
         self._earlier = EarlierAnswers(parts.store, parts.redactor)
         self._retries = Retries(parts.store)
-        self.last_request = 0.0  # Unix seconds; the learner waits for quiet
+        self.last_request = -math.inf  # monotonic; the learner waits for quiet
 
     # The captured routes
 
     async def data(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
         started = time.perf_counter()
-        self.last_request = time.time()
+        self.last_request = time.monotonic()
         try:
             response = await self._data(request, dialect, started)
         except (ProxyError, StoreError) as error:

@@ -140,6 +140,9 @@ def without(folder: Path, completions: Collection[str], ratings: Collection[str]
         if len(kept) < len(lines):
             gone += len(lines) - len(kept)
             _write(path, kept)
+            if name == "samples.jsonl":  # what a run without a version left has learned from them, too
+                for left in ("checkpoint", "cache", "rejected"):
+                    shutil.rmtree(folder / left, ignore_errors=True)
     return gone
 
 

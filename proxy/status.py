@@ -14,6 +14,7 @@ from proxy.formats import Formats
 from proxy.learner import Learner
 from proxy.lending import Lending
 from proxy.match import Match
+from proxy.rebuild import Rebuilding
 from proxy.swap import Swap
 from proxy.watch import Watch
 from proxy.when import When
@@ -43,6 +44,7 @@ class StatusReport:
         formats: Formats,
         door: Door,
         lending: Lending,
+        rebuilding: Rebuilding,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -55,6 +57,7 @@ class StatusReport:
         self._formats = formats
         self._door = door
         self._lending = lending
+        self._rebuilding = rebuilding
 
     async def full(self) -> dict[str, Any]:
         runs = await self._store.runs(limit=1)
@@ -104,9 +107,10 @@ class StatusReport:
             "held": {"why": self._door.closed, "requests": self._door.waiting},
             "match": self._match.report(),
             "watch": await self._watch.report(),
+            "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),
-            "problem": self._health.problem or self._lending.problem or self._swap.problem,
+            "problem": self._health.problem or self._lending.problem or self._rebuilding.problem or self._swap.problem,
         }
 
     async def text(self) -> str:
@@ -124,6 +128,8 @@ class StatusReport:
             lines.append(f"What trains: {trains['line']}.")
         if s["held"]["why"]:
             lines.append(f"{s['held']['why']}: {s['held']['requests']} requests wait.")
+        if s["rebuild"] and s["rebuild"]["state"] == "under way":
+            lines.append(f"{s['rebuild']['line']}.")
         if s["watch"]:
             lines.append(f"{s['watch']['line']}.")
         if s["problem"]:

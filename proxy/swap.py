@@ -215,6 +215,8 @@ class Swap:
             if not self._backend.capabilities.adapters:
                 raise Unsupported(self._backend.capabilities.why_not)
             try:
+                if version != BASE:
+                    await self._adapter(version)  # one that is loaded may be gone for good
                 await self._load(version)
                 await self._warm(version)
                 self._pointer = await self._store.point(version, reason, actor)
@@ -237,6 +239,13 @@ class Swap:
         if self._pointer.previous == self.live:
             raise Conflict(f"There is no version before {self._label(self.live)} to go back to.")
         return await self.to(self._pointer.previous, f"rollback from {self._label(self.live)}", actor)
+
+    async def read_again(self) -> None:
+        """What the store has changed: the version that a rollback returns to may be gone for good."""
+        async with self._changing:
+            if (pointer := await self._store.pointer()).live == self._pointer.live:
+                self._pointer = pointer
+        await self._unload_unused()
 
     def _failed(self, problem: str) -> None:
         self.problem = problem
@@ -292,6 +301,8 @@ class Swap:
         adapter = await self._store.adapter(version)
         if adapter is None:
             raise NotFound(f"There is no version v{version}; `rlproxy adapters` lists them.", param="model")
+        if adapter.gone:
+            raise NotFound(f"v{version} learned from what was forgotten, and is gone for good.", param="model")
         return adapter
 
     async def _warm(self, version: int) -> None:

@@ -60,7 +60,8 @@ class RunEnded(StoreError):
 class InOpenRun(StoreError):
     def __init__(self, run: int) -> None:
         super().__init__(
-            f"Run {run} is training on it: cancel that run, or wait until it has ended. Nothing was forgotten."
+            f"Run {run} is training on it, or from a version that did: cancel that run, or wait until it has ended. "
+            "Nothing was forgotten."
         )
         self.run = run
 

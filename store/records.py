@@ -201,7 +201,7 @@ class Reacted:
 class Vote:
     """What all raters of one completion think of it, in one word."""
 
-    at: float  # of the first rating that still stands
+    seq: int  # of the first rating that still stands
     good: bool
 
 
@@ -233,6 +233,18 @@ class Forgetting:
     trained: tuple[int, ...]  # versions that were trained on these ratings
     heirs: tuple[int, ...]  # versions that were built on those
     open_run: int | None  # a run under way that has taken one of them
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Versions that learned from what was forgotten, and what is made in their place."""
+
+    versions: tuple[int, ...] = ()
+    paths: dict[int, str] = field(default_factory=dict)  # their folders, until those are deleted
+    runs: tuple[int, ...] = ()  # that made them, and gave their ratings back
+    clean: int = BASE  # the newest version in the live one's line that did not learn from it
+    made: tuple[int, ...] = ()  # runs since
+    over: str | None = None  # how it ended, in a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,10 +306,14 @@ class Adapter:
     parent: int
     run_id: int | None
     model: str
-    path: str
+    path: str  # empty: it learned from what was forgotten and is gone
     created_at: float
     manifest: dict[str, Any]
     withdrawn: str | None = None  # why rlproxy rolled it back; it goes live again by a person's word only
+
+    @property
+    def gone(self) -> bool:
+        return not self.path
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from store import (
     learning,
     ledger,
     ratings,
+    rebuild,
     runs,
     schema,
     tree,
@@ -53,6 +54,7 @@ from store.records import (
     Pointer,
     Rating,
     Reacted,
+    Rebuild,
     Run,
     Sample,
     Target,
@@ -229,9 +231,12 @@ class Store:
     async def would_forget(self, kind: Target, name: str) -> Forgetting:
         return await self._writer.submit(lambda db: forgetting.look(db, kind, name))
 
-    async def forget_for_good(self, kind: Target, name: str, actor: str) -> Forgetting:
-        """Rows, words of the search and the database's log. Run folders are owed: `owed_to_run_folders`."""
-        found = await self._writer.submit(lambda db: forgetting.forget(db, kind, name, actor))
+    async def forget_for_good(self, kind: Target, name: str, actor: str, *, retrain: bool = False) -> Forgetting:
+        """Rows, words of the search and the database's log. Run folders are owed: `owed_to_run_folders`.
+
+        `retrain`: the versions that learned from it are gone, too, and a `rebuild` has begun.
+        """
+        found = await self._writer.submit(lambda db: forgetting.forget(db, kind, name, actor, retrain=retrain))
         if found.completions:
             first = True
             while await self._writer.submit(lambda db, first=first: inbox.purge(db, first)):  # type: ignore[misc]
@@ -247,6 +252,18 @@ class Store:
         """These are out of the run folders, too; False where the database's log could not be emptied just now."""
         await self._writer.submit(lambda db: forgetting.paid(db, owed))
         return await self._writer.empty_log()
+
+    async def rebuild(self) -> Rebuild | None:
+        """What takes the place of versions that learned from what was forgotten: the last one, under way or over."""
+        return await rebuild.state(self._reader)
+
+    async def left_to_rebuild(self, of: Rebuild, *, live: int, max_version_gap: int, foreign: bool) -> tuple[int, int]:
+        """Ratings that were given back and that no run has taken since: that could train, and that are too old."""
+        return await rebuild.left(self._reader, of.runs, live, max_version_gap, foreign)
+
+    async def rebuilt(self, line: str) -> None:
+        """That is over, and the old versions' files are deleted."""
+        await self._writer.submit(lambda db: rebuild.end(db, line))
 
     # Ratings
 
@@ -313,12 +330,13 @@ class Store:
         *,
         live: int,
         max_version_gap: int,
-        before: float | None = None,
+        before_run: int | None = None,
         foreign: bool = False,
         share: float = 1.0,
     ) -> Fresh:
-        """Ratings that a run could take; with `before` those that were given earlier. `share` bounds each rater."""
-        return await learning.fresh(self._reader, live, max_version_gap, before, foreign, share)
+        """Ratings that a run could take; with `before_run` those that were there for that one. `share` bounds each
+        rater."""
+        return await learning.fresh(self._reader, live, max_version_gap, before_run, foreign, share)
 
     async def untrainable(self) -> dict[str, int]:
         """Live ratings of completions that never train, by why."""
@@ -337,13 +355,18 @@ class Store:
         min_total: int,
         foreign: bool = False,
         share: float = 1.0,
+        rebuilds: bool = False,
     ) -> tuple[Run, list[Sample]] | None:
-        """Make a run of the `limit` newest completions with fresh ratings, and of all those.
+        """Make a run of the `limit` newest completions with fresh ratings, and of all those; one that `rebuilds` takes
+        the oldest, as those did whose place it takes.
 
-        None while another run is open or there are fewer than `min_total` ratings.
+        None while another run is open, there are fewer than `min_total` ratings or the live version is gone.
         """
-        run = await self._writer.submit(
-            lambda db: learning.claim(
+
+        def take(db: sqlite3.Connection) -> Run | None:
+            if not rebuild.may_claim(db, live):
+                return None
+            claimed = learning.claim(
                 db,
                 model=model,
                 live=live,
@@ -355,8 +378,13 @@ class Store:
                 min_total=min_total,
                 foreign=foreign,
                 share=share,
+                oldest_first=rebuilds,
             )
-        )
+            if claimed is not None and rebuilds:
+                rebuild.claimed(db, claimed.id)
+            return claimed
+
+        run = await self._writer.submit(take)
         return None if run is None else (run, await self.run_samples(run.id))
 
     async def run_started(self, run_id: int) -> None:

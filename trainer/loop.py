@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from config import presets
 from config.errors import SettingsError
 from config.presets import Preset
@@ -65,7 +67,7 @@ def run(folder: Path, progress: Progress, stop: Stop) -> Result:
         result |= {"status": "empty", "reason": str(end)}
     except (RunError, SettingsError, AdapterError, weights.WeightsError, profile.ProfileError, Diverged) as error:
         result |= {"status": "failed", "reason": str(error)}
-    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # disk, files, arrays
+    except (OSError, SafetensorError, ValueError, RuntimeError, AssertionError) as error:  # disk, files, arrays
         result |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
     result["seconds"] = round(time.monotonic() - start + result.pop("seconds_before", 0.0), 2)
     write_atomic(folder / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())

@@ -52,7 +52,7 @@ class ComparePage:
             about=about,
             siblings=[row for row in found if about and row.id != about.id],
             picked=_picked(pair, request[VISITOR].name),
-            choices=[BASE, *(a.version for a in await self._store.adapters())],
+            choices=[BASE, *(a.version for a in await self._store.adapters() if not a.gone)],
             left=_version(query.get("left"), self._swap.live),
             right=_version(query.get("right"), self._swap.pointer.previous),
             prompt=query.get("prompt", ""),

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from config.settings import Settings
 from proxy.errors import BadRequest
-from proxy.forgetting import TARGETS, Forgetter, target
+from proxy.forgetting import TARGETS, Asked, Forgetter, target
 from proxy.pages.view import VISITOR, View, html
 from proxy.security import require_admin
 from store.store import Store
@@ -43,9 +43,20 @@ class DataPage:
         if form.get("sure"):
             if form["sure"] != "yes":
                 raise BadRequest("Nothing was forgotten.")
-            found = await self._forgetter.forget(kind, name, request[VISITOR].name)
+            asked = Asked(kind, name, retrain=form.get("retrain") == "yes", purge=form.get("purge") == "yes")
+            gone = await self._forgetter.forget(asked, request[VISITOR].name)
         else:
-            found = await self._forgetter.look(kind, name)
+            gone = await self._forgetter.look(kind, name)
         return html(
-            self._view.render(request, "forget.html", found=found, kind=kind, name=name, gone=bool(form.get("sure")))
+            self._view.render(
+                request,
+                "forget.html",
+                found=gone.found,
+                copies=gone.copies,
+                purged=gone.purged,
+                rebuild=gone.rebuild,
+                kind=kind,
+                name=name,
+                gone=bool(form.get("sure")),
+            )
         )

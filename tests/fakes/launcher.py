@@ -23,6 +23,7 @@ class FakeJob:
         self.folder = folder
         self._launcher = launcher
         self.pid = os.getpid()
+        self.exceeded: str | None = None
         self._stopped = asyncio.Event()
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
@@ -47,6 +48,9 @@ class FakeJob:
         if self._launcher.crashes > 0:
             self._launcher.crashes -= 1
             return -9
+        if self._launcher.exceeds:
+            self.exceeded = self._launcher.exceeds
+            return -9
         write_result(self.folder, self._launcher.outcome, self._launcher.result)
         return 0
 
@@ -62,6 +66,7 @@ class FakeLauncher:
         self.result: dict[str, Any] = {}  # what more the next results say
         self.progress: list[dict[str, Any]] = []  # and what is said on the way
         self.crashes = 0
+        self.exceeds = ""  # the limit that the next trainers are killed for
         self.held = 0  # trainers that find another at work in their folder
         self.hold = False
         self.takes_s = 0.0
@@ -75,7 +80,7 @@ class FakeLauncher:
     def available(self, *, tensorboard: bool = False) -> str | None:
         return self.lacks
 
-    async def start(self, run_folder: Path, *, threads: int, nice: int) -> FakeJob:
+    async def start(self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0) -> FakeJob:
         self.started.append(run_folder)
         return FakeJob(run_folder, self)
 

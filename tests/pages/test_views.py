@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -9,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from proxy.pages.words import seconds, short, verdict, wilson
+from store import backup, schema
 from store.records import Rating
 from store.store import Store
 from tests.pages.conftest import Proxy, Visit
@@ -182,6 +184,23 @@ async def test_data_is_looked_at_before_it_goes(proxy: Proxy, visit: Visit) -> N
     await visit.post("/page/forget", 404, kind="session", name="s")
     await visit.post("/page/forget", 400, kind="everything", name="s")
     assert "a session; 1 completions" in await visit.get("/data")
+
+
+async def test_what_learned_from_it_and_copies_of_it_go_with_it(proxy: Proxy, visit: Visit) -> None:
+    for _ in range(4):
+        (id,) = await asked(proxy, "secret", x_rl_session="s")
+        await proxy.rate(completion_id=id, rating="good")
+    async with asyncio.timeout(10):
+        while (await proxy.store.pointer()).live != 1:
+            await asyncio.sleep(0.02)
+    await asyncio.to_thread(backup.backup, proxy.home / schema.NAME, proxy.home / "saved")
+    await visit.get("/data")
+    shown = await visit.post("/page/forget", kind="session", name="s")
+    assert 'name="retrain"' in shown and 'name="purge"' in shown and "<code>saved</code>" in shown
+    shown = await visit.post("/page/forget", kind="session", name="s", sure="yes", retrain="yes", purge="yes")
+    assert "They are withdrawn: v1 learned from what was forgotten" in shown
+    assert (await proxy.store.pointer()).live == 0 and not (proxy.home / "saved").exists()
+    assert '<span class="mark warn">gone</span>' in await visit.get("/versions")
 
 
 @pytest.mark.parametrize(

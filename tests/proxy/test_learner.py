@@ -158,6 +158,14 @@ async def test_a_trainer_that_always_crashes_gives_up(proxy: Proxy) -> None:
     assert len(proxy.launcher.started) == 3 and "3 times" in status["last_run"]["reason"]
 
 
+async def test_a_trainer_that_uses_too_much_memory_is_not_started_again(proxy: Proxy) -> None:
+    proxy.launcher.exceeds = "it used 9.0 GB of memory, 8 GB are allowed"
+    await rated(proxy, 4)
+    status = await until(proxy, ended="failed")
+    assert status["last_run"]["reason"] == "it used 9.0 GB of memory, 8 GB are allowed (train.max_memory_gb)"
+    assert status["ratings"]["fresh"] == 4 and len(proxy.launcher.started) == 1
+
+
 async def test_a_trainer_that_finds_another_at_work_waits(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.learner.HELD_PAUSE_S", 0.01)
     proxy.launcher.held = 5

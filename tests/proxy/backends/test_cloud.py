@@ -235,6 +235,22 @@ async def test_a_rejected_version_is_not_gone_on_from(proxy: Proxy) -> None:
     assert status["trains"]["version"] is None and status["ratings"]["fresh"] == 4
 
 
+async def test_what_was_forgotten_is_not_gone_on_from(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.learner.LOOK_AGAIN_S", 0.02)
+    for run in (1, 2):
+        await rated(proxy, 4, start=4 * run)
+        await until(proxy, ended="done", runs=run)
+    assert order_of(proxy, 2)["parent"] == 1
+    gone = (await proxy.store.run_samples(2))[0].completion.new.id
+    async with proxy.http.post("/rl/forget", json={"completion": gone, "retrain": True}) as response:
+        assert (await response.json())["trained"] == [2]
+    status = await until(proxy, ended="done", runs=3)
+    while status["rebuild"]["state"] != "over":
+        status = await proxy.get("/rl/status")
+    assert order_of(proxy, 3)["parent"] == 1 and status["trains"]["version"] == 3
+    assert not (proxy.home / "adapters_out" / "local-1b" / "v0002").exists()
+
+
 async def test_what_it_says_of_itself(proxy: Proxy, cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> None:
     await rated(proxy, 4)
     status = await until(proxy, ended="done")
