@@ -7,6 +7,7 @@ A completion is one line, whatever the number of its raters; what they are worth
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -158,6 +159,18 @@ def expire(runs: Path, before: float) -> int:
                 file.unlink()
                 gone += 1
     return gone
+
+
+def at_work(folder: Path) -> bool:
+    """Whether a trainer holds the folder: one of a proxy that was killed may be about to end."""
+    try:
+        with (folder / "lock").open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def complete(folder: Path) -> bool:

@@ -25,6 +25,7 @@ from proxy import security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.server_address import ADDRESS_FILE
+from store.secret import find
 from store.store import Store
 from trainer.launch import LocalLauncher
 
@@ -67,7 +68,8 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
     settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
-    store = await Store.open(settings.home)
+    secret = await asyncio.to_thread(find, settings.store.key_from, settings.home)
+    store = await Store.open(settings.home, secret)
     try:
         app = make_app(settings, store, backend, launcher)
         runner = web.AppRunner(

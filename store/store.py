@@ -19,6 +19,8 @@ from store import (
     backup,
     chats,
     completions,
+    conversion,
+    driver,
     export,
     figures,
     imports,
@@ -59,6 +61,7 @@ from store.records import (
     Vote,
     Wanted,
 )
+from store.secret import Secret
 from store.writer import Writer
 
 COUNTS = """SELECT
@@ -72,19 +75,25 @@ COUNTS = """SELECT
 
 
 class Store:
-    def __init__(self, lock: Lock, writer: Writer, reader: Reader) -> None:
+    def __init__(self, lock: Lock, writer: Writer, reader: Reader, *, encrypted: bool = False) -> None:
+        self.encrypted = encrypted
         self._lock = lock
         self._writer = writer
         self._reader = reader
         self._closed = False
 
     @classmethod
-    async def open(cls, home: Path) -> Store:
-        """Take the home folder, bring its database up to date and end what was left pending."""
-        lock, connection = await asyncio.to_thread(_take, home)
+    async def open(cls, home: Path, secret: Secret | None = None) -> Store:
+        """Take the home folder, bring its database up to date and end what was left pending.
+
+        With `secret` the database is encrypted. Raises StoreError: also where there is a key and the database is in
+        the clear, or the other way round.
+        """
+        lock, connection, secret = await asyncio.to_thread(_take, home, secret)
         writer = Writer(connection)
         try:
-            return cls(lock, writer, await Reader.open(home / schema.NAME))
+            reader = await Reader.open(home / schema.NAME, secret)
+            return cls(lock, writer, reader, encrypted=secret is not None)
         except BaseException:
             await writer.stop()
             lock.release()
@@ -432,11 +441,14 @@ class Store:
         return dict(row)
 
 
-def _take(home: Path) -> tuple[Lock, sqlite3.Connection]:
+def _take(home: Path, secret: Secret | None) -> tuple[Lock, sqlite3.Connection, Secret | None]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(home)
     try:
-        return lock, schema.open_database(home / schema.NAME, backup.before_migration)
+        path = home / schema.NAME
+        conversion.tidy(path)
+        secret = secret and driver.of_file(secret, path)  # for all connections: nobody may read the file from now on
+        return lock, schema.open_database(path, backup.before_migration, secret), secret
     except BaseException:
         lock.release()
         raise

@@ -25,6 +25,8 @@ from trainer import profile
 from trainer.fitting import fit
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
+from trainer.sealed import Seal, SealError, is_sealed
+from trainer.sealed import missing as sealing_lacks
 from trainer.weights import local
 
 __all__ = [
@@ -33,9 +35,13 @@ __all__ = [
     "LaunchError",
     "Launcher",
     "LocalLauncher",
+    "Seal",
+    "SealError",
     "Server",
     "available",
     "default_threads",
+    "is_sealed",
+    "sealing_lacks",
     "verify_adapter",
 ]
 

@@ -1,0 +1,115 @@
+"""`rlproxy encrypt` and `decrypt`, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from typer.testing import CliRunner
+
+from proxy.cli import app
+from store import driver, schema
+from store.store import Store
+from tests.store.test_conversion import KEY, PLANTED, ROOT, fill, holds, in_the_clear
+
+HEX = "ab" * 32
+
+
+class Said(NamedTuple):
+    stdout: str
+    stderr: str
+
+
+def rlproxy(home: Path, *words: str, status: int = 0, **env: str) -> Said:
+    found = CliRunner().invoke(app, [*words, "--home", str(home)], env=env)
+    assert found.exit_code == status, found.output
+    assert "Traceback" not in found.stderr and HEX not in found.output
+    return Said(found.stdout, found.stderr)
+
+
+def serve(home: Path, *, status: int, **env: str) -> Said:
+    """In a process of its own."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy.cli", "serve", "--home", str(home)],
+        cwd=ROOT, env={**clean, **env}, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and HEX not in done.stdout + done.stderr
+    return Said(done.stdout, done.stderr)
+
+
+def told(said: Said) -> Any:
+    return json.loads(said.stdout)
+
+
+async def test_a_key_file_is_made_and_the_setting_written(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "keys" / "k"
+    await fill(home)
+    (home / "rlproxy.toml").write_text('# mine\n[log]\nlevel = "error"\n')
+    said = rlproxy(home, "encrypt", status=1).stderr
+    assert "Say where the key is to be kept" in said and not driver.is_plain(home / "rlproxy.toml")
+    found = told(rlproxy(home, "encrypt", "--key", f"file:{file}", "--json"))
+    assert found["key_made"] and found["was"] is False and found["files"] == [str(home / schema.NAME)]
+    assert in_the_clear(home) == [] and file.stat().st_mode & 0o777 == 0o600
+    text = (home / "rlproxy.toml").read_text()
+    assert text.startswith("# mine") and f'key_from = "file:{file}"' in text and file.read_text().strip() not in text
+    assert "nothing left to encrypt" in rlproxy(home, "encrypt").stdout
+    shown = rlproxy(home, "config", "show").stdout
+    assert "store.key_from" in shown and file.read_text().strip() not in shown
+    rlproxy(home, "audit", "verify")
+    rlproxy(home, "backup", str(tmp_path / "b.db"))
+    assert not driver.is_plain(tmp_path / "b.db")
+    rlproxy(home, "restore", str(tmp_path / "b.db"))
+    assert "are in the clear" in rlproxy(home, "decrypt").stdout
+    assert "key_from" not in (home / "rlproxy.toml").read_text()
+    await holds(home, None)
+    store = await Store.open(home)
+    assert {"encrypt", "decrypt"} <= {line["act"] for line in await store.audit_log()}
+    await store.close()
+
+
+async def test_from_the_environment_and_wrong(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    assert "is not set" in rlproxy(tmp_path, "encrypt", "--key", "env", status=1).stderr
+    assert not (tmp_path / "rlproxy.toml").exists()
+    rlproxy(tmp_path, "encrypt", "--key", "env", RLPROXY_STORE_KEY=HEX)
+    assert in_the_clear(tmp_path) == []
+    await holds(tmp_path, KEY)
+    said = rlproxy(tmp_path, "audit", "verify", status=1, RLPROXY_STORE_KEY="cd" * 32).stderr
+    assert "The key does not open" in said and "cd" * 32 not in said
+    said = serve(tmp_path, status=1, RLPROXY_STORE_KEY="cd" * 32).stderr
+    assert "The key does not open" in said
+    assert "RLPROXY_STORE_KEY is not set" in rlproxy(tmp_path, "audit", "verify", status=1).stderr
+    (tmp_path / "rlproxy.toml").unlink()
+    assert "store.key_from has to name its key" in serve(tmp_path, status=1).stderr
+
+
+async def test_a_key_put_where_the_setting_is_is_not_repeated(tmp_path: Path) -> None:
+    said = rlproxy(tmp_path, "encrypt", "--key", HEX, status=2).stderr
+    assert "the key itself is no setting" in said
+    rlproxy(tmp_path, "decrypt", status=2, RLPROXY_STORE__KEY_FROM=HEX)
+
+
+async def test_not_while_it_runs_and_what_did_not_happen_is_not_set(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path)
+    await store.set_meta("k", PLANTED)
+    said = rlproxy(tmp_path, "encrypt", "--key", "env", status=1, RLPROXY_STORE_KEY=HEX).stderr
+    assert "in use by process" in said and "Stop it first" in said
+    await store.close()
+    (tmp_path / schema.NAME).write_bytes(driver.PLAIN_HEADER + b"and nothing that SQLite would know" * 200)
+    said = rlproxy(tmp_path, "encrypt", "--key", "env", status=1, RLPROXY_STORE_KEY=HEX).stderr
+    assert "was not encrypted" in said
+    assert not (tmp_path / "rlproxy.toml").exists()
+
+
+async def test_a_new_home_is_encrypted_from_the_start(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    assert "from the start" in rlproxy(home, "encrypt", "--key", "env", RLPROXY_STORE_KEY=HEX).stdout
+    await fill(home, KEY)
+    assert in_the_clear(home) == []
