@@ -20,7 +20,7 @@ from store import conversion, driver, encryption, run_keys, schema, secret
 from store.conversion import Progress
 from store.errors import KeyProblem, NoKey, StoreError
 from store.secret import Secret
-from trainer.launch import Seal, SealError, is_sealed, sealing_lacks
+from trainer.launch import IN_THE_CLEAR, Seal, SealError, is_sealed, sealing_lacks
 
 SEALED: Final = ("samples.jsonl", "calibration.jsonl")
 MEANWHILE: Final = "cache"  # of a run that has not ended; it is made again
@@ -131,7 +131,7 @@ def _turn(file: Path, seal: Seal, *, sealed: bool) -> None:
     old = file.with_name(f".{file.name}{conversion.OLD}")
     if sealed:
         old.hardlink_to(file)
-    (seal if sealed else Seal(None)).write(file, data)
+    (seal if sealed else IN_THE_CLEAR).write(file, data)
     if sealed:
         conversion.wipe(old)
 
@@ -172,4 +172,4 @@ def _unset(settings: Settings) -> str | None:
 
 
 def _write(path: Path, text: str) -> None:
-    Seal(None).write(path, text.encode())
+    IN_THE_CLEAR.write(path, text.encode())

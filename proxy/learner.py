@@ -30,7 +30,7 @@ from proxy.swap import Swap
 from proxy.when import When
 from store.records import Run
 from store.store import Store
-from trainer.launch import Job, Launcher, LaunchError
+from trainer.launch import Job, Launcher, LaunchError, Seal
 
 log = structlog.get_logger()
 
@@ -249,6 +249,7 @@ class Learner:
             moments=await self._store.moments(),
             objective=self._foreign.objective if self._foreign else None,
             choices=self._foreign.choices if self._foreign else (),
+            seal=Seal(await self._store.run_key(run.id)),
         )
 
     # One run
@@ -333,7 +334,8 @@ class Learner:
         """One trainer process, from start to end. It never outlives this call."""
         train = self._settings.train
         try:
-            job = await self._launcher.start(Path(run.folder), threads=train.threads, nice=train.nice)
+            key = await self._store.run_key(run.id)
+            job = await self._launcher.start(Path(run.folder), threads=train.threads, nice=train.nice, key=key)
         except LaunchError as error:
             log.error("trainer did not start", run=run.id, error=str(error))
             return -1

@@ -25,9 +25,10 @@ from proxy import security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.server_address import ADDRESS_FILE
+from store.errors import MissingExtra
 from store.secret import find
 from store.store import Store
-from trainer.launch import LocalLauncher
+from trainer.launch import LocalLauncher, sealing_lacks
 
 STOP_S: Final = 30.0  # how long running answers may take to end
 
@@ -69,6 +70,8 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
     secret = await asyncio.to_thread(find, settings.store.key_from, settings.home)
+    if secret is not None and (why := sealing_lacks()) is not None:
+        raise MissingExtra(f"The database is encrypted, and {why}.")
     store = await Store.open(settings.home, secret)
     try:
         app = make_app(settings, store, backend, launcher)

@@ -28,6 +28,7 @@ from store import (
     learning,
     ledger,
     ratings,
+    run_keys,
     runs,
     schema,
     tree,
@@ -386,6 +387,10 @@ class Store:
 
     async def open_runs(self) -> list[Run]:
         return await runs.still_open(self._reader)
+
+    async def run_key(self, run_id: int) -> bytes | None:
+        """What opens the files of a run, made at the first call; None where nothing is encrypted."""
+        return await self._writer.submit(lambda db: run_keys.of(db, run_id)) if self.encrypted else None
 
     async def run_samples(self, run_id: int) -> list[Sample]:
         return await learning.samples_of(self._reader, run_id)

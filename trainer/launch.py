@@ -25,11 +25,12 @@ from trainer import profile
 from trainer.fitting import fit
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
-from trainer.sealed import Seal, SealError, is_sealed
+from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed
 from trainer.sealed import missing as sealing_lacks
 from trainer.weights import local
 
 __all__ = [
+    "IN_THE_CLEAR",
     "AdapterError",
     "Job",
     "LaunchError",
@@ -92,8 +93,8 @@ class Launcher(Protocol):
     def available(self, *, tensorboard: bool = False) -> str | None:
         """None, or one sentence on what has to be installed first."""
 
-    async def start(self, run_folder: Path, *, threads: int, nice: int) -> Job:
-        """`threads` 0 chooses by the machine. Raises LaunchError."""
+    async def start(self, run_folder: Path, *, threads: int, nice: int, key: bytes | None = None) -> Job:
+        """`threads` 0 chooses by the machine; `key` opens the samples. Raises LaunchError."""
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         """Of the adapter that a run would make."""
@@ -156,12 +157,15 @@ class LocalLauncher:
     def available(self, *, tensorboard: bool = False) -> str | None:
         return available() or (NO_SCALARS if tensorboard and find_spec("tensorboardX") is None else None)
 
-    async def start(self, run_folder: Path, *, threads: int, nice: int) -> LocalJob:
+    async def start(self, run_folder: Path, *, threads: int, nice: int, key: bytes | None = None) -> LocalJob:
         process = await _spawn(
-            ["-m", "trainer", str(run_folder), "--watch-stdin"],
+            ["-m", "trainer", str(run_folder), "--watch-stdin", *(["--key-on-stdin"] if key else [])],
             threads=threads or default_threads()[1],
             log=run_folder / "trainer.log",
         )
+        if key:  # through the pipe that is there anyway: arguments and environments can be looked at
+            assert process.stdin is not None
+            process.stdin.write(key.hex().encode() + b"\n")
         _step_back(process, nice)
         return LocalJob(process)
 

@@ -14,7 +14,11 @@ from typer.testing import CliRunner
 from proxy.cli import app
 from store import driver, schema
 from store.store import Store
+from tests.proxy.conftest import Proxy
+from tests.proxy.test_learner import rated, until
 from tests.store.test_conversion import KEY, PLANTED, ROOT, fill, holds, in_the_clear
+from trainer.run_folder import locked
+from trainer.sealed import Seal, is_sealed
 
 HEX = "ab" * 32
 
@@ -113,3 +117,59 @@ async def test_a_new_home_is_encrypted_from_the_start(tmp_path: Path) -> None:
     assert "from the start" in rlproxy(home, "encrypt", "--key", "env", RLPROXY_STORE_KEY=HEX).stdout
     await fill(home, KEY)
     assert in_the_clear(home) == []
+
+
+async def test_run_folders_go_there_and_back(proxy: Proxy) -> None:
+    """Of runs that ended and of one that has not; what a person forgets later is found in them, too."""
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    proxy.launcher.hold = True
+    for n in range(4):
+        id = (await proxy.chat(f"{PLANTED} {n}")).headers["x-rl-completion-id"]
+        await proxy.rate(completion_id=id, rating="good" if n % 2 else "bad", comment=PLANTED)
+    while len(proxy.launcher.started) < 2:
+        await proxy.get("/rl/status")
+    await proxy.stop()
+    ended, under_way = proxy.home / "runs" / "r00001", proxy.home / "runs" / "r00002"
+    (under_way / "cache").mkdir()
+    (under_way / "cache" / "a.json").write_text(PLANTED)
+    (under_way / ".samples.jsonl.before").write_text(PLANTED)  # as a kill between two steps leaves it
+    before = (under_way / "samples.jsonl").read_bytes()
+    assert PLANTED.encode() in before
+    found = told(rlproxy(proxy.home, "encrypt", "--key", "env", "--json", RLPROXY_STORE_KEY=HEX))
+    assert found["runs"] == 2 and not found["left"]
+    assert in_the_clear(proxy.home) == [] and is_sealed(ended / "samples.jsonl")
+
+    proxy.secret, proxy.launcher.hold = KEY, False
+    await proxy.start()
+    await until(proxy, live=2)  # the run goes on, and its trainer is given the key
+    first, again = proxy.launcher.keys[1:]
+    assert first is None and again is not None and Seal(again).read(under_way / "samples.jsonl") == before
+    async with proxy.http.post("/rl/forget", json={"completion": id}) as response:
+        assert response.status == 200 and (await response.json())["completions"] == 1
+    left = Seal(again).read(under_way / "samples.jsonl")
+    assert len(left.splitlines()) == len(before.splitlines()) - 1 and id.encode() not in left
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    while len(proxy.launcher.started) < 4:
+        await proxy.get("/rl/status")
+    assert is_sealed(proxy.home / "runs" / "r00003" / "samples.jsonl") and in_the_clear(proxy.home) == []
+    await proxy.stop()
+
+    assert told(rlproxy(proxy.home, "decrypt", "--json", RLPROXY_STORE_KEY=HEX))["runs"] == 3
+    assert (under_way / "samples.jsonl").read_bytes() == left
+    proxy.secret, proxy.launcher.hold = None, False
+    await proxy.start()
+    await until(proxy, live=3)
+
+
+async def test_a_trainer_that_is_still_at_work_is_not_disturbed(tmp_path: Path) -> None:
+    await fill(tmp_path, rows=2)
+    folder = tmp_path / "runs" / "r00001"
+    folder.mkdir(parents=True)
+    (folder / "samples.jsonl").write_text(PLANTED)
+    with locked(folder):
+        said = rlproxy(tmp_path, "encrypt", "--key", "env", status=1, RLPROXY_STORE_KEY=HEX).stderr
+    assert "still at work" in said and in_the_clear(tmp_path) == ["runs/r00001/samples.jsonl"]
+    rlproxy(tmp_path, "encrypt", RLPROXY_STORE_KEY=HEX)
+    assert in_the_clear(tmp_path) == []
