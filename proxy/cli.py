@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from proxy.cli_encrypt import encrypt_app
+from proxy.cli_keys import keys_app
 
 if TYPE_CHECKING:
     from proxy.cli_client import Client
@@ -35,6 +36,7 @@ app.add_typer(config_app, name="config")
 audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
 app.add_typer(encrypt_app)  # no name: commands of their own
+app.add_typer(keys_app, name="keys")
 
 Home = Annotated[
     Path | None,

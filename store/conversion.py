@@ -55,6 +55,7 @@ def convert(path: Path, secret: Secret, *, encrypt: bool, progress: Progress) ->
             with closing(driver.connect(copy, key) if encrypt else driver.connect_unkeyed(copy)) as made:
                 _same(db, made, path, progress)
         _sync(copy)
+        wipe_journal(path)
         progress(path, "link", 0.0)
         os.link(path, path.with_name(path.name + OLD))
         progress(path, "swap", 0.0)
@@ -104,6 +105,11 @@ def wipe(path: Path) -> None:
                     file.write(os.urandom(min(BLOCK, found.st_size - at)))
                 os.fsync(file.fileno())
         path.unlink()
+
+
+def wipe_journal(path: Path) -> None:
+    """A rollback journal that a kill left. Only after SQLite has opened the database: then it is of no more use."""
+    wipe(path.with_name(path.name + "-journal"))
 
 
 def _has_room(path: Path) -> None:

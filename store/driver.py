@@ -20,6 +20,7 @@ from store.errors import MissingExtra, WrongKey
 from store.secret import SALT_BYTES, Secret
 
 PLAIN_HEADER: Final = b"SQLite format 3\0"
+CONSTRAINT: Final = 19  # SQLITE_CONSTRAINT
 NOT_A_DATABASE: Final = 26  # SQLITE_NOTADB, what a wrong key looks like
 NO_EXTRA: Final = (
     "the database's key is set but SQLCipher is not installed: `pip install 'rlproxy[encrypt]'`; nothing was changed."
