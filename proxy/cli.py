@@ -120,7 +120,7 @@ def serve(
 
     server.configure_logs(settings.log.level, settings.log.format == "json")
     try:
-        asyncio.run(server.serve(settings))
+        asyncio.run(server.serve(settings, server.key_of(settings)))
     except (ProxyError, StoreError) as error:
         fail(str(error))
     except OSError as error:

@@ -282,7 +282,8 @@ def ratings(facts: Facts) -> Check:
 
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
-    proxy, data_folder, disk, encryption, backend, model, formats, exactness, adapters, base, capture, ratings, training, last_run,
+    proxy, data_folder, disk, encryption, backend, model, formats, exactness, adapters, base, capture, ratings,
+    training, last_run,
 )  # fmt: skip
 
 

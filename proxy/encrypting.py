@@ -80,6 +80,8 @@ def decrypt(settings: Settings, progress: Progress) -> Report:
         report = Report(source, was=encryption.is_encrypted(home))
         if report.was:
             report.runs = _runs(home, found, progress, report, sealed=False)
+            if not report.left:
+                _drop_run_keys(home, found)
         if any(str(name).startswith(str(home / "runs")) for name in report.left):
             raise StoreError(f"{next(iter(report.left.values()))} Nothing else was decrypted.")
         _take(report, encryption.decrypt(home, found, progress))
@@ -124,6 +126,12 @@ def _runs(home: Path, found: Secret, progress: Progress, report: Report, *, seal
                 continue
             count += 1
     return count
+
+
+def _drop_run_keys(home: Path, found: Secret) -> None:
+    with closing(driver.connect(home / schema.NAME, found)) as db:
+        db.execute("PRAGMA secure_delete = ON")
+        run_keys.drop_all(db)
 
 
 def _turn(file: Path, seal: Seal, *, sealed: bool) -> None:

@@ -44,7 +44,7 @@ class Forgetter:
         """Raises NotFound, Conflict where a run under way trains on it, StoreError."""
         looked = await self.look(kind, name)
         for run in await self._store.open_runs():
-            seal = Seal(await self._store.run_key(run.id))
+            seal = Seal(await self._store.known_run_key(run.id))
             if await asyncio.to_thread(
                 run_folder.trains_on, Path(run.folder), set(looked.completions), set(looked.ratings), seal
             ):
@@ -65,7 +65,7 @@ class Forgetter:
         completions, ratings = set(owed["completions"]), set(owed["ratings"])
         gone = 0
         for run in await self._store.runs(limit=EVERY_RUN):
-            seal = Seal(await self._store.run_key(run.id))
+            seal = Seal(await self._store.known_run_key(run.id))
             gone += await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings, seal)
         if not await self._store.left_run_folders(owed):
             log.warning("what was forgotten is still in the database's log, until it is written over or rlproxy stops")

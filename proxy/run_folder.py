@@ -22,7 +22,7 @@ from proxy.redaction import was_redacted
 from proxy.rewards import worth
 from store.learning import why_held
 from store.records import BASE, Completion, Message, Moments, Run, Sample
-from trainer.launch import IN_THE_CLEAR, Seal
+from trainer.launch import IN_THE_CLEAR, Seal, SealError
 
 FORMAT = 1
 
@@ -131,13 +131,20 @@ def tidy(folder: Path) -> None:
 
 
 def without(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> int:
-    """Take what was forgotten out of the files of a run; how many lines went. Blocking; raises OSError, SealError."""
+    """Take what was forgotten out of the files of a run; how many lines went. Blocking; raises OSError.
+
+    A file whose key is lost, since an older database was restored, nobody can read again: it goes whole.
+    """
     gone = 0
     for name in ("samples.jsonl", "calibration.jsonl"):
         path = folder / name
         if not path.is_file():
             continue
-        lines = [orjson.loads(line) for line in seal.read(path).splitlines()]
+        try:
+            lines = [orjson.loads(line) for line in seal.read(path).splitlines()]
+        except SealError:
+            path.unlink()
+            continue
         kept = [line for line in lines if not _of(line, completions, ratings)]
         if len(kept) < len(lines):
             gone += len(lines) - len(kept)
@@ -146,9 +153,11 @@ def without(folder: Path, completions: Collection[str], ratings: Collection[str]
 
 
 def trains_on(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> bool:
-    """Whether a sample of this run is one of these. Blocking; raises OSError, SealError."""
+    """Whether a sample of this run is one of these; not where nobody can read them. Blocking; raises OSError."""
     path = folder / "samples.jsonl"
-    lines = seal.read(path).splitlines() if path.is_file() else []
+    lines: list[bytes] = []
+    with contextlib.suppress(SealError):
+        lines = seal.read(path).splitlines() if path.is_file() else []
     return any(_of(orjson.loads(line), completions, ratings) for line in lines)
 
 

@@ -400,7 +400,14 @@ class Store:
 
     async def run_key(self, run_id: int) -> bytes | None:
         """What opens the files of a run, made at the first call; None where nothing is encrypted."""
-        return await self._writer.submit(lambda db: run_keys.of(db, run_id)) if self.encrypted else None
+        if not self.encrypted:
+            return None
+        known = await run_keys.known(self._reader, run_id)
+        return known or await self._writer.submit(lambda db: run_keys.of(db, run_id))
+
+    async def known_run_key(self, run_id: int) -> bytes | None:
+        """The same, of a run that has one."""
+        return await run_keys.known(self._reader, run_id)
 
     async def run_samples(self, run_id: int) -> list[Sample]:
         return await learning.samples_of(self._reader, run_id)

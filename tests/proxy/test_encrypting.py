@@ -163,6 +163,20 @@ async def test_run_folders_go_there_and_back(proxy: Proxy) -> None:
     await until(proxy, live=3)
 
 
+async def test_a_run_folder_whose_key_is_lost_goes_when_something_is_forgotten(proxy: Proxy, tmp_path: Path) -> None:
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    await proxy.stop()
+    rlproxy(proxy.home, "encrypt", "--key", "env", RLPROXY_STORE_KEY=HEX)
+    folder, proxy.secret = proxy.home / "runs" / "r00001", KEY
+    Seal(bytes(32)).write(folder / "samples.jsonl", b"{}\n")  # as if an older database had been restored
+    await proxy.start()
+    id = (await proxy.chat("x")).headers["x-rl-completion-id"]
+    async with proxy.http.post("/rl/forget", json={"completion": id}) as response:
+        assert response.status == 200, await response.text()
+    assert not (folder / "samples.jsonl").exists() and (folder / "calibration.jsonl").exists()
+
+
 async def test_a_trainer_that_is_still_at_work_is_not_disturbed(tmp_path: Path) -> None:
     await fill(tmp_path, rows=2)
     folder = tmp_path / "runs" / "r00001"
