@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, NamedTuple
 from typer.testing import CliRunner
 
 from proxy.cli import app
-from store import driver, schema
+from store import backup, driver, schema
 from store.store import Store
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_learner import rated, until
@@ -187,3 +189,65 @@ async def test_a_trainer_that_is_still_at_work_is_not_disturbed(tmp_path: Path) 
     assert "still at work" in said and in_the_clear(tmp_path) == ["runs/r00001/samples.jsonl"]
     rlproxy(tmp_path, "encrypt", RLPROXY_STORE_KEY=HEX)
     assert in_the_clear(tmp_path) == []
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from config.settings import load
+from proxy import encrypting
+home, act, at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+seen = 0
+def told(path, step, share):
+    global seen
+    if share == 0.0:
+        seen += 1
+        if seen == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+settings = load({"home": home}).settings
+encrypting.encrypt(settings, "env", told) if act == "encrypt" else encrypting.decrypt(settings, told)
+print(seen)
+"""
+
+
+async def test_killed_anywhere_the_same_command_finishes_it(tmp_path: Path) -> None:
+    """Of all that it does to a home with a backup and two run folders, at each step; the next call ends it."""
+    home = tmp_path / "home"
+    await fill(home, rows=2)
+    (home / "backups").mkdir()
+    backup.backup(home / schema.NAME, home / "backups" / "schema-9-x.db")
+    for n in (1, 2):
+        (home / "runs" / f"r{n:05d}" / "cache").mkdir(parents=True)
+        for name in ("samples.jsonl", "calibration.jsonl", "cache/a.json"):
+            (home / "runs" / f"r{n:05d}" / name).write_text(f"{PLANTED} {n} {name}")
+    env = {**{k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")}, "RLPROXY_STORE_KEY": HEX}
+
+    def go(home: Path, act: str, at: int) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-c", CHILD, str(home), act, str(at)]
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
+
+    for act in ("encrypt", "decrypt"):
+        at = 0
+        while True:
+            at += 1 if act == "encrypt" else 3  # each step once; back again is the same code in another order
+            shutil.copytree(home, tmp_path / "try")
+            killed = go(tmp_path / "try", act, at)
+            if killed.returncode == 0:
+                break
+            assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+            rlproxy(tmp_path / "try", act, *(["--key", "env"] if act == "encrypt" else []), RLPROXY_STORE_KEY=HEX)
+            await whole(tmp_path / "try", encrypted=act == "encrypt")
+            shutil.rmtree(tmp_path / "try")
+        assert at > int(killed.stdout) > 12
+        await whole(tmp_path / "try", encrypted=act == "encrypt")
+        shutil.rmtree(home)
+        (tmp_path / "try").rename(home)
+
+
+async def whole(home: Path, *, encrypted: bool) -> None:
+    await holds(home, KEY if encrypted else None, rows=2)
+    files = sorted(str(f.relative_to(home)) for f in home.rglob("*") if f.is_file())
+    kept = [f"runs/r0000{n}/{name}" for n in (1, 2) for name in ("calibration.jsonl", "samples.jsonl")]
+    beside = {"rlproxy.db", "rlproxy.lock", "rlproxy.toml", "backups/schema-9-x.db", *kept}
+    assert beside - {"rlproxy.toml"} <= set(files) <= beside | {f"runs/r0000{n}/cache/a.json" for n in (1, 2)}
+    assert in_the_clear(home) == ([] if encrypted else sorted(["backups/schema-9-x.db", "rlproxy.db", *kept]))

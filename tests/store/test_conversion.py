@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 from store import backup, conversion, driver, encryption, schema
-from store.errors import MissingExtra, NotEncrypted, StoreBusy, StoreDamaged, StoreError, WrongKey
+from store.errors import (
+    MissingExtra,
+    NotEncrypted,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    WrongKey,
+    translated,
+)
 from store.records import Message, NewRating
 from store.secret import Secret
 from store.store import Store
@@ -305,3 +314,13 @@ def test_errors_are_excepted_by_their_one_name() -> None:
             text = file.read_text()
             for word in ("except sqlite3.", "suppress(sqlite3.", ", sqlite3.Error", "sqlite3.connect("):
                 assert word not in text or file.name == "driver.py", f"{file} has {word}"
+
+
+def test_a_full_disk_is_known_by_its_code_whichever_sqlite_says_it(tmp_path: Path) -> None:
+    for name, secret in (("a", None), ("b", KEY)):
+        with closing(driver.connect(tmp_path / name, secret)) as db:
+            db.execute("CREATE TABLE t (x)")
+            db.execute("PRAGMA max_page_count = 3")
+            with pytest.raises(driver.errors()) as full:
+                db.execute("INSERT INTO t VALUES (?)", ("x" * 100_000,))
+            assert isinstance(translated(full.value), StoreFull)
