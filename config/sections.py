@@ -51,6 +51,15 @@ def _is_a_secret(pattern: str) -> str:
 SecretPattern = Annotated[Pattern, AfterValidator(_is_a_secret)]
 
 
+def _names_a_source(text: str) -> str:
+    if text in ("", "keyring", "env", "prompt") or (text.startswith("file:") and len(text) > len("file:")):
+        return text
+    raise ValueError('it should be "keyring", "file:PATH", "env", "prompt" or empty; the key itself is no setting')
+
+
+KeySource = Annotated[str, AfterValidator(_names_a_source)]
+
+
 def _without_login(url: str) -> str:
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise ValueError("an address is shown and logged: put the key into backend.api_key")
@@ -238,6 +247,8 @@ class Turns(Section):
 class StoreSection(Section):
     retention_days: float = Field(default=7.0, gt=0)
     """Days an unrated completion is kept; rated ones stay until forgotten."""
+    key_from: KeySource = ""
+    """Where the database's key is: "keyring", "file:PATH", "env" or "prompt"; empty: it is not encrypted."""
 
 
 class Redaction(Section):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from proxy.cli_encrypt import encrypt_app
 from proxy.cli_keys import keys_app
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup
 app.add_typer(config_app, name="config")
 audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
+app.add_typer(encrypt_app)  # no name: commands of their own
 app.add_typer(keys_app, name="keys")
 
 Home = Annotated[
@@ -70,6 +72,13 @@ def _settings(flags: dict[str, Any]) -> Any:
         return load(flags).settings
     except SettingsError as error:
         fail(str(error), 2)
+
+
+def _secret(settings: Any) -> Any:
+    """The database's key, where it has one. Raises StoreError."""
+    from store.secret import find
+
+    return find(settings.store.key_from, settings.home)
 
 
 def _print(value: Any) -> None:
@@ -111,7 +120,7 @@ def serve(
 
     server.configure_logs(settings.log.level, settings.log.format == "json")
     try:
-        asyncio.run(server.serve(settings))
+        asyncio.run(server.serve(settings, server.key_of(settings)))
     except (ProxyError, StoreError) as error:
         fail(str(error))
     except OSError as error:
@@ -412,7 +421,8 @@ def backup(
     from store.errors import StoreError
 
     try:
-        size = make(_settings({"home": home}).home / schema.NAME, file)
+        settings = _settings({"home": home})
+        size = make(settings.home / schema.NAME, file, _secret(settings))
     except StoreError as error:
         fail(str(error))
     if as_json:
@@ -432,7 +442,8 @@ def restore(
     from store.errors import StoreBusy, StoreError
 
     try:
-        kept = put(_settings({"home": home}).home, file)
+        settings = _settings({"home": home})
+        kept = put(settings.home, file, _secret(settings))
     except StoreBusy as busy:
         fail(f"{busy} Stop it first; nothing was changed.")
     except StoreError as error:
@@ -454,7 +465,8 @@ def audit_verify(
     from store.errors import StoreError
 
     try:
-        verdict = audit_verdict(_settings({"home": home}).home, expect)
+        settings = _settings({"home": home})
+        verdict = audit_verdict(settings.home, expect, _secret(settings))
     except StoreError as error:
         fail(str(error))
     if as_json:

@@ -19,6 +19,8 @@ import psutil
 from config.settings import Settings
 from proxy.cli_client import Client, NoProxyAnswers, Refused
 from proxy.server_address import owner
+from store import driver, schema, secret
+from store.errors import KeyProblem
 from store.lock import NAME as LOCK
 
 State = Literal["ok", "note", "problem", "unknown"]
@@ -48,6 +50,7 @@ class Facts:
     holder: int | None  # the process that holds the home folder
     owner: int | None  # the process that says it serves there
     free_gb: float
+    database: Literal["none", "clear", "encrypted"] = "none"
 
 
 def gather(settings: Settings) -> Facts:
@@ -66,9 +69,18 @@ def gather(settings: Settings) -> Facts:
     except NoProxyAnswers as error:
         why, answers = str(error), False
     free = shutil.disk_usage(_there(settings.home)).free / GB
+    home = settings.home
     return Facts(
-        settings, client.url, status, why, answers, not_ready, models, holder(settings.home), owner(settings), free
+        settings, client.url, status, why, answers, not_ready, models, holder(home), owner(settings), free, _form(home)
     )
+
+
+def _form(home: Path) -> Literal["none", "clear", "encrypted"]:
+    path = home / schema.NAME
+    try:
+        return "none" if driver.is_new(path) else "clear" if driver.is_plain(path) else "encrypted"
+    except OSError:
+        return "none"
 
 
 def holder(home: Path) -> int | None:
@@ -120,6 +132,24 @@ def disk(facts: Facts) -> Check:
         return Check("disk", "ok", line)
     fix = "free some space, remove old folders in adapters_out, or lower store.retention_days"
     return Check("disk", "problem" if facts.free_gb < NONE_GB else "note", line, fix)
+
+
+def encryption(facts: Facts) -> Check:
+    name, source = "encryption", facts.settings.store.key_from
+    if not source:
+        if facts.database == "encrypted":
+            line = "the database is encrypted or damaged, and store.key_from names no key"
+            return Check(name, "problem", line, "set store.key_from to where its key is")
+        return Check(name, "ok", "what is kept is in the clear; `rlproxy encrypt` changes that")
+    if facts.database == "clear":
+        fix = "run `rlproxy encrypt`, or take store.key_from away"
+        return Check(name, "problem", "store.key_from names a key, and the database is in the clear", fix)
+    if source.startswith("file:"):  # the others would ask a person, or look into another process's environment
+        try:
+            secret.find(source, facts.settings.home)
+        except KeyProblem as problem:
+            return Check(name, "problem", str(problem), "without its key the database cannot be opened")
+    return Check(name, "ok", f"the database and run folders are encrypted, key from {source.partition(':')[0]}")
 
 
 def capture(facts: Facts) -> Check:
@@ -252,7 +282,8 @@ def ratings(facts: Facts) -> Check:
 
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
-    proxy, data_folder, disk, backend, model, formats, exactness, adapters, base, capture, ratings, training, last_run,
+    proxy, data_folder, disk, encryption, backend, model, formats, exactness, adapters, base, capture, ratings,
+    training, last_run,
 )  # fmt: skip
 
 

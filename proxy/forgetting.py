@@ -25,6 +25,7 @@ from store.copies import Copies
 from store.errors import InOpenRun, StoreError
 from store.records import Forgetting, Target
 from store.store import Store
+from trainer.launch import Seal
 
 log = structlog.get_logger()
 
@@ -57,7 +58,7 @@ class Forgetter:
     async def look(self, kind: Target, name: str) -> Gone:
         """What would go. Raises NotFound where there is nothing of that name, in copies neither."""
         found = await self._store.would_forget(kind, name)
-        there = await asyncio.to_thread(copies.looked_through, self._home, kind, name)
+        there = await self._store.copies_with(self._home, kind, name)
         if not found.completions and not found.ratings and not there.holding:
             raise NotFound(f"There is no {kind} {name} here, so there is nothing to forget.", param=kind)
         return Gone(found, Copies(*(tuple(self._shown(file) for file in files) for files in there)))
@@ -67,8 +68,9 @@ class Forgetter:
         looked = await self.look(asked.kind, asked.name)
         before = looked.found
         for run in await self._store.open_runs():
+            seal = Seal(await self._store.known_run_key(run.id))
             if await asyncio.to_thread(
-                run_folder.trains_on, Path(run.folder), set(before.completions), set(before.ratings)
+                run_folder.trains_on, Path(run.folder), set(before.completions), set(before.ratings), seal
             ):
                 raise Conflict(str(InOpenRun(run.id)))
         try:
@@ -95,7 +97,8 @@ class Forgetter:
         completions, ratings = set(owed["completions"]), set(owed["ratings"])
         gone = 0
         for run in await self._store.runs(limit=EVERY_RUN):
-            gone += await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings)
+            seal = Seal(await self._store.known_run_key(run.id))
+            gone += await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings, seal)
         if not await self._store.left_run_folders(owed):
             log.warning("what was forgotten is still in the database's log, until it is written over or rlproxy stops")
         return gone

@@ -31,7 +31,7 @@ from proxy.swap import Swap
 from proxy.when import When
 from store.records import Run
 from store.store import Store
-from trainer.launch import Job, Launcher, LaunchError
+from trainer.launch import Job, Launcher, LaunchError, Seal
 
 log = structlog.get_logger()
 
@@ -260,6 +260,7 @@ class Learner:
             moments=await self._store.moments(),
             objective=self._foreign.objective if self._foreign else None,
             choices=self._foreign.choices if self._foreign else (),
+            seal=Seal(await self._store.run_key(run.id)),
         )
 
     # One run
@@ -350,7 +351,11 @@ class Learner:
         train = self._settings.train
         try:
             job = await self._launcher.start(
-                Path(run.folder), threads=train.threads, nice=train.nice, max_memory_gb=train.max_memory_gb
+                Path(run.folder),
+                threads=train.threads,
+                nice=train.nice,
+                max_memory_gb=train.max_memory_gb,
+                key=await self._store.run_key(run.id),
             )
         except LaunchError as error:
             log.error("trainer did not start", run=run.id, error=str(error))

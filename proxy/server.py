@@ -27,8 +27,10 @@ from proxy import security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.server_address import ADDRESS_FILE
+from store.errors import MissingExtra
+from store.secret import Secret, find
 from store.store import Store
-from trainer.launch import LocalLauncher
+from trainer.launch import LocalLauncher, sealing_lacks
 
 STOP_S: Final = 30.0  # how long running answers may take to end
 KEEPALIVE_S: Final = 75.0  # for a head to come to its end, and between two requests
@@ -71,13 +73,21 @@ def _no_request(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
+def key_of(settings: Settings) -> Secret | None:
+    """The database's key. Before the loop runs: who is asked for it can still press Ctrl-C. Raises StoreError."""
+    secret = find(settings.store.key_from, settings.home)
+    if secret is not None and (why := sealing_lacks()) is not None:
+        raise MissingExtra(f"The database is encrypted, and {why}.")
+    return secret
+
+
 @contextlib.asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[str]:
+async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIterator[str]:
     """A running proxy; yields its address, without `/v1`. Raises ProxyError, StoreError, OSError (port taken)."""
     settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
-    store = await Store.open(settings.home)
+    store = await Store.open(settings.home, secret)
     try:
         security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys()))
         app = make_app(settings, store, backend, launcher)
@@ -111,7 +121,7 @@ def _write_address(path: Path, found: dict[str, Any]) -> None:
     half.replace(path)
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, secret: Secret | None = None) -> None:
     """Until SIGINT or SIGTERM; the second one ends at once, and loses nothing that was committed."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -125,7 +135,7 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signalled)
     starting = asyncio.create_task(stop.wait(), name="stop")
-    async with serving(settings) as url:
+    async with serving(settings, secret) as url:
         print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=Unfailing(), flush=True)
         await starting
     print("rlproxy: stopped.", file=Unfailing(), flush=True)

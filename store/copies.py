@@ -8,17 +8,17 @@ there ever was. Not here: copies elsewhere, which nobody can find, and exports, 
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import quote
 
-from store import schema
+from store import driver, schema
+from store.errors import StoreError
 from store.records import Target
+from store.secret import Secret
 
-MAGIC: Final = b"SQLite format 3\0"
+MAGIC: Final = driver.PLAIN_HEADER
 BESIDE: Final = ("-wal", "-shm", "-journal")
 NOT_IN: Final = frozenset({"runs", "logs", "tensorboard", "gguf", "mlx"})  # folders of the home that hold no copies
 LIKELY: Final = (".db", ".sqlite", ".sqlite3")  # what cannot be read and has no magic is one by its name
@@ -32,14 +32,14 @@ _HAS: Final = {
 
 class Copies(NamedTuple):
     holding: tuple[Path, ...]
-    unread: tuple[Path, ...]  # damaged, encrypted, or not ours: nobody knows what is in it
+    unread: tuple[Path, ...]  # damaged, encrypted with another key, or not ours: nobody knows what is in it
 
 
-def looked_through(home: Path, kind: Target, name: str) -> Copies:
-    """Blocking."""
+def looked_through(home: Path, kind: Target, name: str, secret: Secret | None = None) -> Copies:
+    """`secret` opens those that are encrypted. Blocking."""
     holding, unread = [], []
     for file in sorted(_copies(home)):
-        has = _has(file, kind, name)
+        has = _has(file, kind, name, secret)
         if has is None:
             unread.append(file)
         elif has:
@@ -79,12 +79,12 @@ def _begins_as_one(file: Path) -> bool:
         return False
 
 
-def _has(file: Path, kind: Target, name: str) -> bool | None:
+def _has(file: Path, kind: Target, name: str, secret: Secret | None) -> bool | None:
     # Without a log of its own it is not in use, and looking must leave no such log beside it.
     alone = not file.with_name(file.name + "-wal").exists()
     try:
-        uri = f"file:{quote(os.fspath(file))}?mode=ro{'&immutable=1' if alone else ''}"
-        with closing(sqlite3.connect(uri, uri=True)) as db:
+        secret = None if _begins_as_one(file) else secret
+        with closing(driver.connect(file, secret, read_only=True, alone=alone)) as db:
             return db.execute(_HAS[kind], (name,)).fetchone() is not None
-    except sqlite3.Error:
+    except driver.errors(StoreError):
         return None

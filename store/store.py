@@ -19,6 +19,9 @@ from store import (
     backup,
     chats,
     completions,
+    conversion,
+    copies,
+    driver,
     export,
     figures,
     imports,
@@ -28,6 +31,7 @@ from store import (
     ledger,
     ratings,
     rebuild,
+    run_keys,
     runs,
     schema,
     tree,
@@ -63,6 +67,7 @@ from store.records import (
     Vote,
     Wanted,
 )
+from store.secret import Secret
 from store.writer import Writer
 
 COUNTS = """SELECT
@@ -76,19 +81,26 @@ COUNTS = """SELECT
 
 
 class Store:
-    def __init__(self, lock: Lock, writer: Writer, reader: Reader) -> None:
+    def __init__(self, lock: Lock, writer: Writer, reader: Reader, secret: Secret | None = None) -> None:
+        self.encrypted = secret is not None
+        self._secret = secret  # as it was given: each copy has a salt of its own
         self._lock = lock
         self._writer = writer
         self._reader = reader
         self._closed = False
 
     @classmethod
-    async def open(cls, home: Path) -> Store:
-        """Take the home folder, bring its database up to date and end what was left pending."""
-        lock, connection = await asyncio.to_thread(_take, home)
+    async def open(cls, home: Path, secret: Secret | None = None) -> Store:
+        """Take the home folder, bring its database up to date and end what was left pending.
+
+        With `secret` the database is encrypted. Raises StoreError: also where there is a key and the database is in
+        the clear, or the other way round.
+        """
+        lock, connection, salted = await asyncio.to_thread(_take, home, secret)
         writer = Writer(connection)
         try:
-            return cls(lock, writer, await Reader.open(home / schema.NAME))
+            reader = await Reader.open(home / schema.NAME, salted)
+            return cls(lock, writer, reader, secret)
         except BaseException:
             await writer.stop()
             lock.release()
@@ -230,6 +242,10 @@ class Store:
 
     async def would_forget(self, kind: Target, name: str) -> Forgetting:
         return await self._writer.submit(lambda db: forgetting.look(db, kind, name))
+
+    async def copies_with(self, home: Path, kind: Target, name: str) -> copies.Copies:
+        """Copies of the database that still have it."""
+        return await asyncio.to_thread(copies.looked_through, home, kind, name, self._secret)
 
     async def forget_for_good(self, kind: Target, name: str, actor: str, *, retrain: bool = False) -> Forgetting:
         """Rows, words of the search and the database's log. Run folders are owed: `owed_to_run_folders`.
@@ -416,6 +432,17 @@ class Store:
     async def open_runs(self) -> list[Run]:
         return await runs.still_open(self._reader)
 
+    async def run_key(self, run_id: int) -> bytes | None:
+        """What opens the files of a run, made at the first call; None where nothing is encrypted."""
+        if not self.encrypted:
+            return None
+        known = await run_keys.known(self._reader, run_id)
+        return known or await self._writer.submit(lambda db: run_keys.of(db, run_id))
+
+    async def known_run_key(self, run_id: int) -> bytes | None:
+        """The same, of a run that has one."""
+        return await run_keys.known(self._reader, run_id)
+
     async def run_samples(self, run_id: int) -> list[Sample]:
         return await learning.samples_of(self._reader, run_id)
 
@@ -487,11 +514,16 @@ class Store:
         return dict(row)
 
 
-def _take(home: Path) -> tuple[Lock, sqlite3.Connection]:
+def _take(home: Path, secret: Secret | None) -> tuple[Lock, sqlite3.Connection, Secret | None]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(home)
     try:
-        return lock, schema.open_database(home / schema.NAME, backup.before_migration)
+        path = home / schema.NAME
+        conversion.tidy(path)
+        secret = secret and driver.of_file(secret, path)  # for all connections: nobody may read the file from now on
+        db = schema.open_database(path, backup.before_migration, secret)
+        conversion.wipe_journal(path)
+        return lock, db, secret
     except BaseException:
         lock.release()
         raise

@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
+from store.driver import errors
 from store.errors import StoreClosed, translated
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class Writer:
                 self._loop.call_soon_threadsafe(_resolve, outcomes)
             del group, outcomes  # an idle writer keeps no conversation in memory
             self._checkpoint()
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*errors()):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
 
@@ -103,14 +104,14 @@ class Writer:
     def _commit(self, group: list[_Queued]) -> list[_Outcome]:
         try:
             self._db.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:  # another program holds the database: trying each would only take longer
+        except errors() as error:  # another program holds the database: trying each would only take longer
             return [_Outcome(queued.future, error=translated(error)) for queued in group]
         try:
             outcomes = [self._run(queued) for queued in group]
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except errors() as error:
             if self._db.in_transaction:
-                with contextlib.suppress(sqlite3.Error):
+                with contextlib.suppress(*errors()):
                     self._db.execute("ROLLBACK")
             if len(group) == 1:
                 return [_Outcome(group[0].future, error=translated(error))]
@@ -127,7 +128,7 @@ class Writer:
             if not self._db.in_transaction:
                 raise  # SQLite has undone the whole group
             self._db.execute("ROLLBACK TO operation")
-            outcome = _Outcome(queued.future, error=translated(error) if isinstance(error, sqlite3.Error) else error)
+            outcome = _Outcome(queued.future, error=translated(error) if isinstance(error, errors()) else error)
         self._db.execute("RELEASE operation")
         return outcome
 
@@ -135,11 +136,11 @@ class Writer:
         """Move the WAL into the database between commits, when nobody waits for it."""
         if self._emptied is None:
             self._emptied = False
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(*errors()):
                 self._emptied = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
         if self._db.total_changes - self._checkpointed >= CHECKPOINT_CHANGES:
             self._checkpointed = self._db.total_changes
-            with contextlib.suppress(sqlite3.Error):  # the WAL keeps all of it; the next one tries again
+            with contextlib.suppress(*errors()):  # the WAL keeps all of it; the next one tries again
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 

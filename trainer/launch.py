@@ -28,17 +28,24 @@ from trainer.fitting import fit
 from trainer.limits import GB, Limits, in_use, within
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
+from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed
+from trainer.sealed import missing as sealing_lacks
 from trainer.weights import local
 
 __all__ = [
+    "IN_THE_CLEAR",
     "AdapterError",
     "Job",
     "LaunchError",
     "Launcher",
     "LocalLauncher",
+    "Seal",
+    "SealError",
     "Server",
     "available",
     "default_threads",
+    "is_sealed",
+    "sealing_lacks",
     "verify_adapter",
 ]
 
@@ -95,8 +102,10 @@ class Launcher(Protocol):
     def available(self, *, tensorboard: bool = False) -> str | None:
         """None, or one sentence on what has to be installed first."""
 
-    async def start(self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0) -> Job:
-        """`threads` 0 chooses by the machine, `max_memory_gb` 0 is no limit. Raises LaunchError."""
+    async def start(
+        self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
+    ) -> Job:
+        """`threads` 0: by the machine; `max_memory_gb` 0: no limit; `key` opens the samples. Raises LaunchError."""
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         """Of the adapter that a run would make."""
@@ -159,12 +168,17 @@ class LocalLauncher:
     def available(self, *, tensorboard: bool = False) -> str | None:
         return available() or (NO_SCALARS if tensorboard and find_spec("tensorboardX") is None else None)
 
-    async def start(self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0) -> LocalJob:
+    async def start(
+        self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
+    ) -> LocalJob:
         process = await _spawn(
-            ["-m", "trainer", str(run_folder), "--watch-stdin"],
+            ["-m", "trainer", str(run_folder), "--watch-stdin", *(["--key-on-stdin"] if key else [])],
             threads=threads or default_threads()[1],
             log=run_folder / "trainer.log",
         )
+        if key:  # through the pipe that is there anyway: arguments and environments can be looked at
+            assert process.stdin is not None
+            process.stdin.write(key.hex().encode() + b"\n")
         _step_back(process, nice)
         return LocalJob(process, int(max_memory_gb * GB))
 

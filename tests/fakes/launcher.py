@@ -71,6 +71,7 @@ class FakeLauncher:
         self.hold = False
         self.takes_s = 0.0
         self.started: list[Path] = []
+        self.keys: list[bytes | None] = []  # what opens their samples
         self.lacks: str | None = None
         self.fused: list[Path] = []
         self.weights_say: dict[str, Any] = {}
@@ -80,8 +81,11 @@ class FakeLauncher:
     def available(self, *, tensorboard: bool = False) -> str | None:
         return self.lacks
 
-    async def start(self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0) -> FakeJob:
+    async def start(
+        self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
+    ) -> FakeJob:
         self.started.append(run_folder)
+        self.keys.append(key)
         return FakeJob(run_folder, self)
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:

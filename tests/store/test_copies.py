@@ -12,6 +12,7 @@ import pytest
 
 from store import backup, copies, schema
 from store.records import Target
+from store.secret import Secret
 from store.store import Store
 from tests.store.making import put, rating
 from tests.store.test_migrations import SCHEMAS
@@ -67,3 +68,18 @@ def test_copies_of_every_schema_can_be_looked_into(tmp_path: Path, script: Path)
         db.executescript(script.read_text(encoding="utf-8"))
     assert [f.name for f in copies.looked_through(tmp_path, "completion", "rl-a").holding] == ["old.db"]
     assert copies.looked_through(tmp_path, "rater", "nobody at all") == ((), ())
+
+
+@pytest.mark.parametrize("secret", [Secret("ab" * 32), Secret("correct horse battery staple")], ids=["key", "phrase"])
+async def test_encrypted_ones_are_looked_into_too(tmp_path: Path, secret: Secret) -> None:
+    pytest.importorskip("sqlcipher3")
+    store = await Store.open(tmp_path, secret)
+    try:
+        await put(store, "a", session="s")
+        await asyncio.to_thread(backup.backup, tmp_path / schema.NAME, tmp_path / "kept.db", secret)
+        found = await store.copies_with(tmp_path, "session", "s")
+        assert [file.name for file in found.holding] == ["kept.db"] and found.unread == ()
+        assert await store.copies_with(tmp_path, "session", "another") == ((), ())
+        assert copies.looked_through(tmp_path, "session", "s", Secret("cd" * 32)).unread == (tmp_path / "kept.db",)
+    finally:
+        await store.close()
