@@ -105,8 +105,12 @@ class StatusReport:
             "watch": await self._watch.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),
-            "problem": self._health.problem or self._lending.problem or self._swap.problem,
+            "problem": self._health.problem or self._lending.problem or self._swap.problem or self._hung(run),
         }
+
+    def _hung(self, run: Run | None) -> str | None:
+        why = self._learner.stalled
+        return f"The trainer of run {run.id} was started again: {why}." if run and why else None
 
     async def text(self) -> str:
         """For the chat: what a person wants to know, in three or four lines."""
