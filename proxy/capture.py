@@ -19,6 +19,7 @@ import structlog
 from proxy.conversations import canonical, extend_thread
 from proxy.dialects import CHAT, Dialect, Reply
 from proxy.events import Events
+from proxy.files import Files
 from proxy.large import off_loop_above
 from proxy.metrics import Metrics
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
@@ -48,9 +49,12 @@ def choice_id(request_id: str, choice: int) -> str:
 
 
 class Health:
-    """Whether the disk takes what is captured; `problem` is for `status`."""
+    """Whether the disk takes what is captured, and the system gives files; `problem` is for `status`."""
 
     problem: str | None = None
+
+    def __init__(self) -> None:
+        self.files = Files()
 
 
 class Capture:
@@ -88,6 +92,7 @@ class Capture:
 
     async def begin(self, *, wait: bool) -> None:
         """Queue the rows; with `wait` until they are stored. Raises DuplicateCompletion then."""
+        await self._store.room()  # who comes while the disk is behind waits here, and takes no more memory than that
         self._begun = self._store.begin(self._rows)
         # The end of the request tells whether this failed; nobody else may be there to hear it.
         self._begun.add_done_callback(lambda future: future.cancelled() or future.exception())

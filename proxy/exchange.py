@@ -235,6 +235,7 @@ class Exchange:
             except aiohttp.SocketTimeoutError as error:  # it took the question and is silent: another would be, too
                 raise down(address.url, error) from error
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                parts.health.files.check(error)
                 elsewhere = parts.backend.elsewhere(address)
                 if last_place or not (elsewhere or await self._is_back(error)):
                     raise down(address.url, error) from error

@@ -19,6 +19,7 @@ from proxy.watch import Watch
 from proxy.when import When
 from store.records import Run
 from store.store import Store
+from store.writer import ROOM
 
 PHASES: Final = {
     "load": "loading the model",
@@ -106,8 +107,18 @@ class StatusReport:
             "watch": await self._watch.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),
-            "problem": self._health.problem or self._lending.problem or self._swap.problem or self._hung(run),
+            "problem": self._health.problem
+            or self._health.files.problem
+            or self._behind()
+            or self._lending.problem
+            or self._swap.problem
+            or self._hung(run),
         }
+
+    def _behind(self) -> str | None:
+        if (waiting := self._store.waiting) < ROOM:
+            return None
+        return f"The disk is slow: {waiting} writes wait for it, and new requests with them; nothing is lost."
 
     def _hung(self, run: Run | None) -> str | None:
         why = self._learner.stalled
