@@ -41,7 +41,7 @@ async def test_out_of_file_descriptors(tmp_path: Path) -> None:
         short = psutil.Process(pid).num_fds() + 1  # room for a client, none for its way to the backend
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (short, limits[1]))
 
-        url = str(served.http._base_url).rstrip("/") + "/v1/chat/completions"
+        url = f"{served.url}/v1/chat/completions"
         late = [asyncio.create_task(asked(url, f"late {n}")) for n in range(4)]
         async with asyncio.timeout(ENOUGH_S):
             while "file descriptors are in use" not in ((await served.status())["problem"] or ""):
