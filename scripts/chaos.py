@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import platform
+import os
 import random
 import shutil
 import sqlite3
@@ -23,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from scripts.demo_report import commit, machine  # noqa: E402
 from tests.chaos import kills, power  # noqa: E402
 
 AT_ONCE = 20  # kills between two words on how it goes
@@ -64,8 +65,9 @@ async def main(options: argparse.Namespace) -> int:
     until = began + options.minutes * 60
     dice = random.Random(options.seed)
     folder = Path(tempfile.mkdtemp(prefix="rlproxy-chaos-"))
-    found: dict[str, Any] = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "seed": options.seed}
-    found |= {"machine": f"{platform.machine()}, {platform.system()}", "sqlite": sqlite3.sqlite_version}
+    found: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "seed": options.seed}
+    found |= {"machine": machine(), "commit": commit(), "sqlite": sqlite3.sqlite_version}
+    found["load_before"] = round(os.getloadavg()[0], 1)
     found["kills"] = await killing(options.kills, folder, dice, until)
     if (no := power.compiler()) is None:
         found["power_cuts"] = await cutting(options.cuts, folder, dice, until)

@@ -150,7 +150,8 @@ async def test_a_byte_at_a_time_with_pauses_is_a_whole_answer(
 
 
 async def test_half_a_body_that_is_no_stream(proxy: Proxy, raw: RecordedBackend) -> None:
-    raw.answer = [b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n", b'{"id": "caf\xc3']
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n"
+    raw.answer = [head, b'{"id": "caf\xc3']
     response = await proxy.chat("x")
     assert response.status == 502 and (await response.json())["error"]["code"] == "backend_broke"
     await proxy.stop()  # what is stored behind the answer is stored

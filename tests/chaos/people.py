@@ -80,9 +80,9 @@ class Person:
         """Until the proxy is gone."""
         try:
             while True:
-                answer = await self._ask(http)
+                answer = await self.ask(http)
                 if self._dice.random() < 0.6:
-                    await self._judge(http, answer)
+                    await self.judge(http, answer)
         except (aiohttp.ClientError, ConnectionError, TimeoutError):
             self._ledger.cut += 1
 
@@ -92,7 +92,7 @@ class Person:
             if rater == self.name and steps[-1].acknowledged_at == NEVER:
                 await self._do(http, completion, steps[-1])
 
-    async def _ask(self, http: aiohttp.ClientSession) -> Answer:
+    async def ask(self, http: aiohttp.ClientSession) -> Answer:
         way = self._dice.choice(WAYS)
         self._asked += 1
         said = f"{self.name} {self._asked} {' '.join(self._dice.choices(WORDS, k=self._dice.randint(1, 12)))}"
@@ -116,7 +116,7 @@ class Person:
         self._ledger.answers.append(answer)
         return answer
 
-    async def _judge(self, http: aiohttp.ClientSession, answer: Answer) -> None:
+    async def judge(self, http: aiohttp.ClientSession, answer: Answer) -> None:
         """Rated; then perhaps rated otherwise, or undone."""
         await self._rate(http, answer.id)
         if (then := self._dice.random()) < 0.2:

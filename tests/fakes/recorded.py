@@ -18,7 +18,7 @@ class RecordedBackend:
         # What is written, piece by piece, before the connection is closed; a number is so many seconds of silence.
         self.answer: Sequence[bytes | float] = ()
         self.resets = False  # it ends with a reset instead
-        self.by_text: dict[str, Sequence[bytes | float]] = {}  # answers to requests that contain a text, before `answer`
+        self.by_text: dict[str, Sequence[bytes | float]] = {}  # to requests with a text in them, before `answer`
         self.requests: list[tuple[str, Any]] = []  # route and body
         self.url = ""
         self._server: asyncio.Server | None = None

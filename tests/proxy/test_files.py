@@ -1,4 +1,4 @@
-"""Out of file descriptors, with a real process: what has begun goes on, who comes then waits or is told, all recovers."""
+"""Out of file descriptors, with a real process: what has begun goes on, who comes waits or is told, all recovers."""
 
 from __future__ import annotations
 
@@ -91,6 +91,7 @@ async def test_who_finds_no_way_to_the_backend_is_told_why(tmp_path: Path) -> No
 
 def test_as_many_as_the_system_allows() -> None:
     code = "import resource as r; from proxy.files import raise_limit; h = r.getrlimit(r.RLIMIT_NOFILE)[1]\n"
-    code += "r.setrlimit(r.RLIMIT_NOFILE, (64, h)); raise_limit(); print(r.getrlimit(r.RLIMIT_NOFILE)[0] == min(h, 65536))"
+    code += "r.setrlimit(r.RLIMIT_NOFILE, (64, h)); raise_limit()\n"
+    code += "print(r.getrlimit(r.RLIMIT_NOFILE)[0] == min(h, 65536))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"

@@ -38,7 +38,7 @@ async def test_only_the_last_event_waits_and_nothing_is_dropped(proxy: Proxy) ->
         rated = asyncio.create_task(proxy.rate(completion_id=before.headers["x-rl-completion-id"], rating="good"))
         await asyncio.sleep(0.3)
         assert not whole.done() and not rated.done()
-        assert all(not answer.content.at_eof() and b"[DONE]" not in body for answer, body in zip(answers, bodies, strict=True))
+        assert not any(answer.content.at_eof() for answer in answers) and b"[DONE]" not in b"".join(bodies)
     for n, answer in enumerate(answers):
         assert (bodies[n] + await answer.read()).endswith(b"data: [DONE]\n\n")
         row = await proxy.store.completion(answer.headers["x-rl-completion-id"])
