@@ -101,7 +101,7 @@ class Proxy:
         return dict(json.loads(line))
 
 
-async def client(person: Person, http: aiohttp.ClientSession, until: float, dice: random.Random) -> int:
+async def client(person: Person, http: aiohttp.ClientSession, until: float, pause: float, dice: random.Random) -> int:
     """Returns how often it hung up. Whatever the proxy refuses or breaks is raised."""
     left = 0
     while time.monotonic() < until:
@@ -111,7 +111,7 @@ async def client(person: Person, http: aiohttp.ClientSession, until: float, dice
             answer = await person.ask(http)
             if dice.random() < 0.5:
                 await person.judge(http, answer)
-        await asyncio.sleep(dice.uniform(0.1, 1.5))
+        await asyncio.sleep(dice.uniform(0.05, 1.0) * pause)
     return left
 
 
@@ -146,7 +146,9 @@ def slope(rows: list[dict[str, float]]) -> float:
     return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
 
 
-async def load(proxy: Proxy, people: list[Person], seconds: float, dice: random.Random) -> tuple[int, list[Any]]:
+async def load(
+    proxy: Proxy, people: list[Person], seconds: float, pause: float, dice: random.Random
+) -> tuple[int, list[Any]]:
     """All of them for so long; how often one hung up, and the memory meanwhile."""
     until = time.monotonic() + seconds
     rows: list[dict[str, float]] = []
@@ -157,7 +159,7 @@ async def load(proxy: Proxy, people: list[Person], seconds: float, dice: random.
         asyncio.TaskGroup() as group,
     ):
         group.create_task(watched(proxy, until, rows))
-        work = [client(person, http, until, random.Random(dice.random())) for person in people]
+        work = [client(person, http, until, pause, random.Random(dice.random())) for person in people]
         left = [group.create_task(one) for one in work]
     return sum(task.result() for task in left), rows
 
@@ -173,10 +175,10 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     people = [Person(ledger, time.monotonic, dice.randrange(2**32)) for _ in range(options.clients)]
     await proxy.start()
     try:
-        await load(proxy, people, 10.0, dice)  # whatever is made once is made now
+        await load(proxy, people, 10.0, options.pause, dice)  # whatever is made once is made now
         await asyncio.sleep(SETTLE_S)
         start = await proxy.open()
-        left, rows = await load(proxy, people, options.minutes * 60, dice)
+        left, rows = await load(proxy, people, options.minutes * 60, options.pause, dice)
         end = await settled(proxy, start)
         async with aiohttp.ClientSession(proxy.url) as http, http.get("/rl/status") as response:
             live, problem = (await response.json())["live"], (await response.json())["problem"]
@@ -265,6 +267,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--pause", type=float, default=1.5, help="longest time that a client thinks, in seconds")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "soak.json")
     given = parser.parse_args()
