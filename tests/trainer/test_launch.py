@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -122,13 +123,12 @@ async def test_who_does_not_listen_to_sigterm_is_killed(monkeypatch, tmp_path):
 
 
 async def test_who_has_been_stopped_is_killed(monkeypatch, tmp_path):
-    """A hung one: it cannot even be told."""
+    """A hung one: its handler of SIGTERM never runs."""
     monkeypatch.setattr(launch, "GRACE_S", 0.5)
-    job = launch.LocalJob(
-        await launch._spawn(
-            ["-c", "import time; print('{}', flush=True); time.sleep(60)"], threads=1, log=tmp_path / "log"
-        )
-    )
+    script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(3))\n"
+    script += "print('{\"event\": \"up\"}', flush=True); time.sleep(60)"
+    job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log"))
+    assert [e async for e in _first(job)] == ["up"]
     os.kill(job.pid, signal.SIGSTOP)
     await job.terminate()
     assert await job.wait() == -9
