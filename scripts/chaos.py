@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -93,4 +94,6 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=30.0, help="no life begins after that")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "chaos.json")
-    sys.exit(asyncio.run(main(parser.parse_args())))
+    given = parser.parse_args()
+    signal.alarm(int(given.minutes * 60) + 600)  # whatever hangs; the proxies end with us
+    sys.exit(asyncio.run(main(given)))

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +104,22 @@ def main(flags: dict[str, Any]) -> None:
     settings = load(flags).settings
     while sys.stdin.readline():
         if (child := os.fork()) == 0:
-            os.close(0)
+            threading.Thread(target=_end_with_whoever_asked, args=(os.dup(0),), daemon=True).start()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(2, 1)
             server.configure_logs(settings.log.level, False)
             asyncio.run(server.serve(settings))
             os._exit(0)
         print(child, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def _end_with_whoever_asked(pipe: int) -> None:
+    """Where the tests themselves are killed, no proxy of theirs goes on."""
+    looking = select.poll()
+    looking.register(pipe, 0)  # nothing but the end of the other side
+    looking.poll()
+    os._exit(1)
 
 
 if __name__ == "__main__":
