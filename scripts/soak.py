@@ -176,10 +176,9 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     await proxy.start()
     try:
         await load(proxy, people, 10.0, options.pause, dice)  # whatever is made once is made now
-        await asyncio.sleep(SETTLE_S)
-        start = await proxy.open()
+        start = await settled(proxy)
         left, rows = await load(proxy, people, options.minutes * 60, options.pause, dice)
-        end = await settled(proxy, start)
+        end = await settled(proxy)
         async with aiohttp.ClientSession(proxy.url) as http, http.get("/rl/status") as response:
             live, problem = (await response.json())["live"], (await response.json())["problem"]
         status = await proxy.stop()
@@ -211,14 +210,16 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-async def settled(proxy: Proxy, start: dict[str, Any]) -> dict[str, Any]:
-    """What is left when nobody asks any more; a run that is under way ends first."""
+async def settled(proxy: Proxy) -> dict[str, Any]:
+    """What is open when nobody asks any more; a run that is under way ends first."""
+    await asyncio.sleep(SETTLE_S)
+    before, now = {}, await proxy.open()
     for _ in range(10):
-        await asyncio.sleep(SETTLE_S)
-        end = await proxy.open()
-        if not leaked(start, end):
+        if now["connections"] == 0 and now["runs"] == before.get("runs"):
             break
-    return end
+        await asyncio.sleep(SETTLE_S)
+        before, now = now, await proxy.open()
+    return now
 
 
 def leaked(start: dict[str, Any], end: dict[str, Any]) -> list[str]:

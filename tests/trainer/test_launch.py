@@ -126,7 +126,7 @@ async def test_who_has_been_stopped_is_killed(monkeypatch, tmp_path):
     """A hung one: its handler of SIGTERM never runs."""
     monkeypatch.setattr(launch, "GRACE_S", 0.5)
     script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(3))\n"
-    script += "print('{\"event\": \"up\"}', flush=True); time.sleep(60)"
+    script += 'print(\'{"event": "up"}\', flush=True); time.sleep(60)'
     job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log"))
     assert [e async for e in _first(job)] == ["up"]
     os.kill(job.pid, signal.SIGSTOP)
