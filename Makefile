@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test audit fuzz test-mlx test-agents test-backends test-openclaw test-browser setup lint bench bench-learn bench-swap bench-train clean
+.PHONY: demo test audit fuzz chaos soak test-mlx test-agents test-backends test-openclaw test-browser setup lint bench bench-learn bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -16,6 +16,16 @@ test: setup
 # long ones too, a byte at a time.
 fuzz: setup
 	@RLPROXY_FUZZ=10 $(PY) -m pytest tests/test_fuzz.py tests/test_golden.py
+
+# 200 times kill -9 and 500 power cuts, under load: minutes (docs/reliability.md). `make chaos KILLS=40 CUTS=100` is less.
+chaos: setup
+	@$(PY) scripts/chaos.py --kills $(or $(KILLS),200) --cuts $(or $(CUTS),500)
+	@$(PY) scripts/tables.py
+
+# 50 clients, with ratings, runs and swaps, for half an hour: what leaks, and what grows. `make soak MINUTES=2` only shows that it works.
+soak: setup
+	@$(PY) scripts/soak.py --minutes $(or $(MINUTES),30)
+	@$(PY) scripts/tables.py
 
 # Not part of `make test`: it makes an environment of its own, with mlx in it.
 test-mlx:

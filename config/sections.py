@@ -193,7 +193,9 @@ class Train(Section):
     overrides: dict[str, Override] = {}
     """Single values that replace those of the preset, by their names in presets.toml."""
     max_attempts: int = Field(default=3, ge=1, le=100)
-    """Times a run that crashed is started before it fails."""
+    """Times a run that crashed or hung is started before it fails."""
+    stall_minutes: float = Field(default=60.0, ge=0)
+    """Minutes without a word from the trainer after which a run is taken for hung and started again; 0 is never."""
     calibration: int = Field(default=16, ge=0, le=1000)
     """Unrated completions handed to a run, to measure the noise between serving and training."""
 

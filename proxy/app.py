@@ -141,6 +141,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     )
 
     async def running(app: web.Application) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_exception_handler(health.files.heard)
         await keys.start(store)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=POOL_KEEPALIVE_S)
         timeout = aiohttp.ClientTimeout(

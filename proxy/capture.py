@@ -10,8 +10,10 @@ import asyncio
 import secrets
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import orjson
 import structlog
@@ -19,6 +21,7 @@ import structlog
 from proxy.conversations import canonical, extend_thread
 from proxy.dialects import CHAT, Dialect, Reply
 from proxy.events import Events
+from proxy.files import Files
 from proxy.large import off_loop_above
 from proxy.metrics import Metrics
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
@@ -29,6 +32,7 @@ from store.store import Store
 
 log = structlog.get_logger()
 
+LOST: Final = "the disk did not take this answer; it was relayed"
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -48,9 +52,13 @@ def choice_id(request_id: str, choice: int) -> str:
 
 
 class Health:
-    """Whether the disk takes what is captured; `problem` is for `status`."""
+    """Whether the disk takes what is captured, and the system gives files; `problem` is for `status`."""
 
     problem: str | None = None
+
+    def __init__(self) -> None:
+        self.files = Files()
+        self.lost: deque[str] = deque(maxlen=10_000)  # begun, perhaps, and not ended: the disk did not take it
 
 
 class Capture:
@@ -88,6 +96,7 @@ class Capture:
 
     async def begin(self, *, wait: bool) -> None:
         """Queue the rows; with `wait` until they are stored. Raises DuplicateCompletion then."""
+        await self._store.room()  # who comes while the disk is behind waits here, and takes no more memory than that
         self._begun = self._store.begin(self._rows)
         # The end of the request tells whether this failed; nobody else may be there to hear it.
         self._begun.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -146,12 +155,21 @@ class Capture:
         except StoreError as failed:
             self._metrics.not_stored.inc(len(rows))
             self._health.problem = f"Answers are relayed but not captured: {failed}"
+            self._health.lost.extend(row.id for row in rows)
             log.error("completion not stored", completion=self.id, error=str(failed))
             return False
         self._health.problem = None
+        if self._health.lost:
+            await self._end_lost()
         self._metrics.captured.labels(status).inc(len(rows))
         self._events.note("captured")
         return True
+
+    async def _end_lost(self) -> None:
+        """The disk takes something again: of what was lost, the rows that had been begun are not pending for ever."""
+        lost = [FinishedCompletion(id, "error", time.time(), error=LOST) for id in self._health.lost]
+        self._health.lost.clear()
+        await asyncio.gather(*(self._store.finish([one]) for one in lost), return_exceptions=True)
 
     def _keep(self, text: str | None) -> str | None:
         return None if text is None else self._redactor.text(text)

@@ -15,6 +15,7 @@ ProxyError
 ├── BackendRefused        the backend's own error, with its status, in the client's dialect
 ├── BackendBroke 502      the backend answered nonsense or was cut off
 ├── BackendDown 503       the backend does not answer
+├── OutOfFiles 503        no file descriptor is left to reach it
 └── StorageFailed 507     the disk did not take it
 
 Owns status codes and the one error shape. A dialect may wrap the shape in its own (`Dialect.error`).
@@ -116,6 +117,10 @@ class BackendBroke(ProxyError):
 
 class BackendDown(ProxyError):
     status, type, code = 503, "backend_error", "backend_down"
+
+
+class OutOfFiles(ProxyError):
+    status, type, code = 503, "server_error", "out_of_files"
 
 
 class StorageFailed(ProxyError):

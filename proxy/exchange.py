@@ -42,7 +42,7 @@ from proxy.swap import Lease, Swap
 from proxy.uncaptured import Uncaptured
 from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
 from proxy.ways import ODD, Native, Question, Translated, Way, wishes
-from proxy.wire import Rules, dumps
+from proxy.wire import Rules, dumps, loads
 from store.errors import DuplicateCompletion
 from store.records import NewCompletion
 from store.store import Store
@@ -105,6 +105,7 @@ class Exchange:
         self._capture: Capture | None = None
         self._way: Way
         self._finished = False
+        self._gap = b""  # what ends the last event, where the backend did not
         self._address: Address | None = None  # where the question is
         self._overhead_ms = 0.0
 
@@ -234,6 +235,7 @@ class Exchange:
             except aiohttp.SocketTimeoutError as error:  # it took the question and is silent: another would be, too
                 raise down(address.url, error) from error
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                parts.health.files.check(error)
                 elsewhere = parts.backend.elsewhere(address)
                 if last_place or not (elsewhere or await self._is_back(error)):
                     raise down(address.url, error) from error
@@ -340,14 +342,28 @@ class Exchange:
                     await self._pass(response, splitter.feed(chunk))
                 elif alive:  # only whole events are written, so this is always between two
                     await response.write(KEEPALIVE)
-            if rest := splitter.rest():
-                await self._pass(response, [Line(rest) if isinstance(splitter, LineSplitter) else Event(rest)])
+            half = await self._rest(response, splitter)
             if not self._finished:
                 await self._ended_without_terminal(response)
+            if half:
+                await response.write(half)
         except BackendBroke as error:
             await self._broken_off(response, error)
         await response.write_eof()
         return response
+
+    async def _rest(self, response: web.StreamResponse, splitter: Splitter | LineSplitter) -> bytes:
+        """What came after the last blank line. Half an event is handed back: where an error of ours has to follow, it
+        is left out, or no client could read the error."""
+        if not (rest := splitter.rest()):
+            return b""
+        line = isinstance(splitter, LineSplitter)
+        event = Line(rest) if line else Event(rest)
+        if self._way.reads.terminal(event) or _is_whole(event):
+            await self._pass(response, [event])
+            self._gap = b"" if self._way.translated else b"\n" if line else b"\n\n"
+            return b""
+        return self._seen(event)
 
     async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
         out = bytearray()
@@ -420,7 +436,7 @@ class Exchange:
         already = self._finished
         await self._finish("partial", error=error.message)
         if not already:
-            await response.write(self._way.broken(error))
+            await response.write(self._gap + self._way.broken(error))
 
     async def _finish(self, status: Any, *, whole: bytes | None = None, error: str | None = None) -> None:
         if self._finished:
@@ -434,6 +450,14 @@ class Exchange:
 
     def _keepable(self, said: str) -> str:
         return without_keys(said, self._parts.request_headers(self._request))
+
+
+def _is_whole(event: Event) -> bool:
+    """Whether all that is lacking is the blank line."""
+    try:
+        return event.data is None or bool(loads(event.data))
+    except ValueError:
+        return False
 
 
 def _sendable(body: bytes) -> bytes | io.BytesIO:

@@ -89,6 +89,7 @@ class Feedback:
         rate than a backend is to begin. Raises NotFound, BadRequest, StorageFailed."""
         comment, correction = (text and self._redactor.text(text) for text in (new.comment, new.correction))
         new = replace(new, comment=comment, correction=correction)
+        await self._store.room()
         try:
             rating = await self._store.rate(new)
         except UnknownCompletion:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,6 +78,8 @@ class Learner:
         self._stopping = False
         self._exceeded: str | None = None  # the limit that the last trainer was killed for
         self._cancelled: int | None = None  # the run that somebody wants no more
+        self._heard = 0.0  # when its trainer last said something, by the monotonic clock
+        self.stalled: str | None = None  # why its trainer was ended, where it had stopped saying anything
         self.run: Run | None = None  # the one under way
         self.progress: dict[str, Any] = {}  # its last events, by kind
 
@@ -268,13 +271,13 @@ class Learner:
     async def _carry_out(self, run: Run) -> None:
         """From the claim to its end, or to where it was told to stop."""
         self.run, self.progress = run, {}
-        self._when.kept, self._when.under_way = None, True
+        self._when.kept, self._when.under_way, self.stalled = None, True, None
         self._outcome.recorded.clear()
         try:
             await self._prepare(run)
             await self._train(run)
         finally:
-            self.run, self._when.under_way = None, False
+            self.run, self._when.under_way, self.stalled = None, False, None
             self._outcome.recorded.set()
 
     async def _train(self, run: Run) -> None:
@@ -308,6 +311,7 @@ class Learner:
                 await asyncio.sleep(HELD_PAUSE_S)
             elif run.attempts >= self._settings.train.max_attempts:
                 reason = f"the trainer ended {run.attempts} times without a result; see {folder}/trainer.log"
+                reason += f". One of those times {self.stalled}" if self.stalled else ""
                 await self._outcome.end(run, "failed", reason, None)
                 return None
             else:
@@ -361,11 +365,18 @@ class Learner:
             log.error("trainer did not start", run=run.id, error=str(error))
             return -1
         self.run, self._job, self._when.trainer = run, job, job.pid
-        minding = asyncio.create_task(self._mind_rules(run, job), name="rules")
+        self._heard = time.monotonic()
+        minding = [
+            asyncio.create_task(self._mind_rules(run, job), name="rules"),
+            asyncio.create_task(self._mind_life(run, job), name="life"),
+        ]
         try:
             if self._when.paused or self._stopping or self._cancelled == run.id:  # said while the process was starting
                 await job.terminate()
             async for event in job.events():
+                self._heard = time.monotonic()
+                if event.get("event") == "alive":
+                    continue
                 if event.get("event") == "phase":
                     self.progress.pop("step", None)  # it was of the phase before
                 self.progress[event.get("event", "")] = event
@@ -374,8 +385,9 @@ class Learner:
             self._exceeded = f"{job.exceeded} (train.max_memory_gb)" if job.exceeded else None
             return status
         finally:
-            minding.cancel()
-            await asyncio.wait({minding})
+            for task in minding:
+                task.cancel()
+            await asyncio.wait(minding)
             self._job = self._when.trainer = None
             await job.terminate()
 
@@ -386,4 +398,19 @@ class Learner:
             self._when.kept = await self._when.kept_from(run.id, starting=False)
         self._lending.put_off(self._when.kept)  # or it would be freed for it again and again
         self._wait(run, self._when.kept)
+        await job.terminate()
+
+    async def _mind_life(self, run: Run, job: Job) -> None:
+        """A trainer that has long said nothing is hung: it is ended, and tried again as one that crashed."""
+        minutes = self._settings.train.stall_minutes
+        if not minutes:
+            return
+        while (left := self._heard + minutes * 60 - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+        phase = self.progress.get("phase", {}).get("phase", "start")
+        self.stalled = (
+            f"it had said nothing for {minutes:g} minutes (train.stall_minutes) in phase `{phase}`, and was ended"
+        )
+        log.error("trainer is hung", run=run.id, why=self.stalled)
+        self._events.emit("problem", message=f"The trainer of run {run.id} is tried again: {self.stalled}.")
         await job.terminate()

@@ -1,7 +1,8 @@
 """`rlproxy serve`: one process from settings to a clean stop.
 
 Owns: logs, the store's lifetime, the listening socket, signals, and the address file by which the CLI finds us.
-The order of a stop: no new connections, running answers end, learner, pending commits, backend, store.
+The order of a stop: no new connections; the learner, whose run stops at its next step; running answers end, at most
+STOP_S; what they leave to be stored; everything that runs beside; the backend; the store.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from config.settings import Settings
-from proxy import security
+from proxy import files, security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.server_address import ADDRESS_FILE
@@ -123,6 +124,7 @@ def _write_address(path: Path, found: dict[str, Any]) -> None:
 
 async def serve(settings: Settings, secret: Secret | None = None) -> None:
     """Until SIGINT or SIGTERM; the second one ends at once, and loses nothing that was committed."""
+    files.raise_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -20,6 +20,7 @@ from proxy.watch import Watch
 from proxy.when import When
 from store.records import Run
 from store.store import Store
+from store.writer import ROOM
 
 PHASES: Final = {
     "load": "loading the model",
@@ -110,8 +111,23 @@ class StatusReport:
             "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),
-            "problem": self._health.problem or self._lending.problem or self._rebuilding.problem or self._swap.problem,
+            "problem": self._health.problem
+            or self._health.files.problem
+            or self._behind()
+            or self._lending.problem
+            or self._rebuilding.problem
+            or self._swap.problem
+            or self._hung(run),
         }
+
+    def _behind(self) -> str | None:
+        if (waiting := self._store.waiting) < ROOM:
+            return None
+        return f"The disk is slow: {waiting} writes wait for it, and new requests with them; nothing is lost."
+
+    def _hung(self, run: Run | None) -> str | None:
+        why = self._learner.stalled
+        return f"The trainer of run {run.id} was started again: {why}." if run and why else None
 
     async def text(self) -> str:
         """For the chat: what a person wants to know, in three or four lines."""

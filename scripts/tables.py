@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/learning-rules.md", "docs/agents.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/learning-rules.md", "docs/agents.md", "docs/reliability.md")
 
 
 def demo(found: dict[str, Any]) -> str:
@@ -169,6 +169,35 @@ def feedback(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", _when(found)])
 
 
+def chaos(found: dict[str, Any]) -> str:
+    kills, cuts = found["kills"], found["power_cuts"]
+    lines = ["| | instants | answers had whole | ratings and undos acknowledged | missing, doubled or damaged |"]
+    lines += ["|---" * 5 + "|"]
+    early = f"{kills['instants']}, {kills['while_starting']} of them during a start"
+    lines.append(f"| kill -9 | {early} | {kills['whole']:,} | {kills['acts']:,} | {len(kills['wrong'])} |")
+    if "cuts" in cuts:
+        unsynced = f"{cuts['cuts']}, {cuts['with_unsynced']} of them with unsynced writes"
+        lines.append(f"| power cut | {unsynced} | {cuts['whole']:,} | {cuts['acts']:,} | {len(cuts['wrong'])} |")
+    return "\n".join([*lines, "", f"{_at(found)} SQLite {found['sqlite']}, {found['seconds'] / 60:.0f} minutes."])
+
+
+def soak(found: dict[str, Any]) -> str:
+    heads = "minutes | clients | answers | ratings and undos | hung up | runs, live version | memory, a minute | peak"
+    lines = [f"| {heads} | lost or doubled |", "|---" * 9 + "|"]
+    cells = [f"{found['minutes']:g}", str(found["clients"]), f"{found['answers']:,}", f"{found['acts']:,}"]
+    cells += [f"{found['hung_up']:,}", f"{found['runs']}, v{found['live']}", f"{found['slope_mb_per_min']:+.2f} MB"]
+    cells += [f"{found['peak_mb']:.0f} MB", str(len(found["wrong"]))]
+    lines += [f"| {' | '.join(cells)} |", "", "| open in the proxy | before | after |", "|---|---|---|"]
+    names = ("tasks", "files", "connections", "threads")
+    lines += [f"| {name} | {found['start'][name]} | {found['end'][name]} |" for name in names]
+    return "\n".join([*lines, "", _at(found)])
+
+
+def _at(found: dict[str, Any]) -> str:
+    load = f", load {found['load_before']:.1f} before it began" if found["load_before"] > 0.5 else ""
+    return f"{found['date'][:10]}, {found['machine']}{load}, commit `{found['commit']}`."
+
+
 def _when(found: dict[str, Any]) -> str:
     machine = found["machine"]
     load = f", load {machine['load_before']:.1f} before it began" if machine["load_before"] > 0.5 else ""
@@ -183,6 +212,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "swap": ("benchmarks/swap.json", swap),
     "page": ("benchmarks/page.json", page),
     "feedback": ("benchmarks/feedback.json", feedback),
+    "chaos": ("benchmarks/chaos.json", chaos),
+    "soak": ("benchmarks/soak.json", soak),
     "learn": ("benchmarks/learn/*-default-seed*.json", learn),
 }
 

@@ -122,6 +122,15 @@ class Store:
         """Transactions committed since the store was opened."""
         return self._writer.commits
 
+    async def room(self) -> None:
+        """Returns once the disk has caught up enough for more to be asked of it."""
+        await self._writer.room()
+
+    @property
+    def waiting(self) -> int:
+        """Writes that the disk has not taken yet."""
+        return self._writer.waiting
+
     # Completions
 
     def begin(self, rows: Sequence[NewCompletion]) -> asyncio.Future[None]:

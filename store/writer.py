@@ -22,6 +22,7 @@ from store.errors import StoreClosed, translated
 T = TypeVar("T")
 
 GROUP = 256  # most operations in one commit: a long queue must not make its first wait for its last
+ROOM = 1024  # operations that wait, before those who would bring more have to
 CHECKPOINT_CHANGES = 1000  # rows between two checkpoints, about 4 MiB of WAL at the usual size of a completion
 
 
@@ -47,6 +48,7 @@ class Writer:
         self._emptied: bool | None = True  # None: the log is to be emptied at the next checkpoint
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
+        self._room = asyncio.Event()
         self._stopping = False
         # A daemon, so that a process that never called stop can still end; what was acknowledged is on disk.
         self._thread = Thread(target=self._work, name="store-writer", daemon=True)
@@ -60,6 +62,17 @@ class Writer:
         else:
             self._queue.put(_Queued(operation, future))
         return future
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.qsize()
+
+    async def room(self) -> None:
+        """Returns once fewer than ROOM operations wait. Clients that leave and ask again would fill the memory, where
+        the disk is slower than they are."""
+        while self._queue.qsize() >= ROOM:
+            self._room.clear()
+            await self._room.wait()
 
     async def empty_log(self) -> bool:
         """Move the whole WAL into the database and cut it to nothing; False where a reader was in the way."""
@@ -80,12 +93,16 @@ class Writer:
             group, stopping = self._next_group()
             outcomes = self._commit(group) if group else []
             with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
-                self._loop.call_soon_threadsafe(_resolve, outcomes)
+                self._loop.call_soon_threadsafe(self._tell, outcomes)
             del group, outcomes  # an idle writer keeps no conversation in memory
             self._checkpoint()
         with contextlib.suppress(*errors()):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
+
+    def _tell(self, outcomes: list[_Outcome]) -> None:
+        _resolve(outcomes)
+        self._room.set()
 
     def _next_group(self) -> tuple[list[_Queued], bool]:
         """Wait for one operation, then take all that came meanwhile."""

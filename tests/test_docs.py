@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import pytest
 import typer.main
 
 from config.sections import Backend
@@ -93,10 +94,19 @@ def test_the_table_of_clients_is_true() -> None:
         assert version in page, f"docs/agents.md does not name {package} {version}"
 
 
-def test_the_table_of_faults_is_true() -> None:
+@pytest.mark.parametrize(
+    ("page", "head"),
+    [
+        ("docs/backends.md", "| fault | what happened | test |"),
+        ("docs/reliability.md", "| fault | what the client saw | what was stored | what came after | tests |"),
+        ("docs/reliability.md", "| what | how | tests |"),
+    ],
+)
+def test_the_tables_of_faults_are_true(page: str, head: str) -> None:
     """Each row names tests that there are."""
-    page = read("docs/backends.md")
-    rows = page[page.index("| fault | what happened | test |") :].split("\n\n")[0].splitlines()[2:]
+    text = read(page)
+    rows = text[text.index(head) :].split("\n\n")[0].splitlines()[2:]
+    assert rows
     for row in rows:
         tests = re.findall(r"`([\w/.]+)::(\w+)`", row)
         assert tests, row

@@ -40,6 +40,7 @@ def main() -> int:
     _limit_threads(folder)
     try:
         with locked(folder), Progress(folder, sys.stdout) as progress:
+            stop.looked_at = progress.alive
             from trainer.loop import run  # here, because torch reads the thread limits when it is imported
 
             try:

@@ -61,6 +61,7 @@ LINE = 2**20  # bytes of one event; asyncio's default of 64 KiB is short for an 
 NO_SCALARS = (
     "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
 )
+FIRST_TO_GO = "800"  # where memory runs out, the kernel ends a run, which goes on later, and not who answers
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")  # how weights are downloaded; may hold a password
 
@@ -384,6 +385,8 @@ async def _spawn(
 def _step_back(process: asyncio.subprocess.Process, nice: int) -> None:
     with contextlib.suppress(OSError):  # gone already, or not ours to slow down
         os.setpriority(os.PRIO_PROCESS, process.pid, nice)  # before it has a second thread, which would inherit
+    with contextlib.suppress(OSError):  # not Linux, or gone
+        Path(f"/proc/{process.pid}/oom_score_adj").write_text(FIRST_TO_GO)
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -33,6 +33,7 @@ class FakeJob:
             with (self.folder / "progress.jsonl").open("a") as file:
                 file.write(json.dumps(event) + "\n")
             yield event
+            await asyncio.sleep(self._launcher.every_s)
 
     async def wait(self) -> int:
         if self._launcher.hold:
@@ -65,6 +66,7 @@ class FakeLauncher:
         self.outcome = "passed"
         self.result: dict[str, Any] = {}  # what more the next results say
         self.progress: list[dict[str, Any]] = []  # and what is said on the way
+        self.every_s = 0.0  # between two of them
         self.crashes = 0
         self.exceeds = ""  # the limit that the next trainers are killed for
         self.held = 0  # trainers that find another at work in their folder

@@ -166,6 +166,42 @@ async def test_a_trainer_that_uses_too_much_memory_is_not_started_again(proxy: P
     assert status["ratings"]["fresh"] == 4 and len(proxy.launcher.started) == 1
 
 
+async def test_a_trainer_that_hangs_is_ended_and_started_again(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__stall_minutes=0.005)
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    for _ in range(300):
+        if len(proxy.launcher.started) == 2:
+            break
+        await asyncio.sleep(0.01)
+    problem = (await proxy.get("/rl/status"))["problem"]
+    assert "run 1 was started again" in problem and "nothing for 0.005 minutes" in problem
+    proxy.launcher.hold = False
+    status = await until(proxy, live=1)
+    assert status["problem"] is None and status["last_run"]["attempts"] >= 2
+
+
+async def test_a_trainer_that_always_hangs_gives_up(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__stall_minutes=0.001)
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    status = await until(proxy, ended="failed")
+    assert status["ratings"]["fresh"] == 4 and len(proxy.launcher.started) == 3
+    assert "One of those times it had said nothing" in status["last_run"]["reason"]
+    assert await proxy.say("still there") == "You said: still there "
+
+
+async def test_a_trainer_that_says_that_it_is_alive_is_left_alone(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__stall_minutes=0.02)
+    proxy.launcher.progress, proxy.launcher.every_s = [{"event": "alive"}] * 6, 0.3
+    await rated(proxy, 4)
+    status = await until(proxy, live=1)
+    assert status["last_run"]["attempts"] == 1 and "alive" not in status["training"]["progress"]
+
+
 async def test_a_trainer_that_finds_another_at_work_waits(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.learner.HELD_PAUSE_S", 0.01)
     proxy.launcher.held = 5
