@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import aiosqlite
 import orjson
 
-from store import blobs, tree
+from store import blobs, conversations, tree
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.reader import Reader
 from store.records import Completion, FinishedCompletion, Message, NewCompletion, Rating, Turn
@@ -40,13 +40,13 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request,
-            untrainable, asked, redacted, prompt_hash, status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
+            untrainable, asked, redacted, prompt_hash, conversation, status)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
                 to_json(new.sampling), new.request, new.untrainable, new.asked, to_json(new.redacted or None),
-                tree.add(db, tree.said(new.prompt)),
+                tree.add(db, tree.said(new.prompt)), conversations.of(db, new),
             ),
         )  # fmt: skip
         tree.add_aside(db, new.id, new.prompt)

@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from store import blobs, completions, inbox, ledger
+from store import blobs, completions, conversations, inbox, ledger
 from store.errors import StoreDamaged, StoreError
 
 BeforeMigration = Callable[[sqlite3.Connection, Path, int], object]
@@ -33,7 +33,7 @@ PRAGMAS = (
 
 
 # What SQL cannot say of a migration, in its transaction; by number.
-_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: ledger.chain}
+_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: ledger.chain, 10: conversations.fill}
 
 
 def open_database(path: Path, before_migration: BeforeMigration | None = None) -> sqlite3.Connection:

@@ -41,6 +41,7 @@ from store.records import (
     FinishedCompletion,
     Forgetting,
     Fresh,
+    Inbox,
     Link,
     Listed,
     Message,
@@ -190,8 +191,8 @@ class Store:
 
     # Lists
 
-    async def inbox(self, wanted: Wanted) -> list[Listed]:
-        """What ended, newest first, without prompts. A search first takes in the newest that it does not know yet."""
+    async def inbox(self, wanted: Wanted) -> Inbox:
+        """A page of what ended, newest first, without prompts. A search takes in the newest first that it lacks yet."""
         if wanted.search:
             await self.index_words()
         return await inbox.page(self._reader, wanted)

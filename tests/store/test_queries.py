@@ -68,6 +68,8 @@ async def call_everything(store: Store) -> None:
         {"search": "hello wor"},
         {"session": "s"},
         {"unrated": True, "version": 0, "model": "m", "turn": "main"},
+        {"newest_of_each": True, "unrated": True, "turn": "main"},
+        {"conversation": 1},
     ):
         await store.inbox(Wanted(**wanted))  # type: ignore[arg-type]
     found = await store.listed("a")
