@@ -2,8 +2,8 @@
 
 `scripts/bench_page.py [--completions N] [--home DIR] [--no-browser]` writes benchmarks/page.json, with the plan of each
 query. The home is made up: answers of 120 words (of Python's own manual) with token ids and log-probs, two models,
-eight versions, conversations of 20 turns, one side turn in five, two ratings in five, all used by one run. Each query is
-asked 15 times, the median counts.
+eight versions, conversations of 20 turns, one side turn in five, two ratings in five, all used by one run. Each query
+is asked 15 times, the median counts.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from proxy.pages.inbox import Inbox
 from proxy.pages.progress import ProgressPage
 from proxy.pages.signin import SignIn
 from proxy.pages.versions import VersionsPage
-from proxy.pages.view import HEADERS, HERE, VISITOR, View
+from proxy.pages.view import HEADERS, VISITOR, View
 from proxy.pages.visit import TOKEN_FIELD, Visits
 from proxy.pages.why import WhyPage
 from proxy.security import GUEST, ROLE
@@ -39,11 +39,6 @@ log = structlog.get_logger()
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 INDEX_EVERY_S: Final = 5.0
-_STATIC: Final = {
-    "page.css": "text/css", "page.js": "text/javascript", "plots.js": "text/javascript",
-    "htmx.min.js": "text/javascript", "uPlot.iife.min.js": "text/javascript", "uPlot.min.css": "text/css",
-    "icon.svg": "image/svg+xml",
-}  # fmt: skip
 
 
 class Pages:
@@ -104,7 +99,7 @@ class Pages:
             *(web.post(path, self._ours(handler)) for path, handler in acts),
             web.get("/login", self._ours(self._sign_in.page, guests=True)),
             web.post("/login", self._ours(self._sign_in.enter, guests=True)),
-            web.get("/static/{name}", self._static),
+            web.get("/static/{name}", self._view.assets.get),
         ]
 
     def _ours(self, handler: Handler, *, guests: bool = False) -> Handler:
@@ -137,14 +132,6 @@ class Pages:
 
     async def _pulse(self, request: web.Request) -> web.Response:
         return self._view.page(request, "pulse.html")
-
-    async def _static(self, request: web.Request) -> web.StreamResponse:
-        kind = _STATIC.get(request.match_info["name"])
-        if kind is None:
-            raise web.HTTPNotFound
-        # The browser asks each time whether it is still the same; an update shows at once.
-        headers = {"content-type": kind, "cache-control": "no-cache", "x-content-type-options": "nosniff"}
-        return web.FileResponse(HERE / "static" / request.match_info["name"], headers=headers)
 
 
 def _to_login(request: web.Request) -> web.Response:

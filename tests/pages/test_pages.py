@@ -37,6 +37,9 @@ async def test_the_page_brings_all_that_it_needs(proxy: Proxy, visit: Visit) -> 
     for name in names:
         async with visit.http.get(name) as response:
             assert response.status == 200 and response.headers["content-type"], name
+            assert "immutable" in response.headers["cache-control"]
+        async with visit.http.get(re.sub(r"=.*", "=of-an-older-page", name)) as response:
+            assert response.status == 200 and response.headers["cache-control"] == "no-cache"
     for name in ("VENDORED.md", "..%2fvisit.py", "none.css"):
         async with visit.http.get(f"/static/{name}") as response:
             assert response.status == 404

@@ -50,8 +50,14 @@ FIELDS: dict[str, Any] = {
     "session": st.sampled_from([None, "s", "t"]), "version": st.sampled_from([None, 0, 1]),
     "turn": st.sampled_from(["main", "side"]), "model": st.sampled_from(["m", "n"]),
 }  # fmt: skip
-ROW = st.fixed_dictionaries({**FIELDS, "rated": st.booleans(), "word": st.sampled_from(["egg", "sea"]),
-    "talk": st.sampled_from([None, b"1", b"2"])})
+ROW = st.fixed_dictionaries(
+    {
+        **FIELDS,
+        "rated": st.booleans(),
+        "word": st.sampled_from(["egg", "sea"]),
+        "talk": st.sampled_from([None, b"1", b"2"]),
+    }
+)
 FILTER = st.fixed_dictionaries(
     {
         "session": st.sampled_from([None, "s"]), "version": st.sampled_from([None, 0, 1]),
@@ -126,7 +132,9 @@ async def steps(store: Store, asked: tuple[str, dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize(("fields", "index"), PLANS)
-async def test_each_filter_has_its_index_and_nothing_is_sorted(store: Store, fields: dict[str, Any], index: str) -> None:
+async def test_each_filter_has_its_index_and_nothing_is_sorted(
+    store: Store, fields: dict[str, Any], index: str
+) -> None:
     looked = ["CO-ROUTINE looked", f"SEARCH l USING {index}", "SCAN i"]
     newer = ["CORRELATED SCALAR SUBQUERY 2", "SEARCH n USING INDEX listed_conversation (conversation=? AND rowid>?)"]
     assert await steps(store, inbox.query(Wanted(**fields))) == looked
