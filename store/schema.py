@@ -33,7 +33,7 @@ PRAGMAS = (
 
 
 # What SQL cannot say of a migration, in its transaction; by number.
-_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: ledger.chain, 10: conversations.fill}
+_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: ledger.chain, 11: conversations.fill}
 
 
 def open_database(path: Path, before_migration: BeforeMigration | None = None) -> sqlite3.Connection:

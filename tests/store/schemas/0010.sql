@@ -16,8 +16,8 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79527979131099486354e+09,'admin','promote','{"version":1}',X'72AF206B30B6232E9C8047630BC8D39A21DD20206A6F6FF10EEE456A9898938F');
-INSERT INTO "audit" VALUES(2,1.79527979131107282635e+09,'admin','pause','{}',X'6AD60DDE32F9DF8A38B4D72AD9BD3D57669987B164F9A73F9B8B048525B3CFAE');
+INSERT INTO "audit" VALUES(1,1.79528022520906066893e+09,'admin','promote','{"version":1}',X'4FDFF3A7AB0219E6E8686F918456B9E8DB635A31832AC253B3EF264A6CFB3DA0');
+INSERT INTO "audit" VALUES(2,1.79528022520916175847e+09,'admin','pause','{}',X'377D92F9DD515662123E13D1E3219F202E0A2E6CFC985F5D2A1E271CB24AB503');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
@@ -59,8 +59,17 @@ CREATE TABLE completions (
     prompt_token_ids BLOB,  -- int32
     token_ids        BLOB,  -- int32
     logprobs         BLOB   -- float32
-, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER) STRICT;
-INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL);
+, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT) STRICT;
+INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL);
+CREATE TABLE keys (
+    id         TEXT PRIMARY KEY,
+    name       TEXT NOT NULL,
+    role       TEXT NOT NULL CHECK (role IN ('use', 'rate', 'admin')),
+    hash       BLOB NOT NULL,
+    created_at REAL NOT NULL,
+    last_used  REAL,
+    revoked_at REAL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE links (
     platform      TEXT NOT NULL,
     channel       TEXT NOT NULL,
@@ -78,7 +87,7 @@ CREATE TABLE listed (
     rated    INTEGER NOT NULL DEFAULT 0,
     opinion  REAL NOT NULL DEFAULT 0,
     searched INTEGER NOT NULL DEFAULT 0  -- whether its words are in the search
-, conversation INTEGER NOT NULL DEFAULT 0) STRICT;
+) STRICT;
 CREATE TABLE message_blobs (
     message BLOB NOT NULL REFERENCES messages (hash) ON DELETE CASCADE,
     at      INTEGER NOT NULL,  -- the byte of the stored body before which it goes
@@ -207,6 +216,13 @@ CREATE INDEX listed_unrated ON listed (seq) WHERE rated = 0;
 CREATE INDEX listed_opinions ON listed (version, turn, opinion) WHERE rated > 0;
 CREATE INDEX listed_unsearched ON listed (seq) WHERE searched = 0;
 CREATE INDEX ratings_days ON ratings (created_at, value) WHERE live = 1;
+CREATE TRIGGER listed_when_it_ends AFTER UPDATE OF status ON completions
+WHEN OLD.status = 'pending' AND NEW.status <> 'pending'
+BEGIN
+    INSERT INTO listed (seq, turn, model, version, session, rated, opinion)
+    SELECT NEW.seq, NEW.turn, NEW.model, NEW.version, NEW.session, count(*), total(r.value)
+    FROM ratings r WHERE r.completion_id = NEW.id AND +r.live = 1;
+END;
 CREATE TRIGGER listed_with_a_new_rating AFTER INSERT ON ratings WHEN NEW.live = 1
 BEGIN
     UPDATE listed SET (rated, opinion) = (
@@ -239,15 +255,7 @@ CREATE TRIGGER audit_lines_stay BEFORE DELETE ON audit
 BEGIN
     SELECT RAISE(ABORT, 'the audit log is append-only');
 END;
-CREATE INDEX listed_conversation ON listed (conversation);
-CREATE TRIGGER listed_when_it_ends AFTER UPDATE OF status ON completions
-WHEN OLD.status = 'pending' AND NEW.status <> 'pending'
-BEGIN
-    INSERT INTO listed (seq, turn, model, version, session, conversation, rated, opinion)
-    SELECT NEW.seq, NEW.turn, NEW.model, NEW.version, NEW.session, coalesce(NEW.conversation, NEW.seq),
-        count(*), total(r.value)
-    FROM ratings r WHERE r.completion_id = NEW.id AND +r.live = 1;
-END;
+CREATE UNIQUE INDEX keys_name ON keys (name) WHERE revoked_at IS NULL;
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
