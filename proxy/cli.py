@@ -530,11 +530,16 @@ def config_show(
     """Every setting, its value, and where that came from."""
     from config.errors import SettingsError
     from config.settings import load
+    from proxy.retention import as_it_is
+    from store.errors import StoreError
 
     try:
-        rows = load({"home": home}, file=file).describe()
+        loaded = load({"home": home}, file=file)
+        rows = as_it_is(loaded.describe(), loaded.settings.home)
     except SettingsError as error:
         fail(str(error), 2)
+    except StoreError as error:
+        fail(str(error))
     if as_json:
         _print([row._asdict() for row in rows])
         return

@@ -28,6 +28,8 @@ c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
 x'7b7d' AS request, NULL AS prompt_token_ids, NULL AS token_ids, NULL AS logprobs FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
+EXPIRING = """c.created_at < ? AND +c.status <> 'pending'
+AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)"""
 CHUNK = 100  # completions deleted in one operation: others may write in between
 NEWEST = 2**63 - 1  # above any seq
 STOPPED = "rlproxy stopped before this answer ended"
@@ -85,11 +87,16 @@ def recover(db: sqlite3.Connection) -> int:
 def expire(db: sqlite3.Connection, before: float) -> int:
     """Delete a chunk of the old ones that nobody ever rated, and so no run ever used."""
     rows = db.execute(
-        """SELECT c.id FROM completions c WHERE c.created_at < ? AND c.status <> 'pending'
-        AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id) LIMIT ?""",
+        f"SELECT c.id FROM completions c WHERE {EXPIRING} LIMIT ?",  # noqa: S608  ours
         (before, CHUNK),
     )
     return forget(db, [row["id"] for row in rows])
+
+
+async def expiring(reader: Reader, before: float) -> int:
+    row = await reader.row(f"SELECT count(*) AS going FROM completions c WHERE {EXPIRING}", (before,))  # noqa: S608
+    assert row is not None
+    return int(row["going"])
 
 
 def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:

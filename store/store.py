@@ -176,6 +176,10 @@ class Store:
             total += gone
         return total
 
+    async def would_expire(self, before: float) -> int:
+        """How many that would be."""
+        return await completions.expiring(self._reader, before)
+
     async def forget(self, ids: Sequence[str]) -> int:
         """Delete these completions, rated or not, with all that hangs on them."""
         return await self._writer.submit(lambda db: completions.forget(db, ids))

@@ -29,6 +29,7 @@ from proxy.pages.versions import VersionsPage
 from proxy.pages.view import HEADERS, VISITOR, View
 from proxy.pages.visit import TOKEN_FIELD, Visits
 from proxy.pages.why import WhyPage
+from proxy.retention import Retention
 from proxy.security import GUEST, ROLE, who_asks
 from proxy.status import StatusReport
 from proxy.swap import Swap
@@ -54,6 +55,7 @@ class Pages:
         feedback: Feedback,
         status: StatusReport,
         forgetter: Forgetter,
+        retention: Retention,
     ) -> None:
         self.visits = Visits(settings.server, keys)
         self._store = store
@@ -63,7 +65,7 @@ class Pages:
         self._versions = VersionsPage(view, store, swap)
         self._why = WhyPage(view, store)
         self._compare = ComparePage(view, store, swap, feedback, keys)
-        self._data = DataPage(view, store, forgetter, settings)
+        self._data = DataPage(view, store, forgetter, retention, settings.home)
         self._sign_in = SignIn(view, self.visits)
 
     async def start(self) -> None:
@@ -94,6 +96,7 @@ class Pages:
             ("/page/compare", self._compare.ask),
             ("/page/compare/pick", self._compare.pick),
             ("/page/forget", self._data.forget),
+            ("/page/retention", self._data.retain),
             ("/logout", self._sign_in.leave),
         ]
         return [

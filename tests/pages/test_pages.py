@@ -12,7 +12,7 @@ from tests.pages.test_inbox import asked
 VIEWS = ("/", "/progress", "/versions", "/compare", "/data", "/login")
 ACTS = (
     "/page/completions/x/rate", "/page/completions/x/undo", "/page/training/pause", "/page/versions/rollback",
-    "/page/compare", "/page/compare/pick", "/page/forget", "/login", "/logout",
+    "/page/compare", "/page/compare/pick", "/page/forget", "/page/retention", "/login", "/logout",
 )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ async def test_a_signed_in_browser_has_the_role_of_its_key(keyed: Proxy) -> None
     await user.get("/")
     await user.post(f"/page/completions/{id}/rate", rating="good")
     assert (await keyed.store.ratings_of(id))[0].rater == "Ann"
-    for act in ("training/pause", "training/cancel", "versions/rollback", "forget"):
+    for act in ("training/pause", "training/cancel", "versions/rollback", "forget", "retention"):
         assert "role admin" in await user.post(f"/page/{act}", 403, kind="session", name="s")
     assert "Sign out" in await user.get("/progress")
     assert "Pause" not in await user.get("/page/training")

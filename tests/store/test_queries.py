@@ -84,6 +84,7 @@ async def call_everything(store: Store) -> None:
     await store.forget_for_good("completion", "c8", "test")
     await store.forget_unrated(["a", "b"])
     await store.untrainable()
+    await store.would_expire(2000.0)
     await store.expire(2000.0)
     await store.forget(["a"])
 
