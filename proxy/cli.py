@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from proxy.cli_forget import cancel, forget
 from proxy.cli_keys import keys_app
 
 if TYPE_CHECKING:
@@ -248,6 +249,9 @@ def resume(home: Home = None, as_json: AsJson = False) -> None:
     _act(home, as_json, "/rl/resume", lambda _: "training goes on")
 
 
+app.command()(cancel)
+
+
 @app.command()
 def rollback(
     home: Home = None,
@@ -368,6 +372,9 @@ def capture(
         _print(found)
     else:
         print(f"session {session}: " + ("nothing is kept from now on" if what == "off" else "captured again"))
+
+
+app.command()(forget)
 
 
 @app.command("import")
