@@ -16,8 +16,8 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79528022525955510135e+09,'admin','promote','{"version":1}',X'265E6BB5C69344FB4935F1BA12739CFB0603C8904D780190CCCD1173F0A6E758');
-INSERT INTO "audit" VALUES(2,1.7952802252596213818e+09,'admin','pause','{}',X'440B9151D176AF17D7415CD59A8EC55724009526164AB3DBCE3B38FC23ADB6CE');
+INSERT INTO "audit" VALUES(1,1.79528160374736833575e+09,'admin','promote','{"version":1}',X'1963A751BDDA3C633098A5ACE61C9EF551334DCF55188A741C91C0EAFC020C16');
+INSERT INTO "audit" VALUES(2,1.79528160374745583529e+09,'admin','pause','{}',X'DD0978526416D8CA632030AD7433EB77297DD7C7651D6ABE42A88DE0B60A614A');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
@@ -193,7 +193,6 @@ CREATE INDEX completions_prompt ON completions (prompt_hash);
 CREATE INDEX completions_reply ON completions (reply_hash);
 CREATE UNIQUE INDEX ratings_one_live ON ratings (completion_id, rater) WHERE live = 1;
 CREATE UNIQUE INDEX ratings_event ON ratings (source, source_event_id) WHERE source_event_id IS NOT NULL;
-CREATE INDEX ratings_completion ON ratings (completion_id);
 CREATE INDEX ratings_live ON ratings (live);
 CREATE INDEX ratings_rater ON ratings (rater, live);
 CREATE INDEX links_completion ON links (completion_id);
@@ -258,6 +257,7 @@ BEGIN
         count(*), total(r.value)
     FROM ratings r WHERE r.completion_id = NEW.id AND +r.live = 1;
 END;
+CREATE INDEX ratings_completion ON ratings (completion_id, live, value);
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
