@@ -82,6 +82,8 @@ def _filters(wanted: Wanted) -> tuple[list[str], list[str], dict[str, Any]]:
     if wanted.search:
         values["search"] = sought(wanted.search)
         return [], tests, values
+    if given == ["turn"] and not wanted.unrated:  # which has no index: nearly all are main turns
+        return [], tests, values
     return tests[:1], tests[1:], values
 
 
