@@ -77,6 +77,18 @@ async def test_a_conversation_stands_where_its_newest_turn_is(proxy: Proxy, visi
     assert shown(await visit.get(whole[1])) == ["a3", "a2", "a1"]
 
 
+async def test_what_clients_change_does_not_part_a_conversation(proxy: Proxy, visit: Visit) -> None:
+    said = "You said: a1 "
+    await asked(proxy, "a1")
+    # An agent puts its reminders in, another a command and what we answered to it.
+    reminded = ["<system-reminder>today is Friday</system-reminder>a1", f"<think>hm</think>{said}", "a2"]
+    await (await proxy.chat(*reminded)).read()
+    await (await proxy.chat("a1", said, "/rl good", "rated good", "a2", "You said: a2 ", "a3")).read()
+    await (await proxy.chat("a1", "something else", "a2")).read()  # another reply: somebody has written it anew
+    page = await visit.get("/")
+    assert shown(page) == ["a2", "a3"] and re.findall(r">(\d+) earlier turns? <", page) == ["2"]
+
+
 async def test_a_page_that_finds_nothing_leads_on(proxy: Proxy, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     (id,) = await asked(proxy, "old egg")
     await asked(proxy, *(f"sea {i}" for i in range(3)))
