@@ -12,9 +12,12 @@ from typing import Final
 
 from store.records import NewCompletion
 
-_ABOVE: Final = """SELECT coalesce(c.conversation, c.seq) AS conversation FROM completions c
-WHERE c.thread = :above AND (c.user IS NULL OR :user IS NULL OR +c.user = :user)
-ORDER BY coalesce(c.session = :session, 0) DESC, c.seq DESC LIMIT 1"""
+# What is said the same in thousands of conversations must not cost a look at each: the newest few, best of this session.
+_NEWEST_OF: Final = """SELECT coalesce(w.conversation, w.seq) AS conversation FROM (
+    SELECT c.seq, c.conversation, c.session, c.user FROM completions c WHERE {} ORDER BY c.seq DESC LIMIT 50) w
+WHERE w.user IS NULL OR :user IS NULL OR w.user = :user
+ORDER BY coalesce(w.session = :session, 0) DESC, w.seq DESC LIMIT 1"""
+_ABOVE: Final = _NEWEST_OF.format("c.thread = :above")
 _SESSION: Final = """SELECT coalesce(c.conversation, c.seq) AS conversation FROM completions c
 WHERE c.session = :session AND +c.turn = 'main' AND (c.user IS NULL OR :user IS NULL OR +c.user = :user)
 ORDER BY c.seq DESC LIMIT 1"""
@@ -23,9 +26,7 @@ _WALK: Final = """WITH RECURSIVE path (hash, step) AS (
     SELECT :leaf, 0 UNION ALL SELECT m.parent, step + 1 FROM path JOIN messages m ON m.hash = path.hash
     WHERE m.parent IS NOT NULL AND m.role <> 'assistant')
 SELECT m.role, m.hash FROM path JOIN messages m ON m.hash = path.hash ORDER BY step DESC LIMIT 1"""
-_REPLY: Final = """SELECT coalesce(c.conversation, c.seq) AS conversation FROM completions c
-WHERE c.reply_hash = :reply AND c.seq < :seq AND (c.user IS NULL OR :user IS NULL OR +c.user = :user)
-ORDER BY coalesce(c.session = :session, 0) DESC, c.seq DESC LIMIT 1"""
+_REPLY: Final = _NEWEST_OF.format("c.reply_hash = :reply AND c.seq < :seq")
 
 
 def of(db: sqlite3.Connection, new: NewCompletion) -> int | None:

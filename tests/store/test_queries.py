@@ -23,6 +23,7 @@ GROWING = re.compile(
 
 async def call_everything(store: Store) -> None:
     await put(store, "a", "b", session="s", user="u")
+    await put(store, "next", session="s", above=b"unknown")
     store.begin([new("open")])
     await store.finish([end("open")])
     one = await store.rate(rating("a", source_event_id="e"))
