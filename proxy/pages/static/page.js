@@ -183,7 +183,8 @@
     if (talks(list).length && !below && !old) return; // it belongs to an older part of the list
     list.insertBefore(talk, below ?? list.querySelector(":scope > .older"));
     htmx.process(talk);
-    if (open) talk.querySelector("details.earlier").open = true;
+    const fold = talk.querySelector("details.earlier"); // none where the filters leave no earlier turn
+    if (open && fold) fold.open = true;
   }
 
   const KINDS = ["captured", "rating", "retracted", "run", "swap", "watch", "paused", "resumed", "waiting", "problem"];
