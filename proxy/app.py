@@ -14,11 +14,10 @@ import structlog
 from aiohttp import web
 
 from config.settings import Settings
-from proxy import run_folder, security
+from proxy import security
 from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
-from proxy.clock import Calendar
 from proxy.control import Control
 from proxy.count_tokens import CountTokens
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect, dialect_at
@@ -46,6 +45,7 @@ from proxy.pages import INDEX_EVERY_S, Pages
 from proxy.rebuild import Rebuilding
 from proxy.redaction import Redactor
 from proxy.relay import Relay
+from proxy.retention import Retention
 from proxy.status import StatusReport
 from proxy.stored_responses import StoredResponses
 from proxy.swap import Swap
@@ -53,14 +53,12 @@ from proxy.uncaptured import Uncaptured
 from proxy.watch import Watch
 from proxy.webhooks.routes import Webhooks
 from proxy.when import When
-from store import backup
 from store.errors import StoreError
 from store.store import Store
 from trainer.launch import Launcher
 
 log = structlog.get_logger()
 
-EXPIRE_EVERY_S: Final = 600.0
 DRAIN_S: Final = 10.0  # for completions that still have to be stored when we stop
 POOL_KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
 
@@ -100,7 +98,8 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
     forgetter = Forgetter(store, settings.home, rebuilding)
-    pages = Pages(settings, store, keys, swap, learner, when, feedback, status, forgetter)
+    retention = Retention(store, settings)
+    pages = Pages(settings, store, keys, swap, learner, when, feedback, status, forgetter, retention)
     guard = security.Guard(settings.server, keys, limits, pages.visits.who)
 
     app = web.Application(
@@ -163,11 +162,12 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             if not await lending.recover():
                 await _restored(swap)
             await pages.start()
+            await retention.start()
             await forgetter.settle_at_start()
             await learner.start()
             tasks.spawn("watch", watch.run())
             tasks.spawn("wake-on-ratings", _wake_on_ratings(events, learner, watch))
-            tasks.spawn("expire", _expire(store, settings))
+            tasks.spawn("expire", retention.run())
             tasks.spawn("search", _fill_search(store))
             tasks.spawn("key-uses", keys.remember_uses())
             yield
@@ -231,23 +231,6 @@ async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> No
             learner.wake()
         if happened.kind in ("rating", "retracted"):
             watch.wake()
-
-
-async def _expire(store: Store, settings: Settings) -> None:
-    kept_s = settings.store.retention_days * 86400
-    calendar = Calendar(kept_s)
-    while True:
-        try:
-            before = calendar.now() - kept_s
-            gone = await store.expire(before)
-            await asyncio.to_thread(run_folder.expire, settings.home / "runs", before)
-            await asyncio.to_thread(backup.expire, settings.home, before)
-        except StoreError as error:
-            log.error("unrated completions could not be expired", error=str(error))
-        else:
-            if gone:
-                log.info("unrated completions expired", completions=gone)
-        await asyncio.sleep(EXPIRE_EVERY_S)
 
 
 async def _fill_search(store: Store) -> None:

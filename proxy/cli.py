@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from proxy.cli_encrypt import encrypt_app
+from proxy.cli_forget import cancel, forget
 from proxy.cli_keys import keys_app
 
 if TYPE_CHECKING:
@@ -257,6 +258,9 @@ def resume(home: Home = None, as_json: AsJson = False) -> None:
     _act(home, as_json, "/rl/resume", lambda _: "training goes on")
 
 
+app.command()(cancel)
+
+
 @app.command()
 def rollback(
     home: Home = None,
@@ -377,6 +381,9 @@ def capture(
         _print(found)
     else:
         print(f"session {session}: " + ("nothing is kept from now on" if what == "off" else "captured again"))
+
+
+app.command()(forget)
 
 
 @app.command("import")
@@ -542,11 +549,16 @@ def config_show(
     """Every setting, its value, and where that came from."""
     from config.errors import SettingsError
     from config.settings import load
+    from proxy.retention import as_it_is
+    from store.errors import StoreError
 
     try:
-        rows = load({"home": home}, file=file).describe()
+        loaded = load({"home": home}, file=file)
+        rows = as_it_is(loaded.describe(), loaded.settings.home)
     except SettingsError as error:
         fail(str(error), 2)
+    except StoreError as error:
+        fail(str(error))
     if as_json:
         _print([row._asdict() for row in rows])
         return

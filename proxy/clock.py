@@ -30,7 +30,7 @@ class Calendar:
     def __init__(
         self, hold_s: float, wall: Callable[[], float] = lambda: time.time(), passed: Callable[[], float] = steady
     ) -> None:
-        self._hold_s = hold_s
+        self.hold_s = hold_s
         self._wall, self._passed = wall, passed
         self._known = (wall(), passed())
         self._jumped: tuple[float, float] | None = None  # when (steady), and how far ahead the clock is since then
@@ -46,7 +46,7 @@ class Calendar:
         if self._jumped is None or abs(ahead - self._jumped[1]) > SLACK_S:
             self._jumped = (at, ahead)
             log.warning("the clock has jumped forward; nothing expires by it yet", seconds=round(ahead))
-        if at - self._jumped[0] < self._hold_s:
+        if at - self._jumped[0] < self.hold_s:
             return expected
         self._known, self._jumped = (wall, at), None
         return wall

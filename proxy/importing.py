@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from proxy.conversations import canonical, extend_thread, thread
+from proxy.conversations import canonical, extend_thread, thread_and_above
 from proxy.errors import BadRequest
 from proxy.large import off_loop_above
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
@@ -97,7 +97,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     request = redactor.json(dumps(line.get("request") or {}), beside)
     prompt = tuple(redactor.message(canonical(m), said) for m in messages)
     redacted = tuple(sorted({*_list(line, "redacted", str), *places(prompt=said, request=beside, reply=replied)}))
-    told = thread(messages, redactor.message)
+    told, above = thread_and_above(messages, redactor.message)
     new = NewCompletion(
         id=id, request_id=_text(line, "request_id"), choice=_number(line, "choice", int),
         created_at=_number(line, "created_at", float), dialect=_text(line, "dialect"), backend=_text(line, "backend"),
@@ -106,7 +106,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
         session=_maybe(line, "session"), user=_maybe(line, "user"),
         turn="side" if line.get("turn") == "side" else "main", turn_rule="imported", streamed=False, prompt=prompt,
         request=request, sampling={k: _number({k: v}, k, float) for k, v in (line.get("sampling") or {}).items()},
-        untrainable=_maybe(line, "untrainable"), redacted=redacted,
+        untrainable=_maybe(line, "untrainable"), redacted=redacted, above=above,
     )  # fmt: skip
     usage = line.get("usage")
     if usage is not None and not isinstance(usage, dict):

@@ -22,7 +22,7 @@ from proxy.backends.base import Backend
 from proxy.backends.openai import down
 from proxy.capture import new_id
 from proxy.chat_command import ChatCommands
-from proxy.conversations import Speaker, canonical, command_at, speaker, thread, without_commands
+from proxy.conversations import Speaker, canonical, command_at, speaker, thread_and_above, without_commands
 from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
 from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
@@ -239,6 +239,7 @@ def _row(
     request = dumps({k: v for k, v in call.given.items() if k not in call.dialect.carriers})
     turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
     served = backend.served
+    name, above = thread_and_above(asked.messages, redactor.message)
     return NewCompletion(
         id=call.id,
         request_id=call.id,
@@ -257,7 +258,8 @@ def _row(
         prompt=tuple(redactor.message(canonical(m), said) for m in asked.messages),
         request=redactor.json(request, beside),
         sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
-        thread=thread(asked.messages, redactor.message),
+        thread=name,
+        above=above,
         untrainable=asked.untrainable or more_than_text(asked.messages),
         asked=redactor.text(words(asked.messages)),
         redacted=places(prompt=said, request=beside),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -29,6 +30,7 @@ _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the n
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
 SHORTEST_OFF_LOOPBACK: Final = 16
 GUEST: Final = "guest"
+KNOWN: Final = 64  # hosts whose reading is remembered: nearly all requests name the same
 _RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
 _OPEN: Final = ("/healthz", "/readyz")
 _SIGNED: Final = "/rl/webhooks/"  # come from outside and prove by a signature who they are (proxy.webhooks)
@@ -46,6 +48,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ByCookie = Callable[[web.Request], Who | None]
 
 
+@lru_cache(maxsize=KNOWN)
 def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
@@ -132,10 +135,7 @@ class Guard:
         given = request.headers.get("host")
         if given is None:  # of HTTP 1.0: no browser does that
             return
-        try:
-            host = (urlsplit(f"//{given}").hostname or "").rstrip(".")
-        except ValueError:
-            raise BadRequest("The Host header is no name and no address.") from None
+        host = _host(given)
         if is_loopback(host) or host in self._hosts:
             return
         if is_loopback(self._settings.host):
@@ -164,6 +164,15 @@ class Guard:
             asked = request.headers.get("access-control-request-headers", "")
             response.headers["access-control-allow-headers"] = asked
             response.headers["access-control-max-age"] = "600"
+
+
+@lru_cache(maxsize=KNOWN)
+def _host(given: str) -> str:
+    """The name in a Host header. Raises BadRequest."""
+    try:
+        return (urlsplit(f"//{given}").hostname or "").rstrip(".")
+    except ValueError:
+        raise BadRequest("The Host header is no name and no address.") from None
 
 
 def is_data(path: str) -> bool:

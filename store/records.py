@@ -48,6 +48,7 @@ class NewCompletion:
     request: bytes  # the request body without its messages, JSON
     sampling: dict[str, float] = field(default_factory=dict)  # temperature, top_p, top_k, … as in force
     thread: bytes | None = None  # the loose name of the prompt; not stored, the reply's grows from it
+    above: bytes | None = None  # the same up to the newest reply in the prompt, for the conversation; not stored either
     untrainable: str | None = None  # why it never trains, in one word: the tree has not all that the model saw
     asked: str = ""  # what the person said last, for lists and the search
     redacted: tuple[str, ...] = ()  # what was replaced before this was stored: "prompt:api_key", …
@@ -101,6 +102,8 @@ class Wanted:
     version: int | None = None
     session: str | None = None
     turn: Turn | None = None
+    conversation: int | None = None
+    newest_of_each: bool = False  # of each conversation only the newest turn that the filters let through
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,18 @@ class Listed:
     untrainable: str | None
     choice: int
     prompt_hash: bytes | None
+    conversation: int  # the seq of its first turn
     calls: Message | None  # the reply itself, where it has tool calls
     ratings: tuple[Rating, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """A page of a list."""
+
+    rows: list[Listed]
+    others: dict[int, int]  # by seq: how many more turns its conversation has, up to a bound; nothing where none
+    before_seq: int | None  # where the next page goes on; None: there is nothing more
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from store.records import (
     FinishedCompletion,
     Forgetting,
     Fresh,
+    Inbox,
     Key,
     Link,
     Listed,
@@ -198,6 +199,10 @@ class Store:
             total += gone
         return total
 
+    async def would_expire(self, before: float) -> int:
+        """How many that would be."""
+        return await completions.expiring(self._reader, before)
+
     async def forget(self, ids: Sequence[str]) -> int:
         """Delete these completions, rated or not, with all that hangs on them."""
         return await self._writer.submit(lambda db: completions.forget(db, ids))
@@ -215,8 +220,8 @@ class Store:
 
     # Lists
 
-    async def inbox(self, wanted: Wanted) -> list[Listed]:
-        """What ended, newest first, without prompts. A search first takes in the newest that it does not know yet."""
+    async def inbox(self, wanted: Wanted) -> Inbox:
+        """A page of what ended, newest first, without prompts. A search takes in the newest first that it lacks yet."""
         if wanted.search:
             await self.index_words()
         return await inbox.page(self._reader, wanted)

@@ -26,9 +26,10 @@ from proxy.pages.inbox import Inbox
 from proxy.pages.progress import ProgressPage
 from proxy.pages.signin import SignIn
 from proxy.pages.versions import VersionsPage
-from proxy.pages.view import HEADERS, HERE, VISITOR, View
+from proxy.pages.view import HEADERS, VISITOR, View
 from proxy.pages.visit import TOKEN_FIELD, Visits
 from proxy.pages.why import WhyPage
+from proxy.retention import Retention
 from proxy.security import GUEST, ROLE, who_asks
 from proxy.status import StatusReport
 from proxy.swap import Swap
@@ -40,11 +41,6 @@ log = structlog.get_logger()
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 INDEX_EVERY_S: Final = 5.0
-_STATIC: Final = {
-    "page.css": "text/css", "page.js": "text/javascript", "plots.js": "text/javascript",
-    "htmx.min.js": "text/javascript", "uPlot.iife.min.js": "text/javascript", "uPlot.min.css": "text/css",
-    "icon.svg": "image/svg+xml",
-}  # fmt: skip
 
 
 class Pages:
@@ -59,6 +55,7 @@ class Pages:
         feedback: Feedback,
         status: StatusReport,
         forgetter: Forgetter,
+        retention: Retention,
     ) -> None:
         self.visits = Visits(settings.server, keys)
         self._store = store
@@ -68,7 +65,7 @@ class Pages:
         self._versions = VersionsPage(view, store, swap)
         self._why = WhyPage(view, store)
         self._compare = ComparePage(view, store, swap, feedback, keys)
-        self._data = DataPage(view, store, forgetter, settings)
+        self._data = DataPage(view, store, forgetter, retention, settings.home)
         self._sign_in = SignIn(view, self.visits)
 
     async def start(self) -> None:
@@ -99,6 +96,7 @@ class Pages:
             ("/page/compare", self._compare.ask),
             ("/page/compare/pick", self._compare.pick),
             ("/page/forget", self._data.forget),
+            ("/page/retention", self._data.retain),
             ("/logout", self._sign_in.leave),
         ]
         return [
@@ -106,7 +104,7 @@ class Pages:
             *(web.post(path, self._ours(handler)) for path, handler in acts),
             web.get("/login", self._ours(self._sign_in.page, guests=True)),
             web.post("/login", self._ours(self._sign_in.enter, guests=True)),
-            web.get("/static/{name}", self._static),
+            web.get("/static/{name}", self._view.assets.get),
         ]
 
     def _ours(self, handler: Handler, *, guests: bool = False) -> Handler:
@@ -139,14 +137,6 @@ class Pages:
 
     async def _pulse(self, request: web.Request) -> web.Response:
         return self._view.page(request, "pulse.html")
-
-    async def _static(self, request: web.Request) -> web.StreamResponse:
-        kind = _STATIC.get(request.match_info["name"])
-        if kind is None:
-            raise web.HTTPNotFound
-        # The browser asks each time whether it is still the same; an update shows at once.
-        headers = {"content-type": kind, "cache-control": "no-cache", "x-content-type-options": "nosniff"}
-        return web.FileResponse(HERE / "static" / request.match_info["name"], headers=headers)
 
 
 def _to_login(request: web.Request) -> web.Response:

@@ -223,3 +223,18 @@ def test_words() -> None:
     assert [said(1.0, "thumb"), said(-1.0, "unit"), said(0.5, "stars"), said(0.3, "unit")] == [
         "good", "bad", "4 of 5", "+0.3",
     ]  # fmt: skip
+
+
+async def test_how_long_things_are_kept_is_set_and_taken_back(proxy: Proxy, visit: Visit) -> None:
+    await asked(proxy, "hello")
+    page = await visit.get("/data")
+    assert "go after 7 days" in page and "settings say so" in page
+    assert "<b>0 unrated completions</b> would go" in await visit.post("/page/retention", days="30")
+    assert "go after 7 days" in await visit.get("/data")  # looked, not done
+    assert "kept for 30 days now" in await visit.post("/page/retention", days="30", sure="yes")
+    page = await visit.get("/data")
+    assert "go after 30 days" in page and "Set here by owner" in page and "Back to 7 days" in page
+    assert "number above 0" in await visit.post("/page/retention", 400, days="-1", sure="yes")
+    assert "<b>1 unrated completion</b> would go" in await visit.post("/page/retention", days="0.0000001")
+    assert "as the settings say" in await visit.post("/page/retention", back="1", sure="yes")
+    assert "settings say so" in await visit.get("/data")
