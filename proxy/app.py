@@ -40,12 +40,14 @@ from proxy.metrics import Metrics
 from proxy.models import Models
 from proxy.outcome import Outcome
 from proxy.pages import INDEX_EVERY_S, Pages
+from proxy.recent import Recent
 from proxy.redaction import Redactor
 from proxy.relay import Relay
 from proxy.status import StatusReport
 from proxy.stored_responses import StoredResponses
 from proxy.swap import Swap
 from proxy.uncaptured import Uncaptured
+from proxy.warm_up import WarmUp
 from proxy.watch import Watch
 from proxy.webhooks.routes import Webhooks
 from proxy.when import When
@@ -67,10 +69,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
     events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
     door = Door(settings.server)
-    swap = Swap(store, backend, tasks, events, door)
+    recent = Recent()
+    swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent))
     lending = Lending(settings, store, backend, swap, door, events, tasks)
     formats = Formats(backend.capabilities, settings.backend.translate)
-    uncaptured = Uncaptured(store)
+    uncaptured = Uncaptured(store, recent)
     redactor = Redactor(settings.redaction)
     feedback = Feedback(store, events, metrics, redactor)
     train = settings.train
@@ -83,7 +86,9 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     watch = Watch(train.watch, store, swap, events)
     status = StatusReport(store, backend, swap, learner, when, match, watch, health, formats, door, lending)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap), redactor)
-    parts = Parts(settings, store, backend, swap, metrics, tasks, health, formats, door, events, redactor, uncaptured)
+    parts = Parts(
+        settings, store, backend, swap, metrics, tasks, health, formats, door, events, redactor, uncaptured, recent
+    )
     relay = Relay(parts, commands)
     counts = CountTokens(relay.parts)
     stored = StoredResponses(store, relay)
@@ -91,7 +96,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
     control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
-    forgetter = Forgetter(store)
+    forgetter = Forgetter(store, recent)
     pages = Pages(settings, store, swap, learner, when, feedback, status, forgetter)
 
     app = web.Application(

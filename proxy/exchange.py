@@ -33,6 +33,7 @@ from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
+from proxy.recent import Recent
 from proxy.redaction import Redactor
 from proxy.retries import Attempt
 from proxy.security import outgoing_headers, without_keys
@@ -69,6 +70,7 @@ class Parts:
     events: Events
     redactor: Redactor
     uncaptured: Uncaptured
+    recent: Recent
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:

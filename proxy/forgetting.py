@@ -16,6 +16,7 @@ from aiohttp import web
 
 from proxy import run_folder
 from proxy.errors import BadRequest, Conflict, NotFound
+from proxy.recent import Recent
 from proxy.security import require_admin
 from proxy.wire import loads
 from store.errors import InOpenRun, StoreError
@@ -29,8 +30,8 @@ EVERY_RUN: Final = 1_000_000  # all there are
 
 
 class Forgetter:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, recent: Recent) -> None:
+        self._store, self._recent = store, recent
 
     async def look(self, kind: Target, name: str) -> Forgetting:
         """What would go. Raises NotFound where there is nothing of that name."""
@@ -51,6 +52,7 @@ class Forgetter:
             found = await self._store.forget_for_good(kind, name, actor)
         except InOpenRun as error:
             raise Conflict(str(error)) from None
+        self._recent.clear()  # whoever they were of: it costs a moment at the next swap
         await self.settle()
         log.info("forgotten", what=kind, completions=len(found.completions), ratings=len(found.ratings))
         return found

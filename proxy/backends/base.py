@@ -27,6 +27,9 @@ class Capabilities:
     implied_tag: str = ""  # what a model's name may end in and mean the same
     foreign: bool = False  # it runs a model that is not ours: what it says is of no version
     frees: bool = False  # gives its memory back while a run trains
+    # How many prompts a version reads at once before it goes live; 0: what one has read, it does not keep for itself.
+    reads_ahead: int = 0
+    wears_one: bool = False  # at a time: a request for another version waits until all running ones have ended
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 

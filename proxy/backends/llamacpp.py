@@ -134,6 +134,7 @@ class LlamaRouter(LlamaCpp):
         dialects=frozenset({"chat", "completions", "responses", "messages"}),
         frees=True,
         lost=frozenset({400, 404}),  # 400: no such model
+        reads_ahead=8,  # each in a slot of its own: one after another they would share one
         why_not=LlamaCpp.capabilities.why_not,
     )
 

@@ -35,6 +35,7 @@ class FakeLlama(Listening):
         self.refuse: set[str] = set()  # names that fail to load
         self.cut: list[str] = []  # streams that were broken off
         self.requests: list[dict[str, Any]] = []
+        self.stuck = self.chokes = ""  # a prompt with this word in it is never answered, or with an error
         self.pause_s = 0.0
         self.load_s = 0.02
         self.cached: tuple[str, str] | None = None  # a prompt, and what it was read with
@@ -125,6 +126,10 @@ class FakeLlama(Listening):
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(body)
+        while self.stuck and self.stuck in json.dumps(body["messages"]):
+            await asyncio.sleep(0.01)
+        if self.chokes and self.chokes in json.dumps(body["messages"]):
+            return _error(500, "Compute error.")
         name = str(body["model"])
         if self.presets is None:
             name = self._wears(body)
