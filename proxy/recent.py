@@ -20,6 +20,7 @@ MOST: Final = 8  # conversations
 ACTIVE_S: Final = 600.0  # who has said nothing for longer does not wait for a first token now
 LONGEST: Final = 512 * 1024  # bytes of one request: about 100,000 tokens
 ALL: Final = 2 * LONGEST  # of all that is read ahead
+TOKENS: Final = 2  # with one, llama-server is done before it looks at the next prompt, and gives it the same slot
 
 # Of a request: how many answers, how long and in which shape. The rest may be part of what the model reads.
 _OF_THE_ANSWER: Final = (
@@ -52,11 +53,11 @@ class Recent:
         for old in [k for n, (k, turn) in enumerate(reversed(self._turns.items())) if n >= MOST or turn.at < late]:
             del self._turns[old]
 
-    def prompts(self) -> list[Mapping[str, Any]]:
-        """As chat completions of one token, without a model; the newest first."""
+    def prompts(self, most: int) -> list[Mapping[str, Any]]:
+        """As short chat completions without a model; the newest first."""
         late, room = time.monotonic() - ACTIVE_S, ALL
         found: list[Mapping[str, Any]] = []
-        for turn in reversed(self._turns.values()):
+        for turn in list(reversed(self._turns.values()))[:most]:
             room -= turn.question.size
             if turn.at < late or room < 0:
                 break
@@ -64,7 +65,7 @@ class Recent:
                 chat = turn.dialect.to_chat(turn.question.body, turn.question.asked)
             except BadRequest:  # the backend has more to offer than chat completions can say
                 continue
-            found.append({k: v for k, v in chat.items() if k not in _OF_THE_ANSWER} | {"max_tokens": 1})
+            found.append({k: v for k, v in chat.items() if k not in _OF_THE_ANSWER} | {"max_tokens": TOKENS})
         return found
 
     def clear(self) -> None:

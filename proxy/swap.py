@@ -225,7 +225,7 @@ class Swap:
                 with self._alone(version):
                     await self._warm(version)
                     if not at_once:  # what is being taken back is not to answer for a moment longer
-                        await self._warm_up.read_ahead(self._backend.addresses(self.name(version)))
+                        await self._warm_up.read_ahead(self.name(version))
                     warm = time.perf_counter()
                     self._pointer = await self._store.point(version, reason, actor)
             except (ProxyError, AdapterError, StoreError) as error:

@@ -1,9 +1,9 @@
 """A version's first requests, before anybody else asks it.
 
 Owns the one short request that shows that it can answer, and the reading ahead: the prompts of the conversations that
-run now, one token each, since a new version has read none of them and all would wait for theirs at once. What is asked
-here is no completion: it is not captured, not counted, and its answer is thrown away. Not here: which prompts (recent),
-what follows from a failure (swap).
+run now, a token or two each, since a new version has read none of them and all would wait for theirs at once. What is
+asked here is no completion: it is not captured, not counted, and its answer is thrown away. Not here: which prompts
+(recent), what follows from a failure (swap).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import aiohttp
 import structlog
 
 from proxy.backends.base import Address, Backend
-from proxy.errors import BackendDown
+from proxy.errors import BackendDown, ProxyError
 from proxy.recent import Recent
 from proxy.wire import loads
 
@@ -46,19 +46,22 @@ class WarmUp:
                 raise BackendDown(f"The warm-up request failed ({error or type(error).__name__}).") from error
         return 200, ""
 
-    async def read_ahead(self, addresses: Sequence[Address]) -> int:
-        """How many prompts were read at each of these. Whatever fails here costs somebody a moment, and no swap."""
-        at_once = self._backend.capabilities.reads_ahead
-        prompts = self._recent.prompts() if at_once else []
+    async def read_ahead(self, name: str) -> None:
+        """Whatever fails here costs somebody a moment, and no swap."""
+        try:
+            prompts = self._recent.prompts(most=await self._backend.reads_ahead(name))
+            addresses = self._backend.addresses(name)
+        except ProxyError as error:
+            log.warning("nothing is read ahead", error=str(error))
+            return
         if not prompts:
-            return 0
-        turns, read = asyncio.Semaphore(at_once * len(addresses)), 0
+            return
+        read = 0
 
         async def one(http: aiohttp.ClientSession, prompt: Mapping[str, Any], address: Address) -> None:
             nonlocal read
-            async with turns:
-                status, _ = await self._ask(http, address, prompt)
-                read += status == 200
+            status, _ = await self._ask(http, address, prompt)
+            read += status == 200
 
         async with aiohttp.ClientSession() as http:
             asked = [asyncio.create_task(one(http, prompt, at)) for prompt in prompts for at in addresses]
@@ -68,8 +71,7 @@ class WarmUp:
                 for task in asked:  # whose connection closes: the server need not read on
                     task.cancel()
                 await asyncio.gather(*asked, return_exceptions=True)
-        log.info("read ahead", prompts=len(prompts), read=read, places=len(addresses))
-        return read
+        log.info("read ahead", prompts=len(asked), read=read)
 
     async def _ask(self, http: aiohttp.ClientSession, address: Address, body: Mapping[str, Any]) -> tuple[int, str]:
         named = {key: loads(value) for key, value in address.members.items()}

@@ -77,7 +77,7 @@ class FakeLlama(Listening):
         return web.json_response({"status": "ok"})
 
     async def _props(self, request: web.Request) -> web.Response:
-        if self.presets is None:
+        if self.presets is None or request.query.get("model") in self.loaded:
             return web.json_response({"model_alias": MODEL, "total_slots": 4})
         return web.json_response({"role": "router", "max_instances": self.places, "models_autoload": True})
 

@@ -47,8 +47,8 @@ async def test_a_version_has_read_what_runs_before_it_goes_live(routed: Proxy, r
     assert (await routed.post("/rl/promote/1"))[0] == 200
     last, plain, translated = first_asked(router, "fake@v1")
     assert [m["content"] for m in last["messages"]] == ["a1", "yes", "a2"]
-    assert last["tools"] == [TOOL] and last["max_tokens"] == 1 and "stream" not in last
-    assert plain == {"model": "fake@v1", "max_tokens": 1, "messages": [{"role": "user", "content": "b1"}]}
+    assert last["tools"] == [TOOL] and last["max_tokens"] == 2 and "stream" not in last
+    assert plain == {"model": "fake@v1", "max_tokens": 2, "messages": [{"role": "user", "content": "b1"}]}
     assert [m["role"] for m in translated["messages"]] == ["system", "user"]
     assert (await routed.get("/rl/status"))["counts"] == before, "no completion is made of it"
 
@@ -102,8 +102,8 @@ def turn(text: str, session: str | None = None, **more: Any) -> tuple[NewComplet
     return row, Question(dumps(body), {}, body, CHAT.parse(body))
 
 
-def texts(found: Recent) -> list[str]:
-    return [str(prompt["messages"][-1]["content"]) for prompt in found.prompts()]
+def texts(found: Recent, most: int = 100) -> list[str]:
+    return [str(prompt["messages"][-1]["content"]) for prompt in found.prompts(most)]
 
 
 def noted(*turns: tuple[NewCompletion, Question]) -> Recent:
@@ -116,6 +116,7 @@ def noted(*turns: tuple[NewCompletion, Question]) -> Recent:
 def test_the_newest_turn_of_each_of_the_newest_conversations() -> None:
     many = [turn(f"q{n}") for n in range(recent.MOST + 3)]
     assert texts(noted(*many)) == [f"q{n}" for n in range(recent.MOST + 2, 2, -1)]
+    assert texts(noted(*many), most=1) == [f"q{recent.MOST + 2}"] and texts(noted(*many), most=0) == []
     assert texts(noted(turn("a", "s"), turn("b"), turn("c", "s"), turn("b"))) == ["b", "c"]
 
 
