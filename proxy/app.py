@@ -99,14 +99,9 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
     control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
-<<<<<<< HEAD
     forgetter = Forgetter(store, recent)
-    pages = Pages(settings, store, swap, learner, when, feedback, status, forgetter)
-=======
-    forgetter = Forgetter(store)
     pages = Pages(settings, store, keys, swap, learner, when, feedback, status, forgetter)
     guard = security.Guard(settings.server, keys, limits, pages.visits.who)
->>>>>>> main
 
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
