@@ -23,7 +23,7 @@ from proxy.wire import loads
 log = structlog.get_logger()
 
 WARM_UP_S = 120.0  # a first request on a cold adapter may compile kernels
-READ_AHEAD_S = 5.0  # what has not been read by then is read when it is asked
+READ_AHEAD_S = 10.0  # what has not been read by then is read when it is asked
 HELLO: Final[Mapping[str, Any]] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
 
 
