@@ -248,13 +248,14 @@ class Exchange:
 
         Where nobody took the question: after the time that a server of ours takes to start again. Where one may have
         taken it, but not a byte of an answer came: once, if somebody answers there again soon. It may have been the
-        question that ended the server, so never a second time.
+        question that ended the server, so never a second time; and not where each answer has its price.
         """
         if isinstance(error, aiohttp.ClientConnectorError):
             await asyncio.sleep(NOTICED_S)  # in which a server of ours is seen to have ended
             await self._parts.backend.ready()
             return True
-        return self._taken == 1 and await self._answers_again()
+        foreign = self._parts.backend.capabilities.foreign
+        return not foreign and self._taken == 1 and await self._answers_again()
 
     async def _answers_again(self) -> bool:
         try:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from proxy.dialects import Dialect
 from proxy.errors import BadRequest
-from proxy.ways import Question
+from proxy.ways import ODD, Question
 from store.records import Message, NewCompletion
 
 MOST: Final = 8  # conversations
@@ -63,7 +63,7 @@ class Recent:
                 break
             try:
                 chat = turn.dialect.to_chat(turn.question.body, turn.question.asked)
-            except BadRequest:  # the backend has more to offer than chat completions can say
+            except (BadRequest, *ODD):  # the backend may take what chat completions cannot say, or what nobody can
                 continue
             found.append({k: v for k, v in chat.items() if k not in _OF_THE_ANSWER} | {"max_tokens": TOKENS})
         return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -198,8 +200,8 @@ async def test_a_question_that_finds_the_port_of_a_killed_server_closed_is_asked
     assert len(first.requests) == 1 and len(second.requests) == 1
 
 
-async def deadly(server: Started) -> asyncio.Server:
-    """In its place: one that is killed by the first question."""
+async def deadly(server: Started, *, resets: bool = False) -> asyncio.Server:
+    """In its place: one that is killed by the first question. The connection ends, or is reset."""
 
     async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET"):
@@ -207,6 +209,9 @@ async def deadly(server: Started) -> asyncio.Server:
             writer.close()
             return
         port.close()
+        if resets:
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
         server.ended.set()
 
@@ -241,6 +246,25 @@ async def test_a_question_that_ends_servers_is_asked_of_two(ours: Proxy, monkeyp
     assert response.status == 503 and response.headers["retry-after"]
     assert await ours.say("next") == "You said: next "
     assert [r["messages"][-1]["content"] for r in ours.launcher.servers[2].requests] == ["next"]
+
+
+@pytest.mark.parametrize(("kind", "status"), [("vllm", 200), ("openai", 503)])
+async def test_a_question_that_somebody_elses_server_had_taken(tmp_path: Path, kind: str, status: int) -> None:
+    """It is asked once more when that is started again; but not of a cloud, which may count both."""
+    server = Started()
+    await server.start()
+    proxy = Proxy(tmp_path / "home", server, FakeLauncher())
+    proxy.kind = None
+    await proxy.start(backend__kind=kind)
+    try:
+        await deadly(server, resets=True)
+        asked = asyncio.create_task(proxy.chat("x"))
+        await server.ended.wait()
+        await server.start(server.port)
+        assert (await asked).status == status and len(server.requests) == (status == 200)
+    finally:
+        await proxy.stop()
+        await server.stop()
 
 
 async def test_a_server_that_breaks_off_and_stays_away_is_not_waited_for_long(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy import recent, warm_up
-from proxy.dialects import CHAT
+from proxy.dialects import CHAT, DIALECTS
 from proxy.recent import Recent
 from proxy.ways import Question
 from proxy.wire import dumps
@@ -17,6 +18,7 @@ from tests.fakes.llamacpp import FakeLlama
 from tests.proxy.backends.test_llamacpp import routed, router, said_by  # noqa: F401
 from tests.proxy.conftest import Proxy
 
+MESSAGES = next(dialect for dialect in DIALECTS if dialect.name == "messages")
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
 
 
@@ -128,3 +130,10 @@ def test_what_is_long_ago_or_too_long_is_left_out(monkeypatch: pytest.MonkeyPatc
     found = noted(turn("a"), turn("b"))
     monkeypatch.setattr(recent, "ACTIVE_S", 0.0)
     assert texts(found) == []
+
+
+def test_what_chat_completions_cannot_say_is_left_out() -> None:
+    row, question = turn("a")
+    found = noted(turn("b"))
+    found.note(row, MESSAGES, replace(question, body={"messages": [{"role": "user", "content": [{"type": "image"}]}]}))
+    assert len(found._turns) == 2 and texts(found) == ["b"]
