@@ -1,9 +1,10 @@
-"""Two real vLLM with the same model behind one proxy: `make test-backends`. On a CPU they take 4 to 5 GB each."""
+"""Two real vLLM with the same model behind one proxy: `make test-backends`. On a CPU they take 4.3 GB each, and half a minute to start."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -29,8 +30,8 @@ def two(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[lis
     folder = tmp_path_factory.mktemp("vllm")
     servers = [VLLMServer(weights, folder / f"server{n}.log") for n in (1, 2)]
     try:
-        for server in servers:
-            server.start()
+        with ThreadPoolExecutor() as both:
+            list(both.map(VLLMServer.start, servers))
         yield servers
     finally:
         for server in servers:
