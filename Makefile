@@ -61,9 +61,10 @@ bench: setup
 	@$(PY) scripts/bench_learn.py
 	@$(PY) scripts/tables.py
 
-# 17 minutes a backend; QUICK=1 only shows that it works, and writes nothing.
+# 23 minutes a backend; QUICK=1 only shows that it works, and writes nothing. BACKEND=all takes them all, one after
+# another; RESUME=1 leaves out what has been measured at this commit.
 bench-swap: setup
-	@$(PY) scripts/bench_swap.py --backend $(or $(BACKEND),builtin) $(if $(QUICK),--quick)
+	@$(PY) scripts/bench_swap.py --backend $(or $(BACKEND),builtin) $(if $(QUICK),--quick) $(if $(RESUME),--resume)
 
 # Hours: every persona, three seeds. `make bench-learn PERSONA=concise` takes one of them.
 bench-learn: setup

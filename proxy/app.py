@@ -43,6 +43,7 @@ from proxy.models import Models
 from proxy.outcome import Outcome
 from proxy.pages import INDEX_EVERY_S, Pages
 from proxy.rebuild import Rebuilding
+from proxy.recent import Recent
 from proxy.redaction import Redactor
 from proxy.relay import Relay
 from proxy.retention import Retention
@@ -50,6 +51,7 @@ from proxy.status import StatusReport
 from proxy.stored_responses import StoredResponses
 from proxy.swap import Swap
 from proxy.uncaptured import Uncaptured
+from proxy.warm_up import WarmUp
 from proxy.watch import Watch
 from proxy.webhooks.routes import Webhooks
 from proxy.when import When
@@ -68,10 +70,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
     events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
     door, keys, limits = Door(settings.server), Keys(settings.server), Limits(settings.server)
-    swap = Swap(store, backend, tasks, events, door)
+    recent = Recent()
+    swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent))
     lending = Lending(settings, store, backend, swap, door, events, tasks)
     formats = Formats(backend.capabilities, settings.backend.translate)
-    uncaptured = Uncaptured(store)
+    uncaptured = Uncaptured(store, recent)
     redactor = Redactor(settings.redaction)
     feedback = Feedback(store, events, metrics, redactor)
     train = settings.train
@@ -88,8 +91,9 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     status = StatusReport(store, backend, swap, learner, when, match, watch, health, formats, door, lending, rebuilding)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap), redactor)
     parts = Parts(
-        settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor, uncaptured
-    )
+        settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor, uncaptured,
+        recent,
+    )  # fmt: skip
     relay = Relay(parts, commands)
     counts = CountTokens(relay.parts)
     stored = StoredResponses(store, relay)
@@ -97,7 +101,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
     control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
-    forgetter = Forgetter(store, settings.home, rebuilding)
+    forgetter = Forgetter(store, settings.home, rebuilding, recent)
     retention = Retention(store, settings)
     pages = Pages(settings, store, keys, swap, learner, when, feedback, status, forgetter, retention)
     guard = security.Guard(settings.server, keys, limits, pages.visits.who)

@@ -19,7 +19,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from config.settings import Settings
-from proxy.backends.base import Address, Backend
+from proxy.backends.base import Address, Backend, place_for
 from proxy.backends.openai import down
 from proxy.capture import Capture, Health, new_id
 from proxy.dialects import CHAT, Dialect
@@ -34,6 +34,7 @@ from proxy.limits import Limits
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
+from proxy.recent import Recent
 from proxy.redaction import Redactor
 from proxy.retries import Attempt
 from proxy.security import outgoing_headers, without_keys
@@ -51,6 +52,7 @@ log = structlog.get_logger()
 
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
 NOTICED_S: Final = 0.25  # in which the end of a process of ours is seen, after its port has closed
+RESTARTED_S: Final = 10.0  # in which a server that broke off has to answer again, or a question is not asked once more
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 
 
@@ -71,6 +73,7 @@ class Parts:
     events: Events
     redactor: Redactor
     uncaptured: Uncaptured
+    recent: Recent
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
@@ -107,6 +110,7 @@ class Exchange:
         self._finished = False
         self._gap = b""  # what ends the last event, where the backend did not
         self._address: Address | None = None  # where the question is
+        self._taken = 0  # how many servers may have taken the question and broke off without a word
         self._overhead_ms = 0.0
 
     async def capture_as(self, row: NewCompletion) -> None:
@@ -242,13 +246,42 @@ class Exchange:
         raise AssertionError("unreachable")
 
     async def _is_back(self, error: Exception) -> bool:
-        """Where nobody took the question: after a moment in which a server of ours is seen to have ended, and the
-        time it takes to start again. Raises BackendDown where it does not."""
-        if not isinstance(error, aiohttp.ClientConnectorError):
+        """Whether to ask once more. Raises BackendDown where a server of ours does not come back.
+
+        Where nobody took the question: after the time that a server of ours takes to start again. Where one may have
+        taken it, but not a byte of an answer came: once, if somebody answers there again soon. It may have been the
+        question that ended the server, so never a second time; and not where each answer has its price.
+        """
+        if isinstance(error, aiohttp.ClientConnectorError):
+            await asyncio.sleep(NOTICED_S)  # in which a server of ours is seen to have ended
+            await self._parts.backend.ready()
+            return True
+        foreign = self._parts.backend.capabilities.foreign
+        return not foreign and self._taken == 1 and await self._answers_again()
+
+    async def _answers_again(self) -> bool:
+        try:
+            async with asyncio.timeout(RESTARTED_S):
+                await asyncio.sleep(NOTICED_S)
+                while not await self._is_well():
+                    await asyncio.sleep(NOTICED_S)
+        except TimeoutError:
             return False
-        await asyncio.sleep(NOTICED_S)
-        await self._parts.backend.ready()
+        log.warning(
+            "a question whose server broke off is asked once more", completion=self._capture and self._capture.id
+        )
         return True
+
+    async def _is_well(self) -> bool:
+        parts = self._parts
+        assert parts.http is not None
+        try:
+            await parts.backend.ready()
+            with place_for(parts.backend, self._lease.model) as address:
+                async with parts.http.get(f"{address.url}/v1/models", headers=parts.backend.headers()) as response:
+                    return response.status < 500
+        except (ProxyError, aiohttp.ClientError, OSError):
+            return False
 
     async def _post(self, url: str, body: bytes, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
         """Twice where a connection that was kept open had just been closed."""
@@ -262,12 +295,16 @@ class Exchange:
                     url, data=_sendable(body), headers=headers, allow_redirects=False, auto_decompress=True
                 )
             except aiohttp.ServerDisconnectedError as error:
-                if last_try:
+                self._taken += 1
+                if last_try or self._taken > 1:
                     raise
                 closed = error
             except aiohttp.ClientConnectorError:
                 if closed is not None:  # whoever closed the first one may have taken the question, and died of it
                     raise closed from None
+                raise
+            except (aiohttp.ClientOSError, ConnectionResetError):
+                self._taken += 1
                 raise
         raise AssertionError("unreachable")
 

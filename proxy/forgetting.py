@@ -18,6 +18,7 @@ from aiohttp import web
 from proxy import run_folder
 from proxy.errors import BadRequest, Conflict, NotFound
 from proxy.rebuild import Rebuilding
+from proxy.recent import Recent
 from proxy.security import require_admin
 from proxy.wire import loads
 from store import copies
@@ -50,10 +51,11 @@ class Gone(NamedTuple):
 
 
 class Forgetter:
-    def __init__(self, store: Store, home: Path, rebuilding: Rebuilding) -> None:
+    def __init__(self, store: Store, home: Path, rebuilding: Rebuilding, recent: Recent) -> None:
         self._store = store
         self._home = home
         self._rebuilding = rebuilding
+        self._recent = recent
 
     async def look(self, kind: Target, name: str) -> Gone:
         """What would go. Raises NotFound where there is nothing of that name, in copies neither."""
@@ -77,6 +79,7 @@ class Forgetter:
             found = await self._store.forget_for_good(asked.kind, asked.name, actor, retrain=asked.retrain)
         except InOpenRun as error:
             raise Conflict(str(error)) from None
+        self._recent.clear()  # whoever they were of: it costs a moment at the next swap
         await self.settle()
         log.info("forgotten", what=asked.kind, completions=len(found.completions), ratings=len(found.ratings))
         if asked.purge:

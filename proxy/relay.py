@@ -157,6 +157,8 @@ class Relay:
                 about = call, asked, rules, lease, self.parts.backend, self.parts.redactor
                 row = await off_loop_above(WORTH_A_THREAD, size, _row, *about)
                 await exchange.capture_as(row)
+                if lease.version is not None and not lease.pinned:
+                    self.parts.recent.note(row, call.dialect, question)
                 if call.attempt is not None:
                     call.attempt.completion = row.id
             return await exchange.run()

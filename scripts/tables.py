@@ -54,7 +54,7 @@ def swap(found: list[dict[str, Any]]) -> str:
     heads = (
         "backend | changes | replies | failed | mixed | first token, p99 before → during | between chunks, p99 "
         "| first token, until all have it | between chunks, until then "
-        "| load | switch after it | asked → first token of the new version"
+        "| load | warm-up and switch | switch alone | asked → first token of the new version"
     )
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
 
@@ -62,8 +62,11 @@ def swap(found: list[dict[str, Any]]) -> str:
         before, during = part["before"]["p99_ms"] / 1000, part["during"]["p99_ms"] / 1000
         return f"{before:.2f} → {during:.2f} s ({part['p99_ratio']:.1f}×)"
 
+    def seconds(spread: dict[str, float] | None) -> str:
+        return f"{spread['median']:.2f} s (≤ {spread['most']:.2f})" if spread else "–"  # not measured at first
+
     for one in found:
-        load, switch, first = one["load_s"], one["switch_s"], one["swap_to_first_token_s"]
+        first = one["swap_to_first_token_s"]
         kinds = [change["kind"] for change in one["changes"]]
         longer = one.get("until_all_have_it")  # not measured at first
         wider = [parted(longer[part]) if longer else "–" for part in ("first_token", "between_chunks")]
@@ -71,8 +74,8 @@ def swap(found: list[dict[str, Any]]) -> str:
             f"| {one['backend']} | {kinds.count('swap')} + {kinds.count('rollback')} | {one['replies']} "
             f"| {one['failed_count']} | {one['mixed_count']} | {parted(one['first_token'])} "
             f"| {parted(one['between_chunks'])} | {wider[0]} | {wider[1]} "
-            f"| {load['median']:.2f} s (≤ {load['most']:.2f}) "
-            f"| {switch['median']:.2f} s (≤ {switch['most']:.2f}) | {first['median']:.1f} s (≤ {first['most']:.1f}) |"
+            f"| {seconds(one['load_s'])} | {seconds(one['switch_s'])} | {seconds(one.get('pointer_s'))} "
+            f"| {first['median']:.1f} s (≤ {first['most']:.1f}) |"
         )
     each = "; ".join(
         f"{one['backend']} {one['date'][:16].replace('T', ' ')}, {one['seconds_before_each']:g} s before each change, "

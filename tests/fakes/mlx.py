@@ -113,7 +113,10 @@ class FakeMlx(Listening):
 
 def _name(folder: Path) -> str:
     """Of the version that the test's converter wrote it from."""
-    return Path(json.loads((folder / "adapter_config.json").read_text())["from"]).name
+    try:
+        return Path(json.loads((folder / "adapter_config.json").read_text())["from"]).name
+    except ValueError as error:
+        raise web.HTTPNotFound(text=json.dumps({"error": str(error)}), content_type="application/json") from error
 
 
 def _error(message: str) -> web.Response:
