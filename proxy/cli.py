@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from proxy.cli_init import init
+from proxy.cli_service import service_app
+
 if TYPE_CHECKING:
     from proxy.cli_client import Client
 
@@ -30,6 +33,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+app.add_typer(service_app, name="service")
+app.command()(init)
 audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
 

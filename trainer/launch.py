@@ -36,6 +36,7 @@ __all__ = [
     "Server",
     "available",
     "default_threads",
+    "local",
     "verify_adapter",
 ]
 

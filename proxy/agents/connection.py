@@ -88,6 +88,14 @@ def apply(changes: list[Change]) -> list[str]:
     return made
 
 
+def connect(home: Path, agent: str, changes: list[Change], record: dict[str, Any] | None) -> None:
+    """Write what connecting changes, its record first."""
+    folders = list(record["folders"]) if record else []
+    folders += [str(p) for c in changes for p in c.file.resolve().parents if not p.exists()]
+    save(home, agent, changes, sorted(set(folders)))
+    apply(changes)
+
+
 def tidy(folders: list[str]) -> None:
     """Folders that connecting made go when nothing is in them."""
     for folder in sorted(folders, key=len, reverse=True):
