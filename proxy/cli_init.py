@@ -232,6 +232,8 @@ def _prove(
     wait = _waiting(console)
     process: int | None = None
     if choices.start_at_login and manager is not None:
+        if runs and not manager.state().running:  # by hand: the two would fight for the home folder
+            raise prove.Unproven("rlproxy runs already, started by hand: stop it, then `rlproxy service install`.")
         manager.install()
         console.say(f"{manager.name} starts now, and at every login.")
         prove.until_ready(settings, wait, lambda: False, settings.home / "logs" / prove.LOG)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import tomlkit
 
 from config.errors import SettingsError
-from config.settings import FILE_NAME, PREFIX, Loaded, Settings, fields, load
+from config.settings import FILE_NAME, PREFIX, Loaded, Settings, load
 from proxy.agents import connection
 from proxy.agents.connection import Change
 from proxy.agents.known import AGENTS, Home, Link
@@ -25,7 +25,7 @@ from proxy.agents.places import MISSING, Unreadable, look
 from proxy.agents.toml_text import parse, put
 from proxy.init.questions import Choices
 
-HEAD: Final = "# rlproxy's settings, as `rlproxy init` found them; `rlproxy config show` has all others.\n"
+HEAD: Final = "# rlproxy's settings, as `rlproxy init` found them; `rlproxy config show` has all others.\n\n"
 
 
 class NotWritable(Exception):
@@ -70,14 +70,13 @@ def make(home: Path, choices: Choices) -> Plan:
 
 
 def settings_text(text: str, choices: Choices) -> str:
-    """The settings with these choices. A default is not written where the file does not speak of it."""
-    known = fields()
+    """The settings with these choices."""
     found = parse(text) if text.strip() else {}
     text = text if text.strip() else HEAD
     for key, value in values(choices).items():
         place = tuple(key.split("."))
         was = look(found, place)
-        if was == value or (was is MISSING and value == known[key].default):
+        if was == value or (was is MISSING and value == ""):
             continue
         text = put(text, place, value)
     return _spaced(text)
@@ -145,8 +144,8 @@ def _connecting(settings: Settings, agent: str, choices: Choices) -> tuple[list[
 def _spaced(text: str) -> str:
     """tomlkit puts a new table right under the line before it."""
     lines: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("[") and lines and lines[-1].strip():
+    for line in text.rstrip("\n").split("\n"):  # splitlines knows more ends of a line than TOML does
+        if line.startswith("[") and lines and lines[-1].strip() and not lines[-1].startswith("#"):
             lines.append("")
         lines.append(line)
     spaced = "\n".join(lines) + "\n"

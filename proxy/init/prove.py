@@ -41,12 +41,10 @@ class Proof(NamedTuple):
 def running(settings: Settings) -> int | None:
     """The process of this home's proxy, 0 where it does not say; None where none answers."""
     try:
-        Client(settings).ask("GET", "/healthz")
-    except NoProxyAnswers:
+        ours = Client(settings).ask("GET", "/healthz") == {"ok": True}
+    except (NoProxyAnswers, Refused, ValueError):  # nobody, or somebody else
         return None
-    except Refused:
-        pass
-    return owner(settings) or 0
+    return (owner(settings) or 0) if ours else None
 
 
 def start(settings: Settings, wait: Callable[[float], None]) -> int:
