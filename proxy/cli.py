@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from proxy.cli_init import init
+from proxy.cli_keys import keys_app
 from proxy.cli_service import service_app
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ app.add_typer(service_app, name="service")
 app.command()(init)
 audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
+app.add_typer(keys_app, name="keys")
 
 Home = Annotated[
     Path | None,

@@ -7,7 +7,10 @@ ProxyError
 ├── Forbidden 403         a key that may not do this, or a foreign web page
 ├── NotFound 404
 ├── Conflict 409          true, but not now, or not twice
+├── TooSlow 408           its body does not come
 ├── TooLarge 413
+│   └── HeadTooLarge 431
+├── TooMany 429
 ├── Unsupported 501       this backend or installation cannot do that
 ├── BackendRefused        the backend's own error, with its status, in the client's dialect
 ├── BackendBroke 502      the backend answered nonsense or was cut off
@@ -81,6 +84,18 @@ class Conflict(ProxyError):
 
 class TooLarge(ProxyError):
     status, type, code = 413, "invalid_request_error", "body_too_large"
+
+
+class HeadTooLarge(TooLarge):
+    status, code = 431, "headers_too_large"
+
+
+class TooSlow(ProxyError):
+    status, type, code = 408, "invalid_request_error", "too_slow"
+
+
+class TooMany(ProxyError):
+    status, type, code = 429, "rate_limit_error", "too_many_requests"
 
 
 class Unsupported(ProxyError):
