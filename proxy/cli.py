@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -202,30 +201,35 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """What answers, what is collected, and what training waits for."""
-    client = _client(home)
-    from proxy.cli_tables import show_status
+    from proxy import cli_status
 
-    while True:
-        found = client.call("GET", "/rl/status")
-        if as_json:
-            _print(found)
-        else:
-            if watch:
-                print("\033[H\033[2J", end="")
-            show_status(found, client.url)
-        if not watch:
-            return
-        time.sleep(1.0)
+    if watch:
+        cli_status.watch(_client(home), as_json=as_json, fail=fail)
+    else:
+        cli_status.show(_client(home), as_json=as_json)
 
 
 @app.command()
-def doctor(home: Home = None, as_json: AsJson = False) -> None:
+def doctor(
+    home: Home = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", help="Write all of it for a bug report, without any conversation.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """What works, what does not, and what to do about it."""
     from proxy import doctor
     from proxy.cli_tables import show_checks
 
     facts = doctor.gather(_settings({"home": home}))
     checks = doctor.examine(facts)
+    if bundle is not None:
+        from proxy.bundle import NotBundled, write
+
+        try:
+            print(f"{bundle} has {', '.join(write(bundle, facts, checks))}; look into it first.", file=sys.stderr)
+        except NotBundled as error:
+            fail(str(error))
     if as_json:
         _print([check._asdict() for check in checks])
     else:

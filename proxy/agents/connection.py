@@ -133,6 +133,30 @@ def save(home: Path, agent: str, changes: list[Change], folders: list[str]) -> N
     _write(file, json.dumps({"files": files, "folders": folders}, indent=1).encode())
 
 
+def lost(record: dict[str, Any]) -> list[str]:
+    """What we set and is there no more, by its place in its file. Raises Unreadable."""
+    found = []
+    for one in _files(record):
+        file = Path(one["file"])
+        now = _read(file)
+        if now is not None and _hash(now) == one["after"]:
+            continue
+        text = _decoded(file, now)
+        for each in one["sets"]:
+            if now is None or not _still_ours(text, each):
+                found.append(f"{_shown(each['place'])} in {file}")
+    return found
+
+
+def _still_ours(text: str, one: dict[str, Any]) -> bool:
+    if one["format"] == "text":
+        return bool(text == one["value"])
+    try:
+        return bool(look(FORMATS[one["format"]].parse(text), _unpacked(one["place"])) == one["value"])
+    except Unreadable:
+        return False
+
+
 def forget(home: Path, agent: str) -> None:
     (home / "agents" / f"{agent}.json").unlink(missing_ok=True)
 
