@@ -22,8 +22,8 @@ def memory(facts: Facts) -> Check:
     if facts.gpu_gb is not None:
         line += f"; {facts.gpu_gb:.1f} GB free on the GPU"
         line += f", {train.min_free_gpu_gb:g} are asked for (train.min_free_gpu_gb)" if train.min_free_gpu_gb else ""
-    short = free < train.min_free_memory_gb or ((facts.gpu_gb or 0.0) < train.min_free_gpu_gb and facts.gpu_gb)
-    if not short:
+    gpu_short = facts.gpu_gb is not None and facts.gpu_gb < train.min_free_gpu_gb
+    if free >= train.min_free_memory_gb and not gpu_short:
         return Check("memory", "ok", line)
     fix = "end what needs it; train.share_gpu lets the model rest while a run trains; train.hours trains at night"
     return Check("memory", "note", line, fix)

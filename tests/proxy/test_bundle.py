@@ -6,7 +6,6 @@ import json
 import tarfile
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +17,7 @@ from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
 SECRET = "Zanzibar-marmalade-4711"
 KEY = "key-that-nobody-may-see-0123456789"
 RLPROXY_LOG = f"""\
-\x1b[2m2026-11-21T16:00:00\x1b[0m [\x1b[32minfo     \x1b[0m] run ended                      reason='{SECRET} was said' run=3 status=done
+\x1b[2m2026\x1b[0m [\x1b[32minfo     \x1b[0m] run ended   reason='{SECRET} was said' run=3 status=done
 2026-11-21T16:00:01 [error    ] capture is failing             completion=rl-1 error="the backend said: {SECRET}"
 2026-11-21T16:00:02 [error    ] learner
 Traceback (most recent call last):
@@ -33,7 +32,7 @@ some library prints {SECRET}
 
 def inside(file: Path) -> dict[str, str]:
     with tarfile.open(file) as tar:
-        return {m.name: (tar.extractfile(m) or pytest.fail()).read().decode() for m in tar.getmembers()}
+        return {m.name: tar.extractfile(m).read().decode() for m in tar.getmembers()}  # type: ignore[union-attr]
 
 
 async def test_no_word_of_a_conversation_is_in_it(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
@@ -48,6 +47,7 @@ async def test_no_word_of_a_conversation_is_in_it(cli: Proxy, tmp_path: Path) ->
         f'[backend]\napi_key = "{KEY}"\ncommand = "serve --key {KEY}"\n[train.raters]\n"{SECRET}" = 2.0\n'
         f'[redaction]\npatterns = ["{SECRET}"]\n'
     )
+    (cli.home / "rlproxy.toml").chmod(0o600)
     out = tmp_path / "report.tar.gz"
     code, _, err = await rlproxy(cli.home, "doctor", "--bundle", str(out))
     assert code == 0 and "look into it first" in err

@@ -113,16 +113,17 @@ def test_agents_that_went_astray(tmp_path: Path) -> None:
         ({"state": "same", "line": "the server runs what trains: greedy replies"}, "ok", "does not tell"),
         ({"state": "other", "stops": True, "line": "it has another chat template (at…)"}, "problem", "another chat"),
         ({"state": "other", "stops": False, "line": "other tokens (another tokeniser)"}, "note", "tokeniser"),
-        ({"state": "other", "stops": True, "line": "it is a llama, the weights are a qwen2"}, "ok", "qwen2"),
+        (
+            {"state": "other", "stops": True, "line": "it is a llama, not a qwen2"},
+            "unknown",
+            "models differ",
+        ),
         ({"state": "unknown", "line": "could not be checked"}, "note", "could not"),
         ({"state": "unasked", "line": "when the first rating has come"}, "ok", "first rating"),
     ],
 )
 def test_the_template(tmp_path: Path, match: dict[str, Any], state: str, says: str) -> None:
     check = doctor.template(facts(tmp_path, status={"match": match}))
-    assert (
-        check.state == state
-        and says in check.line
-        and (check.fix is not None) == ("stops" in match and says != "qwen2")
-    )
+    assert check.state == state and says in check.line
+    assert (check.fix is not None) == (state != "unknown" and "stops" in match)
     assert doctor.template(facts(tmp_path)).state == "unknown"
