@@ -52,7 +52,7 @@ def init(
     settings = _settings({"home": home})
     try:
         given = read(answers) if answers else Answers()
-        found, manager = _look(settings)
+        found, manager = _look(settings, given.url)
         _show_found(console, found)
         choices = _ask(settings, found, given, console if asks else None)
         plan = make(settings.home.absolute(), choices)
@@ -76,19 +76,19 @@ def init(
 # Until something is written
 
 
-def _look(settings: Settings) -> tuple[Found, Manager | None]:
+def _look(settings: Settings, answered: str | None) -> tuple[Found, Manager | None]:
     from proxy.init import discovery, surroundings
     from proxy.init.questions import Found
     from proxy.service import find
 
-    urls = [u for u in (settings.backend.url, os.environ.get("OLLAMA_HOST", "")) if u]
+    urls = [u for u in (answered, settings.backend.url, os.environ.get("OLLAMA_HOST", "")) if u]
     # 0.0.0.0 is where Ollama listens, not where it is asked.
     urls = [url.replace("//0.0.0.0", "//127.0.0.1") for url in map(discovery.plain, urls)]
     servers = asyncio.run(discovery.look([*urls, *discovery.loopback()], _key(settings)))
     manager = find(settings.home.absolute())
     agents = surroundings.agents(settings.home)
     kind = manager.kind if manager else None
-    return Found(servers, agents, surroundings.machine(settings.home.absolute()), kind), manager
+    return Found(servers, agents, surroundings.machine(settings.home.absolute()), settings, kind), manager
 
 
 def _show_found(console: Console, found: Found) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from proxy.init import commands
 from proxy.init.gguf_head import NoGguf, read_head
 from proxy.wire import loads
 
@@ -37,6 +38,7 @@ class Server:
     url: str  # without /v1
     models: tuple[Model, ...] = ()
     version: str = ""
+    presets: str = ""  # backend.presets: of a llama-server that is a router
     note: str = ""  # what a person has to do or know first
     about: Mapping[str, Any] = field(default_factory=dict)  # of the server, as it tells
 
@@ -105,14 +107,13 @@ async def recognise(asker: Asker) -> Server | None:
         return server
     models = tuple(_model(m) for m in entries if not m.get("parent"))
     if "llamacpp" in owners or _is_llama(await asker.table("/props")):
-        return _llamacpp(asker.url, models, await asker.table("/props"))
+        return await asyncio.to_thread(_llamacpp, asker.url, models, await asker.table("/props"))
     if "vllm" in owners:
         return Server("vllm", asker.url, models, str((await asker.table("/version")).get("version") or ""))
     if "sglang" in owners or "model_path" in await asker.table("/get_model_info"):
         return Server("sglang", asker.url, models)
     if str(headers.get("server", "")).startswith("BaseHTTP/") and await asker.table("/health") == {"status": "ok"}:
-        note = "name the model that it was started with; its list is of whatever is on the disk"
-        return Server("mlx", asker.url, models, note=note)
+        return await asyncio.to_thread(_mlx, asker.url)
     if status == 200 and entries:
         return Server("openai", asker.url, models, note="a server that I do not know: captured and rated only")
     return None
@@ -155,11 +156,21 @@ def _is_llama(props: Mapping[str, Any]) -> bool:
 
 
 def _llamacpp(url: str, models: tuple[Model, ...], props: Mapping[str, Any]) -> Server:
-    if props.get("role") == "router":
-        note = "a router: name its --models-preset file in backend.presets, so that versions can go in"
-    else:
+    if props.get("role") != "router":
         note = "a plain server: a new version waits for its restart; better as a router (docs/backends.md)"
+        return Server("llamacpp", url, models, note=note, about=props)
+    presets = commands.option(url, "llama-server", "--models-preset")
+    if presets and Path(presets).is_absolute():
+        return Server("llamacpp", url, models, about=props, presets=presets)
+    note = "a router: name its --models-preset file in backend.presets, so that versions can go in"
     return Server("llamacpp", url, models, note=note, about=props)
+
+
+def _mlx(url: str) -> Server:
+    """Its list is of whatever is on the disk; which of them it serves stands in its command line only."""
+    if (model := commands.option(url, "mlx_lm", "--model")) is not None:
+        return Server("mlx", url, (Model(model),))
+    return Server("mlx", url, note="it does not tell its model; say which one it was started with, as in --answers")
 
 
 def _model(entry: Mapping[str, Any]) -> Model:

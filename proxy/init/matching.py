@@ -124,7 +124,7 @@ def _same_tune(base: str, tune: str, about: Mapping[str, Any]) -> bool:
 def _guess(about: Mapping[str, Any]) -> str | None:
     parts = [str(about.get(f"general.{key}") or "") for key in ("basename", "size_label", "finetune")]
     name = "-".join(part.replace(" ", "-") for part in parts if part)
-    if not parts[0] or not parts[1]:
+    if not parts[0] or not parts[1] or (parts[2] and parts[2].lower() not in TUNES):
         return None
     house = str(about.get("general.organization") or "").replace(" ", "-")
     usual = next((owner for start, owner in HOUSES.items() if name.lower().startswith(start)), None)
@@ -133,8 +133,10 @@ def _guess(about: Mapping[str, Any]) -> str | None:
 
 
 def _names(model: str, about: Mapping[str, Any]) -> Iterator[str]:
-    yield model
-    yield re.sub(r"[-_.](i?q\d\w*|f16|f32|bf16)$", "", model, flags=re.IGNORECASE)
+    """As the server says it (llama-server: the file's path), without a file's ending and its quantisation."""
+    file = re.sub(r"\.gguf$", "", model.rpartition("/")[2], flags=re.IGNORECASE)
+    yield file
+    yield re.sub(r"[-_.](i?q\d\w*|f16|f32|bf16)$", "", file, flags=re.IGNORECASE)
     if name := about.get("general.name"):
         yield str(name)
 
@@ -144,10 +146,13 @@ def _plain(name: str) -> str:
 
 
 def local(spec: str) -> Path | None:
-    """Its folder on this machine. The hub's cache cannot be looked into without the train or mlx extra."""
+    """Its folder on this machine. The hub's cache cannot be looked into without the train or mlx extra.
+
+    ValueError: what has a slash and is no hub id either.
+    """
     try:
         return launch.local(spec)
-    except ImportError:
+    except (ImportError, ValueError):
         return None
 
 

@@ -83,10 +83,11 @@ def settings_text(text: str, choices: Choices) -> str:
 
 
 def values(choices: Choices) -> dict[str, Any]:
-    return {
+    found = {
         "backend.kind": choices.kind, "backend.url": choices.url, "backend.model": choices.model,
         "train.weights": choices.weights, "train.preset": choices.preset,
     }  # fmt: skip
+    return found | ({"backend.presets": choices.presets} if choices.presets else {})
 
 
 def write(plan: Plan) -> None:

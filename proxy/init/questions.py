@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from config.settings import Settings
 from proxy.init import discovery, matching
 from proxy.init.answers import Answers, BadAnswers
 from proxy.init.console import Console, Wrong
@@ -26,7 +27,7 @@ PRESETS: Final = {
     "aggressive": "larger steps; sooner there, and sooner refused by the gate",
 }
 BUILTIN: Final = Server("builtin", "", (Model(""),))
-TRAINS_ITSELF: Final = ("builtin",)  # whose weights are its own
+USUAL: Final = {"ollama": 11434, "lmstudio": 1234}  # ports that everybody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Found:
     servers: list[Server]
     agents: list[Agent]
     machine: Machine
+    now: Settings  # in force until now: what they say is the first default
     service: str | None  # systemd, launchd, or None where rlproxy cannot start at login
 
 
@@ -49,6 +51,7 @@ class Choices:
     start_at_login: bool
     note: str = ""  # of the server
     why_weights: str = ""
+    presets: str = ""
 
 
 class Asked:
@@ -66,7 +69,7 @@ class Asked:
         at_login = self._at_login()
         return Choices(
             server.kind, server.url, model.name, model.window, weights.spec, agents, preset, at_login, server.note,
-            weights.why,
+            weights.why, server.presets,
         )  # fmt: skip
 
     # 1 Which server, and which of its models
@@ -92,23 +95,35 @@ class Asked:
         return found
 
     def _pairs(self, servers: list[Server]) -> list[tuple[Server, Model]]:
+        """The one in the settings first, the built-in one last."""
         pairs = [(server, model) for server in servers for model in server.models[:SHOWN]]
-        return [*pairs, (BUILTIN, BUILTIN.models[0])]
+        now = self._now()
+        ahead = [] if now is None else [next((p for p in pairs if _same(p, now)), now)]
+        return [*ahead, *(p for p in pairs if p not in ahead), (BUILTIN, BUILTIN.models[0])]
+
+    def _now(self) -> tuple[Server, Model] | None:
+        """What the settings name, also where it does not run at the moment."""
+        backend = self._found.now.backend
+        if backend.kind == "builtin":
+            return None
+        url = discovery.plain(backend.url or f"http://127.0.0.1:{USUAL.get(backend.kind, '')}")
+        server = next((s for s in self._found.servers if s.url == url), Server(backend.kind, url))
+        only = server.models[0] if len(server.models) == 1 else Model("")
+        return server, Model(backend.model) if backend.model else only
 
     def _answered(self) -> tuple[Server, Model]:
         """By the file, and where it is silent the first that fits."""
         given = self._answers
+        if not (given.backend or given.url or given.model):
+            return self._pairs(self._found.servers)[0]
         if given.backend == "builtin":
             return BUILTIN, Model(given.model or "")
         url = discovery.plain(given.url) if given.url else None
         fits = [s for s in self._found.servers if given.backend in (None, s.kind) and url in (None, s.url)]
-        if (given.backend is None and url is None) or fits:
-            for server in fits:
-                model = next((m for m in server.models if given.model in (None, m.name)), None)
-                if model is not None:
-                    return server, model
-            if given.model is None and given.backend is None and url is None:
-                return BUILTIN, BUILTIN.models[0]
+        for server in fits:
+            model = next((m for m in server.models if given.model in (None, m.name)), None)
+            if model is not None:
+                return server, model
         if given.backend is None:
             raise BadAnswers(f"{_nothing(given)} answers here; name its kind too, as backend = 'vllm'.")
         if fits and given.model and fits[0].models:
@@ -116,7 +131,7 @@ class Asked:
             raise BadAnswers(f"The {fits[0].kind} at {fits[0].url} has no model {given.model!r}; it has {has}.")
         if fits:
             return fits[0], Model(given.model or "")
-        usual = {"ollama": 11434, "lmstudio": 1234}.get(given.backend)
+        usual = USUAL.get(given.backend)
         if url is None and usual is None:
             raise BadAnswers(f'No {given.backend} runs here; start it, or name its address, as url = "http://…".')
         return Server(given.backend, url or f"http://127.0.0.1:{usual}"), Model(given.model or "")
@@ -126,10 +141,15 @@ class Asked:
     def _weights(self, server: Server, model: Model) -> Proposal:
         if self._answers.weights is not None:
             return Proposal(self._answers.weights, "as answered", True)
-        if server.kind in TRAINS_ITSELF:
-            return Proposal("", "the built-in server trains what it serves", True)
+        now = self._found.now
+        if server.kind == "builtin":
+            own = now.train.weights if now.backend.kind == "builtin" else ""
+            return Proposal(own, "the built-in server trains what it serves", True)
         about = asyncio.run(discovery.metadata(server, model.name, self._models_dir, self._key)) if model.name else {}
         proposals = matching.propose(server.kind, model.name, model.root, about)
+        if now.train.weights and (same := self._now()) is not None and _same(same, (server, model)):
+            kept = Proposal(now.train.weights, "as in the settings now", matching.local(now.train.weights) is not None)
+            proposals = [kept, *(p for p in proposals if p.spec != kept.spec)]
         if self._console is None:
             return proposals[0] if proposals else Proposal("", "none were found", True)
         self._console.say(
@@ -160,11 +180,13 @@ class Asked:
 
     def _preset(self) -> str:
         if self._answers.preset is not None or self._console is None:
-            return self._answers.preset or "balanced"
+            return self._answers.preset or self._found.now.train.preset
         self._console.say("\n4  How far may a run go?")
         self._console.say("\n".join(f"  {n}  {name}: {why}" for n, (name, why) in enumerate(PRESETS.items(), 1)))
         names = list(PRESETS)
-        given = self._console.ask("   [2]", _number(3, default=2))
+        now = self._found.now.train.preset
+        default = names.index(now) + 1 if now in names else 2
+        given = self._console.ask(f"   [{default}]", _number(3, default=default))
         return names[int(given) - 1]
 
     def _at_login(self) -> bool:
@@ -179,12 +201,16 @@ class Asked:
         )
 
 
+def _same(one: tuple[Server, Model], other: tuple[Server, Model]) -> bool:
+    return (one[0].kind, one[0].url, one[1].name) == (other[0].kind, other[0].url, other[1].name)
+
+
 def _pair(server: Server, model: Model) -> str:
     if server.kind == "builtin":
         return "the built-in server: a small model on this machine's CPU, to try it out"
     window = f", {model.window} tokens" if model.window else ""
     version = f" {server.version}" if server.version else ""
-    return f"{model.name}  ({server.kind}{version} at {server.url}{window})"
+    return f"{model.name or 'its model'}  ({server.kind}{version} at {server.url}{window})"
 
 
 def _proposal(proposal: Proposal, size: float | None) -> str:

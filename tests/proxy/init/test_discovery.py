@@ -55,6 +55,7 @@ async def test_all_kinds_at_once_in_the_order_of_the_addresses(tmp_path: Path) -
         assert [s.kind for s in found] == [*fakes, "llamacpp", "llamacpp"]
         kinds = {s.kind: s for s in found[:5]}
         assert kinds["vllm"].models == (Model("fake", 4096),) and kinds["vllm"].version == "0.32.0"
+        assert kinds["mlx"].models == () and "--answers" in kinds["mlx"].note, "the fake has no command line of its own"
         assert kinds["sglang"].models == (Model("fake", None, "fake"),)
         assert [m.name for m in kinds["ollama"].models] == ["fake"] and kinds["ollama"].version == "0.34.4"
         assert [m.name for m in kinds["lmstudio"].models] == ["fake"], "no embedding model"

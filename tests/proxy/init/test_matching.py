@@ -65,6 +65,11 @@ def test_ollamas_own_models_by_the_usual_name() -> None:
     assert specs(llama) == ["meta-llama/Llama-3.2-3B-Instruct"]
     assert specs({"general.basename": "unknown", "general.size_label": "3B"}) == []
     assert specs({}) == []
+    real = {  # the head of SmolLM2-135M-Instruct as it is in the wild
+        "general.name": "Smollm2 135M 8k Lc100K Mix1 Ep2", "general.organization": "HuggingFaceTB",
+        "general.finetune": "8k-lc100k-mix1-ep2", "general.basename": "smollm2", "general.size_label": "135M",
+    }  # fmt: skip
+    assert specs(real) == [], "no name to guess from"
 
 
 def test_what_the_server_itself_loaded(bare: Path) -> None:
@@ -81,7 +86,12 @@ def test_what_is_on_this_machine_under_that_name(bare: Path) -> None:
     (found,) = propose("ollama", "x", None, about)
     assert found.spec == str(mine) and found.here
     assert specs({**about, "llama.block_count": 12}) == [], "the same name and another size is another model"
-    assert specs({}, model="smollm2-135m-instruct-q4_1", kind="llamacpp") == [str(mine)]
+    for name in (
+        "smollm2-135m-instruct-q4_1",
+        "/models/SmolLM2-135M-Instruct.F32.gguf",
+        "SmolLM2-135M-Instruct.Q4_K_M",
+    ):
+        assert specs({}, model=name, kind="llamacpp") == [str(mine)], name
 
 
 def test_the_comparison_with_a_config(bare: Path) -> None:
