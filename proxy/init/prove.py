@@ -6,6 +6,7 @@ the wires, and must not teach. Not here: what is said about it (cli_init).
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -52,10 +53,19 @@ def start(settings: Settings, wait: Callable[[float], None]) -> int:
     logs = settings.home / "logs"
     logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     command = [sys.executable, "-m", "proxy.cli", "serve", "--home", str(settings.home)]
-    with (logs / LOG).open("ab") as out:
-        # A session of its own: neither this terminal's Ctrl-C nor its end is meant for it.
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:  # Ctrl-C in the middle of this would leave a process that nobody knows of
+        with (logs / LOG).open("ab") as out:
+            # A session of its own: neither this terminal's Ctrl-C nor its end is meant for it.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
+        if pressed:
+            raise KeyboardInterrupt
         until_ready(settings, wait, lambda: process.poll() is not None, logs / LOG)
     except BaseException:
         process.terminate()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.fakes.ollama import FakeOllama
@@ -134,16 +136,52 @@ async def test_answers_in_a_file(person: Newcomer, ollama: FakeOllama, name: str
     assert Path(changed["backup"]).read_text().count('"careful"') == 1
 
 
-async def test_yes_takes_the_defaults_and_installs_nothing(person: Newcomer, tmp_path: Path) -> None:
-    """With weights proposed, the train extra is needed; one that lacks it is told the command, whole."""
-    hidden = tmp_path / "hidden"
+def lacks_torch(person: Newcomer) -> None:
+    hidden = person.folder / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text(
         "import importlib.util as u\nfind = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name in ('torch', 'mlx_lm') else find(name, *a)\n"
     )
-    person.has_agent(".claude")
     person.env["PYTHONPATH"] += f":{hidden}"
+
+
+async def test_a_missing_extra_is_offered_with_its_size_and_enter_installs_nothing(person: Newcomer) -> None:
+    """All of it is here but hidden, so the real pip finds nothing to download and asks no index."""
+    lacks_torch(person)
+    async with Terminal("init", env=person.env) as terminal:
+        for text in (QUESTIONS[0], QUESTIONS[1], QUESTIONS[3], QUESTIONS[5]):
+            await terminal.expect(text)
+            await terminal.expect("]")
+            terminal.type("\n")
+        shown = await terminal.expect("Asking pip how much that is")
+        assert "needs the extra train" in shown and "pip install torch==" in shown
+        assert "0 packages, 0.0 GB to download" in await terminal.expect("now? [y/N]")
+        terminal.type("\n")
+        assert await terminal.ended() == 0
+    assert "weights" in person.settings
+
+
+async def test_interrupted_in_the_proof_what_is_written_stays_and_nothing_runs(person: Newcomer) -> None:
+    async with Terminal("init", env=person.env) as terminal:
+        await terminal.expect(QUESTIONS[0])
+        terminal.type("\n")
+        await terminal.expect(QUESTIONS[1])
+        terminal.type("-\n\n\n")
+        await terminal.expect("rlproxy starts…")
+        terminal.type(CTRL_C)
+        assert await terminal.ended() == 1
+        assert "what was written stays" in terminal.shown and "Traceback" not in terminal.shown
+    assert 'kind = "ollama"' in person.settings
+    mine = [p for p in psutil.process_iter(["cmdline"]) if str(person.rlproxy) in " ".join(p.info["cmdline"] or ())]
+    _, alive = await asyncio.to_thread(psutil.wait_procs, mine, 30)
+    assert not alive
+
+
+async def test_yes_takes_the_defaults_and_installs_nothing(person: Newcomer) -> None:
+    """With weights proposed, the train extra is needed; one that lacks it is told the command, whole."""
+    person.has_agent(".claude")
+    lacks_torch(person)
     code, out, err = await person.run("init", "--yes", "--json")
     found = json.loads(out)
     assert code == 0, err
