@@ -191,6 +191,26 @@ def undo(
         print(f"taken back: the rating of {found['completion_id']}")
 
 
+@app.command()
+def chat(
+    version: Annotated[str | None, typer.Option("--version", help="v3 or base.", show_default="the live one")] = None,
+    vs: Annotated[str | None, typer.Option("--vs", help="Another one beside it; you pick, blindly.")] = None,
+    system: Annotated[str | None, typer.Option("--system", help="What the model is told first.")] = None,
+    model: Annotated[str | None, typer.Option(help="Of a backend with many; without it the proxy's own.")] = None,
+    home: Home = None,
+) -> None:
+    """Talk to a version, compare two, rate with one key."""
+    from proxy.cli_chat import Chat
+
+    if not sys.stdin.isatty() or not sys.stdout.isatty():
+        fail("chat needs a terminal; for programs there is /v1/chat/completions.", 2)
+    client = _client(home)
+    name = model or client.call("GET", "/rl/status")["model"]
+    if not name:
+        fail("this backend has many models; say which one with --model.", 2)
+    Chat(client, name, version, vs, system).run()
+
+
 # Learning
 
 
