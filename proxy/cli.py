@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -19,7 +18,9 @@ import typer
 
 from proxy.cli_encrypt import encrypt_app
 from proxy.cli_forget import cancel, forget
+from proxy.cli_init import init
 from proxy.cli_keys import keys_app
+from proxy.cli_service import service_app
 
 if TYPE_CHECKING:
     from proxy.cli_client import Client
@@ -34,6 +35,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+app.add_typer(service_app, name="service")
+app.command()(init)
 audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
 app.add_typer(encrypt_app)  # no name: commands of their own
@@ -198,6 +201,26 @@ def undo(
         print(f"taken back: the rating of {found['completion_id']}")
 
 
+@app.command()
+def chat(
+    version: Annotated[str | None, typer.Option("--version", help="v3 or base.", show_default="the live one")] = None,
+    vs: Annotated[str | None, typer.Option("--vs", help="Another one beside it; you pick, blindly.")] = None,
+    system: Annotated[str | None, typer.Option("--system", help="What the model is told first.")] = None,
+    model: Annotated[str | None, typer.Option(help="Of a backend with many; without it the proxy's own.")] = None,
+    home: Home = None,
+) -> None:
+    """Talk to a version, compare two, rate with one key."""
+    from proxy.cli_chat import Chat
+
+    if not sys.stdin.isatty() or not sys.stdout.isatty():
+        fail("chat needs a terminal; for programs there is /v1/chat/completions.", 2)
+    client = _client(home)
+    name = model or client.call("GET", "/rl/status")["model"]
+    if not name:
+        fail("this backend has many models; say which one with --model.", 2)
+    Chat(client, name, version, vs, system).run()
+
+
 # Learning
 
 
@@ -208,30 +231,35 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """What answers, what is collected, and what training waits for."""
-    client = _client(home)
-    from proxy.cli_tables import show_status
+    from proxy import cli_status
 
-    while True:
-        found = client.call("GET", "/rl/status")
-        if as_json:
-            _print(found)
-        else:
-            if watch:
-                print("\033[H\033[2J", end="")
-            show_status(found, client.url)
-        if not watch:
-            return
-        time.sleep(1.0)
+    if watch:
+        cli_status.watch(_client(home), as_json=as_json, fail=fail)
+    else:
+        cli_status.show(_client(home), as_json=as_json)
 
 
 @app.command()
-def doctor(home: Home = None, as_json: AsJson = False) -> None:
+def doctor(
+    home: Home = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", help="Write all of it for a bug report, without any conversation.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """What works, what does not, and what to do about it."""
     from proxy import doctor
     from proxy.cli_tables import show_checks
 
     facts = doctor.gather(_settings({"home": home}))
     checks = doctor.examine(facts)
+    if bundle is not None:
+        from proxy.bundle import NotBundled, write
+
+        try:
+            print(f"{bundle} has {', '.join(write(bundle, facts, checks))}; look into it first.", file=sys.stderr)
+        except NotBundled as error:
+            fail(str(error))
     if as_json:
         _print([check._asdict() for check in checks])
     else:

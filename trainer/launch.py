@@ -45,6 +45,7 @@ __all__ = [
     "available",
     "default_threads",
     "is_sealed",
+    "local",
     "sealing_lacks",
     "verify_adapter",
 ]

@@ -1,4 +1,7 @@
-"""Two real vLLM with the same model behind one proxy: `make test-backends`. On a CPU they take 4.3 GB each, and half a minute to start."""
+"""Two real vLLM with the same model behind one proxy: `make test-backends`.
+
+On a CPU they take 4.3 GB each, and half a minute to start.
+"""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ class FakeMlx(Listening):
 
     async def start(self, port: int = 0) -> None:
         app = web.Application()
+        app.on_response_prepare.append(_as_http_server)
         app.add_routes([
             web.get("/health", self._health),
             web.get("/v1/models", self._models),
@@ -109,6 +110,11 @@ class FakeMlx(Listening):
             await asyncio.sleep(self.pause_s)
         await response.write(b"data: [DONE]\n\n")
         return response
+
+
+async def _as_http_server(request: web.Request, response: web.StreamResponse) -> None:
+    """It is Python's own http.server, and says so."""
+    response.headers["server"] = "BaseHTTP/0.6 Python/3.11.2"
 
 
 def _name(folder: Path) -> str:

@@ -11,10 +11,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from rich.console import Console
 
 from config.settings import load
 from proxy.backends.vllm import VLLM
-from proxy.cli_tables import show_status
+from proxy.cli_status import table
 from proxy.doctor import examine, gather
 from proxy.foreign import Foreign
 from proxy.server_address import ADDRESS_FILE
@@ -254,7 +255,7 @@ async def test_what_was_forgotten_is_not_gone_on_from(proxy: Proxy, monkeypatch:
 async def test_what_it_says_of_itself(proxy: Proxy, cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> None:
     await rated(proxy, 4)
     status = await until(proxy, ended="done")
-    show_status(status, proxy.url)
+    Console().print(table(status, proxy.url))
     shown = " ".join(capsys.readouterr().out.split())
     assert "whichever is asked for, not ours" in shown and "local-1b v1, in " in shown
     said = await proxy.say("/rl status")
