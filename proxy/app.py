@@ -15,7 +15,7 @@ import structlog
 from aiohttp import web
 
 from config.settings import Settings
-from proxy import run_folder, security
+from proxy import openapi, run_folder, security
 from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
@@ -110,6 +110,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             web.post("/v1/feedback", feedback.post),
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
+            openapi.route(),
             *uncaptured.routes(),
             web.post("/rl/import", Importing(store, redactor).post),
             *webhooks.routes(),

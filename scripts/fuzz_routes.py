@@ -1,0 +1,312 @@
+"""Requests to every route of a running rlproxy, sound and broken, by the ten thousand; then the store is read.
+
+`python -m scripts.fuzz_routes [--requests N] [--seed N] [--json FILE]`. Half of them to a proxy without keys whose
+backend has chat completions alone, half to one with keys whose backend has every format. What must hold: no 5xx of
+rlproxy's own (the backend is a sound fake, so none is anybody else's), each request answered or closed within a bound,
+every row whole, everything acknowledged there, no bug in the log, and memory that does not grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import platform
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from scripts.fuzz_server import KEYS
+from scripts.fuzz_store import verdict
+from tests import fuzz_wire
+from tests.fakes.sound import SoundBackend
+from tests.fuzz_requests import Known, Request, made
+from tests.fuzz_wire import Answer, Broken, Socket
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKERS = 8
+BROKEN = 0.15  # of all are broken as HTTP, too
+WITNESS = 20  # every so many, a sound completion with a rating that must be there in the end
+WARM = 0.3  # of the requests, after which memory has no reason to grow
+MOST_GROWTH_MB = 40.0
+BUGS = ("a bug of rlproxy's own", "Traceback", "never retrieved", "Unclosed", "never awaited", "Error handling request")
+UNSUPPORTED = 501  # says what this backend cannot do; it is an answer
+
+
+@dataclass
+class Tally:
+    statuses: Counter[str] = field(default_factory=Counter)
+    routes: Counter[str] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    slowest_s: float = 0.0
+    slowest: str = ""
+    sent: int = 0
+    acknowledged: set[str] = field(default_factory=set)  # ids of answers that came whole
+    witnesses: dict[str, str] = field(default_factory=dict)  # completion to its rating
+    rated: set[str] = field(default_factory=set)
+    gone: int = 0  # completions that an answer says are deleted
+
+    def fails(self, seed: int, request: Request, why: str) -> None:
+        if len(self.failures) < 200:
+            self.failures.append(f"seed {seed}: {request.method} {request.path[:120]!r} ({request.route}): {why}")
+
+
+class Fuzz:
+    def __init__(self, known: Known, tally: Tally, seeds: Any) -> None:
+        self._known = known
+        self._tally = tally
+        self._seeds = seeds
+
+    async def worker(self) -> None:
+        socket = Socket(self._known.port)
+        for seed in self._seeds:
+            dice = random.Random(seed)
+            request, sound = made(dice, self._known)
+            how = dice.choice(fuzz_wire.BREAKS) if dice.random() < BROKEN else ""
+            started = time.perf_counter()
+            try:
+                await self._one(seed, dice, socket, request, sound, how)
+            except TimeoutError:
+                self._tally.fails(seed, request, f"neither answered nor closed in {fuzz_wire.BOUND_S:g} s {how}")
+                await socket.close()
+            except Broken as error:
+                self._tally.fails(seed, request, f"what came is no HTTP: {error} {how}")
+                await socket.close()
+            took = time.perf_counter() - started
+            if took > self._tally.slowest_s:
+                self._tally.slowest_s, self._tally.slowest = took, f"seed {seed}: {request.route} {how}"
+            if seed % WITNESS == 0:
+                await self._witness(seed, socket)
+        await socket.close()
+
+    async def _one(
+        self, seed: int, dice: random.Random, socket: Socket, request: Request, sound: bool, how: str
+    ) -> None:
+        tally = self._tally
+        tally.sent += 1
+        tally.routes[request.route] += 1
+        if how:
+            tally.broken[how] += 1
+            await socket.send(fuzz_wire.broken(dice, request, self._known, how), fresh=True)
+            if how in ("half-head", "half-body", "long", "no-end", "huge-size", "garbage", "early-close"):
+                await asyncio.sleep(fuzz_wire.PATIENT_S)
+                if dice.random() < 0.5 or how == "early-close":
+                    await socket.close()
+                    tally.statuses["left"] += 1
+                    return
+            await socket.half_close()  # it has said all that it will
+        else:
+            await socket.send([fuzz_wire.sound(dice, request, self._known)])
+        answer = await socket.answer(request.method)
+        if answer.status == 0 and not how and socket.opened and sound:
+            await socket.send([fuzz_wire.sound(dice, request, self._known)], fresh=True)  # it closed an idle one
+            answer = await socket.answer(request.method)
+        if how or not answer.whole:
+            await socket.close()
+        tally.statuses[str(answer.status or "closed")] += 1
+        self._judge(seed, request, sound and not how, answer)
+
+    def _judge(self, seed: int, request: Request, sound: bool, answer: Answer) -> None:
+        tally = self._tally
+        if answer.status >= 500 and answer.status != UNSUPPORTED:
+            tally.fails(seed, request, f"{answer.status} {answer.body[:400]!r}")
+        if sound and (answer.status in (0, 400) or not answer.whole):
+            tally.fails(seed, request, f"a sound request: {answer.status} {answer.body[:200]!r}")
+        if answer.headers.get("content-type", "").startswith("application/json") and answer.whole and answer.body:
+            try:
+                self._learn(request, answer, json.loads(answer.body))
+            except ValueError:
+                if answer.status >= 400 or request.path.startswith(b"/rl/"):
+                    tally.fails(seed, request, f"{answer.status} with JSON that is none: {answer.body[:200]!r}")
+
+    def _learn(self, request: Request, answer: Answer, said: Any) -> None:
+        id = answer.headers.get("x-rl-completion-id")
+        if id and answer.status == 200:
+            self._tally.acknowledged.add(id)
+            self._known.completions.append(id)
+        if not isinstance(said, dict):
+            return
+        if answer.status in (200, 201, 207) and request.path == b"/v1/feedback" and request.method == "POST":
+            for one in [said] if "completion_id" in said else [one.get("rating") for one in said["data"]]:
+                if one:
+                    self._tally.rated.add(one["id"])
+                    self._known.ratings.append(one["id"])
+        if said.get("forgotten") is True:
+            self._tally.gone += said["completions"]
+        if said.get("deleted") is True:
+            self._tally.gone += 1
+
+    async def _witness(self, seed: int, socket: Socket) -> None:
+        """Sound, in the middle of all this: whoever behaves is served."""
+        id = f"witness-{seed}"
+        chat = {"model": "fake", "messages": [{"role": "user", "content": f"witness {seed}"}], "stream": seed % 40 == 0}
+        headers = [("x-rl-completion-id", id.encode()), ("x-rl-session", b"witness")]
+        asked = Request("POST", b"/v1/chat/completions", [], headers, json.dumps(chat).encode(), "witness")
+        rating = json.dumps({"completion_id": id, "rating": "good", "rater": "witness"}).encode()
+        rated = Request("POST", b"/v1/feedback", [], [], rating, "witness")
+        try:
+            answer = await self._sound(socket, asked)
+            if answer.status != 200 or not answer.whole:
+                return self._tally.fails(seed, asked, f"a witness: {answer.status} {answer.body[:300]!r}")
+            answer = await self._sound(socket, rated)
+            if answer.status != 201:
+                return self._tally.fails(seed, rated, f"a witness: {answer.status} {answer.body[:300]!r}")
+            self._tally.witnesses[id] = json.loads(answer.body)["id"]
+        except (TimeoutError, Broken, OSError) as error:
+            self._tally.fails(seed, asked, f"a witness: {error!r}")
+
+    async def _sound(self, socket: Socket, request: Request) -> Answer:
+        if self._known.key:
+            request.headers.append(("authorization", f"Bearer {self._known.key}".encode()))
+        await socket.send([fuzz_wire.sound(random.Random(0), request, self._known)], fresh=True)
+        return await socket.answer(request.method)
+
+
+async def house(count: int, seed: int, *, keys: bool) -> dict[str, Any]:
+    """One proxy, asked `count` times, stopped and looked into."""
+    with tempfile.TemporaryDirectory(prefix="rlproxy-fuzz-") as folder:
+        home, log = Path(folder) / "home", Path(folder) / "log"
+        backend = SoundBackend(native=keys)
+        await backend.start()
+        command = [sys.executable, "-m", "scripts.fuzz_server", str(home), backend.url, *(["--keys"] if keys else [])]
+        with log.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors
+            )
+        assert process.stdout is not None
+        ready = await process.stdout.readline()
+        if not ready:
+            raise SystemExit(f"the proxy did not start:\n{log.read_text()[-3000:]}")
+        known = Known(int(json.loads(ready)["url"].rpartition(":")[2]), KEYS["server.admin_key"] if keys else None)
+        await _page(known)
+        tally = Tally()
+        watched = psutil.Process(process.pid)
+        memory: list[float] = []
+        started = time.perf_counter()
+        seeds = iter(range(seed, seed + count))
+        fuzz = Fuzz(known, tally, seeds)
+        watching = asyncio.create_task(_watch(watched, tally, count, memory))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WORKERS):
+                group.create_task(fuzz.worker())
+        seconds = time.perf_counter() - started
+        await asyncio.sleep(1)
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        memory.append(_mb(watched))
+        left_open = len(watched.net_connections("tcp"))
+        process.terminate()
+        try:
+            async with asyncio.timeout(60):
+                ended = await process.wait()
+        except TimeoutError:
+            tally.failures.append("it did not stop within 60 s of SIGTERM")
+            process.kill()
+            ended = await process.wait()
+        await backend.stop()
+        if ended != 0:
+            tally.failures.append(f"it ended with {ended}")
+        told = log.read_text(errors="replace")
+        tally.failures += [
+            f"in the log: {line[:600]}" for line in told.splitlines() if any(bug in line for bug in BUGS)
+        ][:50]
+        warm = memory[int(len(memory) * WARM)]
+        if memory[-1] - warm > MOST_GROWTH_MB:
+            tally.failures.append(f"memory grew from {warm:.0f} MB to {memory[-1]:.0f} MB after its first {WARM:.0%}")
+        stored = await verdict(home, tally)
+        return {
+            "keys": keys,
+            "requests": tally.sent,
+            "seconds": round(seconds, 1),
+            "per_s": round(tally.sent / seconds, 1),
+            "by_status": dict(sorted(tally.statuses.items())),
+            "by_route": dict(sorted(tally.routes.items())),
+            "broken_as_http": dict(sorted(tally.broken.items())),
+            "slowest_s": round(tally.slowest_s, 2),
+            "slowest": tally.slowest,
+            "memory_mb": [round(one, 1) for one in memory],
+            "connections_left": left_open,
+            "store": stored,
+            "failures": tally.failures,
+        }
+
+
+async def _watch(process: psutil.Process, tally: Tally, count: int, memory: list[float]) -> None:
+    """Twenty times along the way."""
+    while True:
+        while tally.sent < len(memory) * count / 20:
+            await asyncio.sleep(0.05)
+        memory.append(_mb(process))
+
+
+def _mb(process: psutil.Process) -> float:
+    return float(process.memory_info().rss) / 2**20
+
+
+async def _page(known: Known) -> None:
+    """Its cookie and its token, as a browser has them."""
+    socket = Socket(known.port)
+    headers = [("authorization", f"Bearer {known.key}".encode())] if known.key else []
+    await socket.send([fuzz_wire.sound(random.Random(0), Request("GET", b"/", [], headers), known)])
+    answer = await socket.answer("GET")
+    await socket.close()
+    known.cookie = answer.headers.get("set-cookie", "").partition(";")[0]
+    found = re.search(r'x-rl-token": "([^"]+)"', answer.body.decode(errors="replace"))
+    known.token = found[1] if found else ""
+
+
+def _commit() -> str:
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # of the backend, which is in this process
+    half = given.requests // 2
+    houses = [
+        asyncio.run(house(half, given.seed, keys=False)),
+        asyncio.run(house(given.requests - half, given.seed + half, keys=True)),
+    ]
+    failures = [failure for one in houses for failure in one["failures"]]
+    result = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": f"{psutil.cpu_count()} cores, {platform.machine()}",
+        "requests": sum(one["requests"] for one in houses),
+        "seed": given.seed,
+        "houses": houses,
+    }
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=1) + "\n")
+    for one in houses:
+        shown = {key: one[key] for key in ("keys", "requests", "per_s", "by_status", "slowest", "slowest_s", "store")}
+        print(json.dumps(shown), file=sys.stderr)
+        print(f"memory {one['memory_mb']}, {one['connections_left']} connections", file=sys.stderr)
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    print(f"{result['requests']} requests, {len(failures)} failures", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
