@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import platform
 import random
 import re
@@ -221,9 +222,10 @@ async def house(count: int, seed: int, *, keys: bool) -> dict[str, Any]:
         if ended != 0:
             tally.failures.append(f"it ended with {ended}")
         told = log.read_text(errors="replace")
-        tally.failures += [
-            f"in the log: {line[:600]}" for line in told.splitlines() if any(bug in line for bug in BUGS)
-        ][:50]
+        if (kept := os.environ.get("FUZZ_LOG")) is not None:
+            with open(kept, "a") as copy:
+                copy.write(told)
+        tally.failures += [f"in the log, {times} times: {what}" for what, times in _bugs(told).items()]
         warm = memory[int(len(memory) * WARM)]
         if memory[-1] - warm > MOST_GROWTH_MB:
             tally.failures.append(f"memory grew from {warm:.0f} MB to {memory[-1]:.0f} MB after its first {WARM:.0%}")
@@ -243,6 +245,18 @@ async def house(count: int, seed: int, *, keys: bool) -> dict[str, Any]:
             "store": stored,
             "failures": tally.failures,
         }
+
+
+def _bugs(log: str) -> Counter[str]:
+    """What a log has of bugs, each with its last frame of ours; the same ones together."""
+    found: Counter[str] = Counter()
+    for block in re.split(r"\n(?=\{|Error handling|Unhandled|Task )", log):
+        block = block.replace("\\n", "\n")
+        if any(bug in block for bug in BUGS):
+            frames = re.findall(r'/((?:proxy|store|config)/[\w/]+\.py)\\*", line (\d+)', block)
+            lines = [line for line in block.splitlines() if line.strip() and not line.startswith(" ")]
+            found[f"{lines[0][:200]} … {lines[-1][:400]} {frames[-1:]}"] += 1
+    return found
 
 
 async def _watch(process: psutil.Process, tally: Tally, count: int, memory: list[float]) -> None:

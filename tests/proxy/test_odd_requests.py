@@ -1,0 +1,41 @@
+"""Requests that no client library sends, as the fuzz of all routes found them: refused in our words, never a bug."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.proxy.conftest import Proxy
+
+
+async def raw(proxy: Proxy, head: bytes, body: bytes = b"") -> tuple[int, bytes]:
+    """Status and body of the answer to these very bytes."""
+    port = int(proxy.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = [head, b"host: 127.0.0.1:%d" % port, b"connection: close", b"content-length: %d" % len(body)]
+    writer.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+    async with asyncio.timeout(20):
+        answer = await reader.read(-1)
+    writer.close()
+    top, _, said = answer.partition(b"\r\n\r\n")
+    return int(top.split(b" ")[1]), said
+
+
+@pytest.mark.parametrize("segment", [b"%ED%A0%80", b"\xff", b"%FF", b"\xed\xa0\x80"])
+@pytest.mark.parametrize("route", [b"GET /rl/runs/", b"DELETE /v1/feedback/", b"GET /rl/completions/", b"GET /nope/"])
+async def test_a_path_that_is_no_utf8(proxy: Proxy, route: bytes, segment: bytes) -> None:
+    status, body = await raw(proxy, route + segment + b" HTTP/1.1")
+    assert status in (400, 404) and json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"\xed\xa0\x80"])
+async def test_a_name_in_a_header_that_is_no_utf8(proxy: Proxy, value: bytes) -> None:
+    status, body = await raw(proxy, b"DELETE /v1/feedback/last HTTP/1.1\r\nx-rl-user: " + value)
+    assert status == 409 and json.loads(body)["error"]["message"]
+    chat = b'{"model": "fake", "messages": [{"role": "user", "content": "hello"}]}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nx-rl-session: " + value + b"\r\nx-rl-user: " + value
+    status, body = await raw(proxy, head, chat)
+    assert status == 200, body
+    assert len((await proxy.get("/rl/completions"))["data"]) == 1
