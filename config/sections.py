@@ -51,6 +51,15 @@ def _is_a_secret(pattern: str) -> str:
 SecretPattern = Annotated[Pattern, AfterValidator(_is_a_secret)]
 
 
+def _without_login(url: str) -> str:
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError("an address is shown and logged: put the key into backend.api_key")
+    return url
+
+
+Url = Annotated[str, AfterValidator(_without_login)]
+
+
 class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -59,7 +68,7 @@ class Section(BaseModel):
 
 class Server(Section):
     host: str = Field(default="127.0.0.1", min_length=1)
-    """Address to listen on; any other than loopback needs `server.api_key`."""
+    """Address to listen on; any other than loopback needs keys: `rlproxy keys create`."""
     port: int = Field(default=8484, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
@@ -69,17 +78,29 @@ class Server(Section):
     hold_most: int = Field(default=64, ge=0)
     """Requests that may wait for it at once; one more is answered with 503 right away."""
     api_key: Key = None
-    """Key that clients must send; needed to listen off loopback."""
+    """Key that clients must send, to chat, rate and read; `rlproxy keys create` makes better ones, one a person."""
     admin_key: Key = None
     """Key for admin acts: train, pause, rollback, promote, reset, forget."""
+    hosts: tuple[str, ...] = ()
+    """Names, beside addresses and localhost, under which browsers reach it; any other name may be a rebound one."""
+    origins: tuple[str, ...] = ()
+    """Origins of web pages that may use it from a browser (CORS), as "https://chat.example.org"; none by default."""
+    chat_admins: tuple[str, ...] = ()
+    """People, by their x-rl-user, who may `/rl train`, pause, … in the chat where that header names who speaks."""
+    requests_per_minute: int = Field(default=0, ge=0)
+    """Requests that one key may make in a minute, some at once; 0 is no limit."""
+    max_requests: int = Field(default=1024, ge=1)
+    """Requests that may be under way at once; one more is answered with 503."""
+    slow_client_s: float = Field(default=30.0, gt=0)
+    """Seconds in which a client must have sent some of its body, at least a KiB each; else it is answered with 408."""
 
 
 class Backend(Section):
     kind: Literal["builtin", "vllm", "sglang", "llamacpp", "ollama", "lmstudio", "mlx", "openai"] = "builtin"
     """Server that runs the model; "openai" is any other, as a cloud API: captured and rated only."""
-    url: str = ""
+    url: Url = ""
     """Its address; empty with the built-in one, and with Ollama or LM Studio at their usual port of this machine."""
-    replicas: tuple[str, ...] = ()
+    replicas: tuple[Url, ...] = ()
     """Addresses of more vLLM servers with the same model; requests are spread, and each version goes into all."""
     model: str = ""
     """Model name to ask it for; empty takes the only model it has."""
@@ -142,6 +163,8 @@ class Train(Section):
     """What a rating is worth in training: its sign, its value, its value among all, or half thumb, half stars."""
     raters: dict[str, RaterWeight] = {}
     """Weights of raters by name, above 0 and at most 10; one that is not named has 1."""
+    max_rater_share: float = Field(default=0.75, ge=0.5, le=1)
+    """Most of a run's ratings that may be one rater's, where others rate too; 1 is no bound. The owner has none."""
     watch: bool = True
     """Whether a new version that is rated worse than the one before, beyond chance, is rolled back by itself."""
     tensorboard: bool = False

@@ -37,6 +37,7 @@ OVERRIDES = "train.overrides"
 # The settings that are themselves tables.
 TABLES = (OVERRIDES, "train.raters", *(f"webhooks.{platform}.raters" for platform in PLATFORMS))
 LISTS = (
+    "server.hosts", "server.origins", "server.chat_admins", "backend.replicas",
     "train.hours", "turns.rules", "redaction.patterns", "webhooks.good", "webhooks.bad", "webhooks.stars",
     *(f"webhooks.{platform}.admins" for platform in PLATFORMS),
 )  # fmt: skip
@@ -229,7 +230,8 @@ def _sentence(error: ValidationError, given: Mapping[str, Given]) -> str:
         sources = {entry.source for key, entry in given.items() if key.startswith(path + ".")}
         return f"{path}: the values from {' and '.join(sorted(sources))} are not allowed: {allowed}."
     field = fields()[key]
-    value = "its value" if "SecretStr" in str(field.annotation) else repr(first["input"])
+    hidden = "SecretStr" in str(field.annotation) or "@" in str(first["input"])  # a key, or an address with one
+    value = "its value" if hidden else repr(first["input"])
     return f"{key}: {value} from {given[key].source} is not allowed: {allowed}."
 
 

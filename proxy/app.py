@@ -25,15 +25,18 @@ from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect, dialect_at
 from proxy.door import Door
 from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
-from proxy.exchange import Parts
+from proxy.exchange import GONE, Parts
 from proxy.feedback import Feedback
 from proxy.foreign import Foreign
 from proxy.forgetting import Forgetter
 from proxy.formats import Formats
 from proxy.importing import Importing
+from proxy.key_routes import KeyRoutes
+from proxy.keys import Keys
 from proxy.learner import Learner
 from proxy.lending import Lending
 from proxy.lifecycle import Tasks
+from proxy.limits import HEAD_LIMIT, MOST_HEADERS, Limits
 from proxy.machine import Machine
 from proxy.match import Match
 from proxy.metrics import Metrics
@@ -59,14 +62,13 @@ log = structlog.get_logger()
 EXPIRE_EVERY_S: Final = 600.0
 DRAIN_S: Final = 10.0  # for completions that still have to be stored when we stop
 POOL_KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
-HEADER_LIMIT: Final = 64 * 1024
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
     events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
-    door = Door(settings.server)
+    door, keys, limits = Door(settings.server), Keys(settings.server), Limits(settings.server)
     swap = Swap(store, backend, tasks, events, door)
     lending = Lending(settings, store, backend, swap, door, events, tasks)
     formats = Formats(backend.capabilities, settings.backend.translate)
@@ -83,7 +85,9 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     watch = Watch(train.watch, store, swap, events)
     status = StatusReport(store, backend, swap, learner, when, match, watch, health, formats, door, lending)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap), redactor)
-    parts = Parts(settings, store, backend, swap, metrics, tasks, health, formats, door, events, redactor, uncaptured)
+    parts = Parts(
+        settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor, uncaptured
+    )
     relay = Relay(parts, commands)
     counts = CountTokens(relay.parts)
     stored = StoredResponses(store, relay)
@@ -92,14 +96,22 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
     forgetter = Forgetter(store)
-    pages = Pages(settings, store, swap, learner, when, feedback, status, forgetter)
+    pages = Pages(settings, store, keys, swap, learner, when, feedback, status, forgetter)
+    guard = security.Guard(settings.server, keys, limits, pages.visits.who)
 
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
-        middlewares=[_errors, security.middleware(settings.server, pages.visits.role)],
+        middlewares=[_errors, guard.middleware],
         # What only passes through is not unpacked; the data routes do it themselves.
-        handler_args={"max_line_size": HEADER_LIMIT, "max_field_size": HEADER_LIMIT, "auto_decompress": False},
+        handler_args={
+            "max_line_size": HEAD_LIMIT,
+            "max_field_size": HEAD_LIMIT,
+            "max_headers": MOST_HEADERS,
+            "auto_decompress": False,
+        },
     )
+    app[security.LOCAL] = keys.local
+    app.on_response_prepare.append(guard.cors)
     app.add_routes(
         [
             *(web.post(p + path, _data(relay, d)) for d in DIALECTS for path in d.paths for p in ("", "/s/{session}")),
@@ -110,6 +122,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             web.post("/v1/feedback", feedback.post),
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
+            *KeyRoutes(keys).routes(),
             openapi.route(),
             *uncaptured.routes(),
             web.post("/rl/import", Importing(store, redactor).post),
@@ -125,6 +138,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     )
 
     async def running(app: web.Application) -> AsyncIterator[None]:
+        await keys.start(store)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=POOL_KEEPALIVE_S)
         timeout = aiohttp.ClientTimeout(
             total=None,
@@ -150,6 +164,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             tasks.spawn("wake-on-ratings", _wake_on_ratings(events, learner, watch))
             tasks.spawn("expire", _expire(store, settings))
             tasks.spawn("search", _fill_search(store))
+            tasks.spawn("key-uses", keys.remember_uses())
             yield
             await tasks.drain_named("finish-", DRAIN_S)
             await tasks.cancel()
@@ -257,6 +272,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException:
         raise
     except Exception as error:
+        if isinstance(error, GONE) and (request.transport is None or request.transport.is_closing()):
+            return web.Response(status=499)  # nobody is there to read it
         if request.writer.output_size:
             raise  # the answer has begun: it can only be broken off
         log.exception("a bug of rlproxy's own", path=request.path)

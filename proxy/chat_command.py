@@ -81,15 +81,17 @@ class ChatCommands:
         self._acts = acts
         self._redactor = redactor
 
-    async def answer(self, messages: list[dict[str, Any]], who: Speaker, *, role: str, alone: bool = False) -> str:
+    async def answer(
+        self, messages: list[dict[str, Any]], who: Speaker, *, role: str, rater: str | None = None, alone: bool = False
+    ) -> str:
         """What to say to the command that ends `messages`. Errors are answers too: a person reads them.
 
-        `alone`: a bare prompt, which never has an answer above it.
+        `rater` is whom the key speaks for, if for one. `alone`: a bare prompt, which never has an answer above it.
         """
 
         async def about() -> About | None:
             found = await (self._last(who) if alone else self._above(messages[:-1], who))
-            return None if found is None else About(found, who.user or OWNER)
+            return None if found is None else About(found, rater or who.user or OWNER)
 
         try:
             return f"rlproxy: {await self.do(parse(command_of(messages[-1]) or ''), about, role=role)}"
@@ -108,12 +110,14 @@ class ChatCommands:
         if (act := self._acts.get(command.verb)) is not None:
             if role != "admin":
                 return (
-                    f"`/rl {command.verb}` needs the admin key (server.admin_key), or on a chat platform a place in "
-                    "its admins, so nothing was done."
+                    f"`/rl {command.verb}` needs an admin key, and where the chat names who speaks a place among its "
+                    "admins, so nothing was done."
                 )
             return await act()
         if not command.rates and command.verb != "undo":
             return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
+        if role == "use":
+            return "your key may ask models and not rate (its role is use), so nothing was rated."
         found = await about()
         if found is None:
             return "I have not captured the answer above this command, so nothing was rated."

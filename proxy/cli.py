@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from proxy.cli_keys import keys_app
+
 if TYPE_CHECKING:
     from proxy.cli_client import Client
 
@@ -32,6 +34,7 @@ config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup
 app.add_typer(config_app, name="config")
 audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
+app.add_typer(keys_app, name="keys")
 
 Home = Annotated[
     Path | None,

@@ -26,12 +26,13 @@ class NoProxyAnswers(Exception):
 class Client:
     def __init__(self, settings: Settings) -> None:
         from proxy.cli import fail
-        from proxy.server_address import address
+        from proxy.server_address import address, local_key
 
         self._fail = fail
         self.url = address(settings)
         key = settings.server.admin_key or settings.server.api_key
-        self._headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+        text = key.get_secret_value() if key else local_key(settings)
+        self._headers = {"authorization": f"Bearer {text}"} if text else {}
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON answer; ends the command with one sentence where the proxy refuses or is not there."""

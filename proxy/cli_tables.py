@@ -183,6 +183,18 @@ def show_settings(rows: Iterable[Row]) -> None:
     Console().print(table)
 
 
+def show_keys(keys: list[dict[str, Any]]) -> None:
+    if not keys:
+        print("There are no keys; on loopback none is needed.")
+        return
+    table = _table("key", "name", "role", "made", "last used", "")
+    for key in keys:
+        used = when(key["last_used"]) if key["last_used"] else "never"
+        ended = Text(f"revoked {when(key['revoked_at'])}", style="yellow") if key["revoked_at"] else ""
+        table.add_row(key["id"], key["name"], key["role"], when(key["created_at"]), used, ended)
+    Console().print(table)
+
+
 def gate(of: dict[str, Any]) -> str:
     """In one line: passed, or the first check that refused a run or version."""
     checks = of["gate"] or {}

@@ -242,6 +242,9 @@ def ratings(facts: Facts) -> Check:
     line = f"{found['fresh']} fresh: {found['good']} good, {found['bad']} bad"
     if never := found["untrainable"]:
         line += f"; {sum(never.values())} will not train ({', '.join(f'{why}: {n}' for why, n in never.items())})"
+    if waiting := found["dampened"]:
+        line += f"; waiting for other raters: {', '.join(f'{n} of {who}' for who, n in sorted(waiting.items()))}"
+        return Check("ratings", "note", line, "train.max_rater_share says how much of a run one rater may be")
     if found["fresh"] >= 8 and min(found["good"], found["bad"]) == 0:
         return Check("ratings", "note", line, "rate the other kind too: a model learns from the difference")
     return Check("ratings", "ok", line)

@@ -35,11 +35,20 @@ def needed(train: Train, last: Run | None, seen: int) -> tuple[int, str]:
     return train.start_at, ""
 
 
+def dampened(fresh: Fresh) -> str | None:
+    """For people, who has rated more than one person may bring into a run; None where nobody has."""
+    if not fresh.dampened:
+        return None
+    who = ", ".join(f"{count} of {rater}'s" for rater, count in sorted(fresh.dampened.items()))
+    return f"{who} wait until others have rated, too (train.max_rater_share)"
+
+
 def enough(train: Train, fresh: Fresh, needed: int, because: str, *, silent_s: float) -> str | None:
     """What the ratings or the requests still lack for a run to start by itself; None where nothing."""
     if fresh.total < needed:
         because = f"; {because}" if because else ""
-        return f"{fresh.total} of {needed} fresh ratings (train.start_at{because})"
+        less = f"; {why}" if (why := dampened(fresh)) else ""
+        return f"{fresh.total} of {needed} fresh ratings (train.start_at{because}){less}"
     if min(fresh.good, fresh.bad) < train.min_each:
         return f"{train.min_each} of each kind are needed: {fresh.good} good, {fresh.bad} bad (train.min_each)"
     if silent_s < train.quiet_s:

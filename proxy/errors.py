@@ -7,7 +7,10 @@ ProxyError
 ├── Forbidden 403         a key that may not do this, or a foreign web page
 ├── NotFound 404
 ├── Conflict 409          true, but not now, or not twice
+├── TooSlow 408           its body does not come
 ├── TooLarge 413
+│   └── HeadTooLarge 431
+├── TooMany 429
 ├── Unsupported 501       this backend or installation cannot do that
 ├── BackendRefused        the backend's own error, with its status, in the client's dialect
 ├── BackendBroke 502      the backend answered nonsense or was cut off
@@ -23,8 +26,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from aiohttp import web
+
+from proxy.wire import dumps
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -49,7 +53,7 @@ class ProxyError(Exception):
         headers = {"retry-after": str(self.retry_after)} if self.retry_after is not None else None
         return web.Response(
             status=self.status,
-            body=orjson.dumps(self.body() if body is None else body),
+            body=dumps(self.body() if body is None else body),
             content_type="application/json",
             headers=headers,
         )
@@ -81,6 +85,18 @@ class Conflict(ProxyError):
 
 class TooLarge(ProxyError):
     status, type, code = 413, "invalid_request_error", "body_too_large"
+
+
+class HeadTooLarge(TooLarge):
+    status, code = 431, "headers_too_large"
+
+
+class TooSlow(ProxyError):
+    status, type, code = 408, "invalid_request_error", "too_slow"
+
+
+class TooMany(ProxyError):
+    status, type, code = 429, "rate_limit_error", "too_many_requests"
 
 
 class Unsupported(ProxyError):

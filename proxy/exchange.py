@@ -30,6 +30,7 @@ from proxy.formats import MISSING, Formats
 from proxy.held_stream import KEEPALIVE, HeldStream
 from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
+from proxy.limits import Limits
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
@@ -66,6 +67,7 @@ class Parts:
     health: Health
     formats: Formats
     door: Door
+    limits: Limits
     events: Events
     redactor: Redactor
     uncaptured: Uncaptured

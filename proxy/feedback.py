@@ -14,18 +14,21 @@ from typing import Any, Final, TypeVar
 import orjson
 from aiohttp import web
 
-from proxy.errors import BadRequest, Conflict, NotFound, ProxyError, StorageFailed
+from config.webhooks import PLATFORMS
+from proxy.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.foreign_feedback import ours, unfolded
+from proxy.keys import Who
 from proxy.large import off_loop
 from proxy.metrics import Metrics
 from proxy.redaction import Redactor
+from proxy.security import who_asks
 from proxy.wire import loads
 from store.errors import StoreError, UnknownCompletion, UnknownRating
 from store.records import NewRating, NewReaction, Rating, Reacted, Scale
+from store.share import OWNER as OWNER
 from store.store import Store
 
-OWNER: Final = "owner"  # the rater where nobody says who speaks: one person, one machine
 MAX_TEXT: Final = 20_000  # characters of a comment or a correction
 MAX_WEIGHT: Final = 10.0
 MAX_BATCH: Final = 1000
@@ -35,6 +38,7 @@ LOOK_S: Final = 0.05
 T = TypeVar("T")
 
 _WORDS: Final = {"good": 1.0, "bad": -1.0, "up": 1.0, "down": -1.0, "👍": 1.0, "👎": -1.0}
+_SOURCES: Final = frozenset(("http", "chat", "cli", "page", *PLATFORMS))
 _STARS: Final = re.compile(r"([1-5])(?:/5)?")
 
 
@@ -99,7 +103,7 @@ class Feedback:
         except StoreError as error:
             raise StorageFailed(f"The rating was not stored: {error}") from error
         if not rating.duplicate:
-            self._metrics.ratings.labels(new.source).inc()
+            self._metrics.ratings.labels(_label(new.source)).inc()
             self._events.emit("rating", id=rating.id, completion=rating.completion_id, value=rating.value)
         return rating
 
@@ -124,7 +128,7 @@ class Feedback:
             raise StorageFailed(f"The reaction was not stored: {error}") from error
         rating = reacted.rating
         if rating is not None and reacted.result == "rated":
-            self._metrics.ratings.labels(new.platform).inc()
+            self._metrics.ratings.labels(_label(new.platform)).inc()
             self._events.emit("rating", id=rating.id, completion=rating.completion_id, value=rating.value)
         elif rating is not None and reacted.result == "retracted":
             self._events.emit("retracted", id=rating.id, completion=rating.completion_id)
@@ -142,17 +146,17 @@ class Feedback:
         pieces = body if isinstance(body, list) else unfolded(body) if isinstance(body, dict) else None
         if pieces is None:
             raise BadRequest("The body must be a JSON object, or a list of them.")
-        user = request.headers.get("x-rl-user")
+        user, who = request.headers.get("x-rl-user"), who_asks(request)
         if isinstance(body, list) or pieces != [body]:
-            return await self._batch(pieces, user)
-        rating = await self.rate(await self._read(body, user), wait_s=WAIT_S)
+            return await self._batch(pieces, user, who)
+        rating = await self.rate(await self._read(body, user, who), wait_s=WAIT_S)
         return web.json_response(as_json(rating), status=200 if rating.duplicate else 201)
 
-    async def _batch(self, pieces: list[Any], user: str | None) -> web.Response:
+    async def _batch(self, pieces: list[Any], user: str | None, who: Who) -> web.Response:
         """Each by itself, in their order: one that is refused keeps no other from being stored."""
         if not 0 < len(pieces) <= MAX_BATCH:
             raise BadRequest(f"A batch has 1 to {MAX_BATCH} ratings, not {len(pieces)}; nothing was stored.")
-        new = [await _caught(self._read(piece, user)) for piece in pieces]
+        new = [await _caught(self._read(piece, user, who)) for piece in pieces]
         found = await self._all(new)
         until = asyncio.get_running_loop().time() + WAIT_S  # one wait for all whose completion is not there yet
         while late := [at for at, one in enumerate(found) if isinstance(one, NotFound) and one is not new[at]]:
@@ -174,13 +178,13 @@ class Feedback:
             *(_caught(self.rate(one)) if isinstance(one, NewRating) else _as(one) for one in new)
         )
 
-    async def _read(self, given: Any, user: str | None) -> NewRating:
-        """Raises BadRequest, NotFound."""
+    async def _read(self, given: Any, user: str | None, who: Who) -> NewRating:
+        """Raises BadRequest, Forbidden, NotFound."""
         if not isinstance(given, dict):
             raise BadRequest("Each rating of a batch must be a JSON object.")
         body = ours(given)
         value, scale = judged(body.get("rating"), body.get("scale"))
-        rater = _text(body, "rater", 200) or user or OWNER
+        rater = _rater(_text(body, "rater", 200) or user, who)
         return NewRating(
             completion_id=await self._target(body, rater),
             rater=rater,
@@ -195,13 +199,15 @@ class Feedback:
 
     async def delete(self, request: web.Request) -> web.Response:
         """`DELETE /v1/feedback/{id}`; `last` undoes the rater's newest."""
-        rating_id = request.match_info["id"]
+        rating_id, who = request.match_info["id"], who_asks(request)
         if rating_id == "last":
-            rater = request.query.get("rater") or request.headers.get("x-rl-user") or OWNER
+            rater = _rater(request.query.get("rater") or request.headers.get("x-rl-user"), who)
             last = await self._store.last_rating(rater, session=request.query.get("session"))
             if last is None:
                 raise Conflict(f"{rater} has no rating to undo.")
             rating_id = last.id
+        elif who.bound is not None and (found := await self._store.rating(rating_id)) is not None:
+            _rater(found.rater, who)
         return web.json_response(as_json(await self.retract(rating_id)))
 
     async def _target(self, body: dict[str, Any], rater: str) -> str:
@@ -258,6 +264,20 @@ def as_json(rating: Rating) -> dict[str, Any]:
         "duplicate": rating.duplicate,
         "replaced": rating.replaced,
     }
+
+
+def _rater(named: str | None, who: Who) -> str:
+    """By whose name this is. A key that was handed out to rate is one person's. Raises Forbidden."""
+    if who.bound is None:
+        return named or who.name or OWNER
+    if named not in (None, who.bound):
+        raise Forbidden(f"This key speaks for {who.bound} and not for {named}; nothing was done.", param="rater")
+    return who.bound
+
+
+def _label(source: str) -> str:
+    """For the metrics, where whatever a client sends would be kept for ever."""
+    return source if source in _SOURCES else "other"
 
 
 def _text(body: dict[str, Any], key: str, limit: int) -> str | None:

@@ -212,6 +212,7 @@ class Learner:
             version=version,
             min_total=1 if asked else (await self._when.needed())[0],
             foreign=self._foreign is not None,
+            share=train.max_rater_share,
         )
         if claimed is None:
             return None

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 
+from proxy import run_folder
 from proxy.errors import Conflict, ProxyError
 from proxy.events import Events
 from proxy.foreign import NEWEST, Foreign
@@ -48,6 +49,8 @@ class Outcome:
             return
         try:
             path = Path(found["adapter"])
+            if str(path) != run_folder.ordered(Path(run.folder)):
+                raise AdapterError(f"{path} is not where this run was to write.")
             manifest = await asyncio.to_thread(verify_adapter, path)
         except (AdapterError, KeyError) as error:
             await self.end(run, "failed", f"the adapter is not what the trainer wrote: {error}", found)

@@ -24,14 +24,15 @@ from proxy.chat_command import ChatCommands
 from proxy.conversations import Speaker, canonical, command_at, speaker, thread, without_commands
 from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
-from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
+from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
 from proxy.exchange import GONE, Exchange, Parts
 from proxy.held_stream import HeldStream
 from proxy.large import off_loop, off_loop_above
+from proxy.limits import BODY
 from proxy.redaction import WORTH_A_THREAD, Redactor, places
 from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
-from proxy.security import ROLE
+from proxy.security import who_asks
 from proxy.spoken import words
 from proxy.swap import Lease
 from proxy.trainable import more_than_text
@@ -92,6 +93,7 @@ class Relay:
             spelled, asked = await off_loop(_size(add), _with, dialect, body, asked, add)
         path_session = request.match_info.get("session")
         who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
+        who = who._replace(user=who.user or who_asks(request).name)
         size = len(raw) + _size(add)
         if (at := await off_loop(size, command_at, asked.messages)) is not None:
             asked = replace(asked, previous=as_came.previous)
@@ -165,7 +167,11 @@ class Relay:
     ) -> web.StreamResponse:
         """A `/rl` line: answered here, never sent to the model, never stored as a completion."""
         messages = await self._earlier.as_answered(replace(asked, messages=asked.messages[: at + 1]), who.user)
-        text = await self._commands.answer(messages, who, role=request[ROLE], alone=dialect.alone)
+        asks, named = who_asks(request), request.headers.get("x-rl-user")
+        role = asks.role
+        if role == "admin" and named and named not in self.parts.settings.server.chat_admins:
+            role = "rate"  # whoever sends this speaks for others, and not all of them are admins
+        text = await self._commands.answer(messages, who, role=role, rater=asks.bound, alone=dialect.alone)
         kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)
@@ -190,7 +196,7 @@ class Relay:
                 request.method,
                 self.parts.backend.url + upstream_path(request),
                 headers=self.parts.request_headers(request),
-                data=request.content if request.body_exists else None,
+                data=request.get(BODY) or (self.parts.limits.passing(request) if request.can_read_body else None),
                 allow_redirects=False,
             ) as upstream:
                 response = web.StreamResponse(
@@ -208,6 +214,8 @@ class Relay:
                 request.transport.close()  # as the backend did: there is no place in these bytes for words of ours
             return response
         except (TimeoutError, aiohttp.ClientConnectionError) as error:
+            if isinstance(error.__cause__, TooSlow):
+                raise error.__cause__ from None
             if response is not None or isinstance(error, GONE):
                 raise  # the answer had begun: all we can do is break it off, as the backend did
             raise down(self.parts.backend.url, error) from error

@@ -107,6 +107,11 @@ def result(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and "status" in found else None
 
 
+def ordered(folder: Path) -> str:
+    """Where the run was told to write its adapter: nothing that is elsewhere is taken for it."""
+    return str(orjson.loads((folder / "run.json").read_bytes())["out"])
+
+
 def progress(folder: Path) -> list[dict[str, Any]]:
     """What the trainer said on the way; empty where it has not begun. A line that it is writing is passed over."""
     found = []

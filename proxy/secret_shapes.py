@@ -74,6 +74,7 @@ KEYS: Final = (
     _shape("figd_", r"[\w-]{36,}"),  # Figma
     _shape("sbp_", r"[0-9a-f]{40}(?!\w)"),  # Supabase
     _shape("AGE-SECRET-KEY-1", r"[A-Z0-9]{50,}"),
+    _shape("rlp_", r"[0-9a-f]{8}_[\w-]{43}"),  # our own (proxy.keys)
 )
 JWT: Final = (_shape("eyJ", r"[\w-]{10,}\.[\w-]*\.[\w-]{16,}(?:\.[\w-]*){0,2}"),)
 # Told by what stands before: the first group is the secret.

@@ -1,33 +1,50 @@
 """Who may do what.
 
-Owns: no listening off loopback without a key, roles by key, foreign web pages kept out, and which headers leave
-for the backend. Two roles: `use` (chat, rate, read) and `admin` (train, swap, pause).
+Owns no listening off loopback without a key, what each role may do, foreign web pages kept out, and which headers leave
+for the backend. Three roles: `use` (models), `rate` (rate and read, too) and `admin` (everything). Not here: whose key
+it is (keys), how much and how fast (limits).
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from config.sections import Server
-from proxy.errors import Forbidden, Unauthorized
+from proxy.errors import BadRequest, Forbidden
+from proxy.keys import FORM, Keys, Who, given_key, same
+from proxy.limits import Limits
+from store.records import Role
 
-Role = Literal["use", "admin"]
 ROLE: Final = web.RequestKey("role", str)
+WHO: Final = web.RequestKey("who", Who)
+LOCAL: Final = web.AppKey("local", str)  # the key of this start, for commands of this machine
 _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
-GUEST: Final = "guest"  # somebody without a key, on the page: may see how to sign in
+SHORTEST_OFF_LOOPBACK: Final = 16
+GUEST: Final = "guest"
+_RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
 _OPEN: Final = ("/healthz", "/readyz")
 _SIGNED: Final = "/rl/webhooks/"  # come from outside and prove by a signature who they are (proxy.webhooks)
 _OURS: Final = ("host", "content-length", "expect")
+_COOKIES: Final = re.compile(r"rl_[^=;]*=[^;]*;?\s*")  # the page's, which a backend has no business with
 _LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
+_DATA: Final = re.compile(r"(/s/[^/]+)?/(v1|api)/")
+# What changes the backend itself, and not only asks it: adapters, models, files.
+_BEHIND: Final = re.compile(
+    r"(/s/[^/]+)?/(v1/(un)?load_lora_adapter|api/(create|copy|delete|pull|push|blobs)|api/v\d+/models/\w+)\b"
+)
+_HALF: Final = re.compile("[\ud800-\udfff]")  # how bytes that are no UTF-8 are read
+_DOTS: Final = re.compile(r"(^|[/\\]|%2f|%5c)(\.|%2e){1,2}($|[/\\?#]|%2f|%5c)", re.IGNORECASE)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ByCookie = Callable[[web.Request], Who | None]
 
 
 def is_loopback(host: str) -> bool:
@@ -37,49 +54,157 @@ def is_loopback(host: str) -> bool:
         return host.lower() in _LOCAL_NAMES
 
 
-def check_bind(settings: Server) -> None:
-    """Raises Forbidden where the proxy would listen off loopback without keys."""
-    if not is_loopback(settings.host) and not (settings.api_key and settings.admin_key):
+def check_bind(settings: Server, handed_out: bool = False) -> None:
+    """Raises Forbidden where it would listen off loopback without keys. `handed_out`: there are such that hold."""
+    if is_loopback(settings.host):
+        return
+    fixed = [key.get_secret_value() for key in (settings.api_key, settings.admin_key) if key is not None]
+    if not handed_out and len(fixed) < 2:
         raise Forbidden(
-            f"Listening on {settings.host} needs keys: set RLPROXY_SERVER__API_KEY and RLPROXY_SERVER__ADMIN_KEY, "
-            "or use --host 127.0.0.1."
+            f"Listening on {settings.host} needs keys: `rlproxy keys create --role admin --name YOU` makes one (or set "
+            "RLPROXY_SERVER__API_KEY and RLPROXY_SERVER__ADMIN_KEY), or use --host 127.0.0.1."
+        )
+    if any(len(key) < SHORTEST_OFF_LOOPBACK for key in fixed):
+        raise Forbidden(
+            f"Listening on {settings.host} needs keys that nobody guesses: server.api_key and server.admin_key have at "
+            f"least {SHORTEST_OFF_LOOPBACK} characters there, as `openssl rand -hex 16` makes them."
         )
 
 
-def middleware(
-    settings: Server, by_cookie: Callable[[web.Request], str | None]
-) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """`by_cookie` is the page's word on who asks; None where the key says it, as everywhere else."""
+class Guard:
+    """Asked before every handler."""
+
+    def __init__(self, settings: Server, keys: Keys, limits: Limits, by_cookie: ByCookie | None = None) -> None:
+        """`by_cookie` is a page's word on who asks; None where the key says it, as everywhere else."""
+        self._settings = settings
+        self._keys = keys
+        self._limits = limits
+        self._by_cookie = by_cookie
+        self._origins = {origin.rstrip("/").lower() for origin in settings.origins}
+        self._hosts = {host.lower() for host in (settings.host, *settings.hosts)}
+
+    def who(self, request: web.Request) -> Who:
+        """Raises Unauthorized."""
+        found = self._by_cookie(request) if self._by_cookie is not None else None
+        return found or self._keys.who(request.headers)
 
     @web.middleware
-    async def guard(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        if request.path.startswith(_SIGNED):
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._limits.check_head(request)
+        if _DOTS.search(request.raw_path.partition("?")[0]) or not request.raw_path.startswith("/"):
+            raise BadRequest("A path starts with / and has no dots as a part; nothing was passed on.")
+        _check_text(request)
+        with self._limits.one_more(exempt=request.path in _OPEN):
+            if request.path.startswith(_SIGNED):
+                return await handler(request)
+            if request.path in _OPEN:
+                return await handler(request)
+            self._no_foreign_page(request)
+            if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
+                return web.Response(status=204)  # an origin that may: what it may is set below
+            self._identify(request)
+            await self._limits.body_in(request, stream=_passes_through(request))
             return await handler(request)
-        _no_foreign_page(request, settings)
-        if request.path not in _OPEN:
-            request[ROLE] = by_cookie(request) or role_of(request.headers, settings)
-        return await handler(request)
 
-    return guard
+    def _identify(self, request: web.Request) -> None:
+        """Raises Unauthorized, Forbidden, TooMany."""
+        who = self.who(request)
+        request[WHO], request[ROLE] = who, who.role
+        self._limits.spend(who)
+        least = needs(request.method, request.path)
+        if who.role == GUEST and _is_page(request.path):
+            return
+        if _RANK.get(who.role, -1) < _RANK[least]:
+            raise Forbidden(f"This needs a key with the role {least}, and yours has {who.role}.")
+
+    def _no_foreign_page(self, request: web.Request) -> None:
+        """A page from elsewhere in the person's browser, or a name rebound to this address, gets nothing."""
+        if not is_data(request.path) or not self._keys.needed:
+            self._check_host(request)
+        origin = request.headers.get("origin")
+        if origin is not None:
+            if _netloc(origin) == request.headers.get("host", "").lower() or self._may(origin):
+                return
+            raise Forbidden(f"A web page of {origin[:100]} may not do this; server.origins says which may.")
+        # Browsers say it where they leave the origin out, as of pictures and scripts. A link that is followed may.
+        if request.headers.get("sec-fetch-site") == "cross-site" and not _is_link(request):
+            raise Forbidden("A web page of another site may not do this; server.origins says which may.")
+
+    def _check_host(self, request: web.Request) -> None:
+        given = request.headers.get("host")
+        if given is None:  # of HTTP 1.0: no browser does that
+            return
+        try:
+            host = (urlsplit(f"//{given}").hostname or "").rstrip(".")
+        except ValueError:
+            raise BadRequest("The Host header is no name and no address.") from None
+        if is_loopback(host) or host in self._hosts:
+            return
+        if is_loopback(self._settings.host):
+            raise Forbidden(
+                f"The Host header names {host[:100]}, but this rlproxy answers on loopback only; server.hosts allows "
+                "more."
+            )
+        if not _is_address(host):  # no name was asked for an address, so none can be rebound
+            raise Forbidden(f"This rlproxy is not known as {host[:100]}; add that to server.hosts if it is.")
+
+    def _may(self, origin: str) -> bool:
+        return origin.rstrip("/").lower() in self._origins
+
+    async def cors(self, request: web.Request, response: web.StreamResponse) -> None:
+        """For `on_response_prepare`: what a backend allows pages is not what we allow them."""
+        for name in [name for name in response.headers if name.lower().startswith("access-control-")]:
+            response.headers.popall(name, None)
+        origin = request.headers.get("origin")
+        if origin is None or not self._may(origin):
+            return
+        response.headers["access-control-allow-origin"] = origin
+        response.headers["access-control-expose-headers"] = "x-rl-completion-id, x-rl-adapter, x-rl-overhead-ms"
+        response.headers.add("vary", "origin")
+        if request.method == "OPTIONS":
+            response.headers["access-control-allow-methods"] = "GET, POST, DELETE"
+            asked = request.headers.get("access-control-request-headers", "")
+            response.headers["access-control-allow-headers"] = asked
+            response.headers["access-control-max-age"] = "600"
 
 
-def role_of(headers: Mapping[str, str], settings: Server) -> Role:
-    """Without keys (loopback only) everybody is admin. Raises Unauthorized."""
-    if settings.api_key is None and settings.admin_key is None:
-        return "admin"
-    given = _given_key(headers)
-    if settings.admin_key and _same(given, settings.admin_key.get_secret_value()):
-        return "admin"
-    if settings.api_key is None or _same(given, settings.api_key.get_secret_value()):
+def _check_text(request: web.Request) -> None:
+    """What is no UTF-8 can be neither stored nor said again. Other headers than ours only pass through."""
+    for name, value in request.headers.items():
+        if name.lower().startswith("x-rl-") and _HALF.search(value):
+            raise BadRequest(f"The header {name} is no UTF-8; nothing was done.", param=name.lower())
+
+
+def is_data(path: str) -> bool:
+    """What models are used by; ratings are not."""
+    return _DATA.match(path) is not None and not path.startswith("/v1/feedback")
+
+
+def needs(method: str, path: str) -> Role:
+    """The least role. What is new under `/rl/` and acts is an admin's, a page's acts are looked at there again."""
+    reads = method in ("GET", "HEAD")
+    if is_data(path):
+        return "admin" if _BEHIND.match(path) and not reads else "use"
+    if path.startswith("/v1/feedback") or path == "/rl/links":
+        return "rate"
+    if path in ("/rl/status", "/metrics"):
         return "use"
-    raise Unauthorized("This rlproxy needs a key: send `Authorization: Bearer KEY` or `x-api-key: KEY`.")
+    if path.startswith("/rl/"):
+        return "rate" if reads and not path.startswith(("/rl/export", "/rl/keys", "/rl/audit")) else "admin"
+    return "rate"
+
+
+def _is_page(path: str) -> bool:
+    return not is_data(path) and not path.startswith(("/rl/", "/v1/feedback", "/metrics"))
 
 
 def require_admin(request: web.Request) -> None:
     if request[ROLE] != "admin":
-        raise Forbidden("This needs the admin key (server.admin_key).")
+        raise Forbidden("This needs a key with the role admin (server.admin_key, or one of `rlproxy keys`).")
+
+
+def who_asks(request: web.Request) -> Who:
+    return request.get(WHO) or Who("admin" if request[ROLE] == "admin" else "rate")
 
 
 def outgoing_headers(headers: CIMultiDict[str], *, settings: Server, backend: Mapping[str, str]) -> CIMultiDict[str]:
@@ -88,17 +213,20 @@ def outgoing_headers(headers: CIMultiDict[str], *, settings: Server, backend: Ma
     kept = CIMultiDict(
         (name, value)
         for name, value in headers.items()
-        if name.lower() not in _OURS and not name.lower().startswith("x-rl-")
+        if name.lower() not in _OURS and not name.lower().startswith("x-rl-") and not FORM.search(value)
     )
-    if backend or any(_same(_given_key(headers), key) for key in own):
+    if backend or any(same(given_key(headers), key) for key in own):
         kept.popall("authorization", None)
         kept.popall("x-api-key", None)
+    if "cookie" in kept and (cookies := _COOKIES.sub("", "; ".join(kept.popall("cookie"))).rstrip("; ")):
+        kept["cookie"] = cookies
     kept.update(backend)
     return kept
 
 
 def without_keys(text: str, headers: Mapping[str, str]) -> str:
     """An error may repeat the key that it refuses: what is kept or logged of it must not have it."""
+    text = FORM.sub("[key]", text)
     for name, value in headers.items():
         if _SECRET.search(name.lower()):
             for key in (value, value.rpartition(" ")[2]):
@@ -106,21 +234,27 @@ def without_keys(text: str, headers: Mapping[str, str]) -> str:
     return text
 
 
-def _given_key(headers: Mapping[str, str]) -> str:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+def _passes_through(request: web.Request) -> bool:
+    """Whether its body goes on as it comes: the route that takes whatever no other takes."""
+    resource = request.match_info.route.resource
+    return resource is not None and resource.canonical.endswith("{rest}")
 
 
-def _same(given: str, key: str) -> bool:
-    return hmac.compare_digest(given.encode(), key.encode())
+def _netloc(origin: str) -> str | None:
+    """None where it is no address; an empty one, as of `null`, is no host's either."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
 
 
-def _no_foreign_page(request: web.Request, settings: Server) -> None:
-    """A page from elsewhere in the person's browser, or a name rebound to loopback, gets nothing."""
-    if settings.api_key is None and is_loopback(settings.host):
-        host = urlsplit(f"//{request.host}").hostname or ""
-        if not is_loopback(host):
-            raise Forbidden(f"The Host header names {host}, but this rlproxy answers on loopback only.")
-    origin = request.headers.get("origin")
-    if origin and request.method not in ("GET", "HEAD", "OPTIONS") and urlsplit(origin).netloc != request.host:
-        raise Forbidden(f"A web page of {origin} may not do this.")
+def _is_link(request: web.Request) -> bool:
+    return request.method == "GET" and request.headers.get("sec-fetch-mode") == "navigate"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

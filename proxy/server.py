@@ -15,10 +15,12 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from typing import Final, TextIO, cast
+from pathlib import Path
+from typing import Any, Final, TextIO, cast
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from config.settings import Settings
 from proxy import security
@@ -29,6 +31,7 @@ from store.store import Store
 from trainer.launch import LocalLauncher
 
 STOP_S: Final = 30.0  # how long running answers may take to end
+KEEPALIVE_S: Final = 75.0  # for a head to come to its end, and between two requests
 
 
 class Unfailing(io.TextIOBase):
@@ -58,20 +61,28 @@ def configure_logs(level: str, as_json: bool) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Unfailing())),
     )
+    server = logging.getLogger("aiohttp.server")
+    if _no_request not in server.filters:
+        server.addFilter(_no_request)
+
+
+def _no_request(record: logging.LogRecord) -> bool:
+    """aiohttp logs the bytes of a request that is no HTTP, and there may be a key among them."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 @contextlib.asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[str]:
     """A running proxy; yields its address, without `/v1`. Raises ProxyError, StoreError, OSError (port taken)."""
-    security.check_bind(settings.server)
     settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
     store = await Store.open(settings.home)
     try:
+        security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys()))
         app = make_app(settings, store, backend, launcher)
         runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=STOP_S, keepalive_timeout=75
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=STOP_S, keepalive_timeout=KEEPALIVE_S
         )
         await runner.setup()
         try:
@@ -80,9 +91,7 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
             host, port = runner.addresses[0][:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             address = settings.home / ADDRESS_FILE
-            half = address.with_name(f".{address.name}")
-            half.write_text(json.dumps({"url": url, "pid": os.getpid()}))
-            half.replace(address)  # whoever finds it finds it whole
+            _write_address(address, {"url": url, "pid": os.getpid(), "key": app[security.LOCAL]})
             try:
                 yield url
             finally:
@@ -91,6 +100,15 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
             await runner.cleanup()
     finally:
         await store.close()
+
+
+def _write_address(path: Path, found: dict[str, Any]) -> None:
+    """Whoever finds it finds it whole; with the key in it, that is its owner only."""
+    half = path.with_name(f".{path.name}")
+    half.unlink(missing_ok=True)
+    with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(found, file)
+    half.replace(path)
 
 
 async def serve(settings: Settings) -> None:

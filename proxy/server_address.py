@@ -21,6 +21,14 @@ def address(settings: Settings) -> str:
         return f"http://{f'[{host}]' if ':' in host else host}:{settings.server.port}"
 
 
+def local_key(settings: Settings) -> str | None:
+    """The key that the running proxy takes from commands of this machine; None where it wrote none."""
+    try:
+        return str(json.loads((settings.home / ADDRESS_FILE).read_text())["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def owner(settings: Settings) -> int | None:
     """The process that wrote the address file; None where there is none."""
     try:

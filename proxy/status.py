@@ -88,6 +88,7 @@ class StatusReport:
                 "good": fresh.good,
                 "bad": fresh.bad,
                 "stale": fresh.stale,
+                "dampened": fresh.dampened,
                 "untrainable": await self._store.untrainable(),
                 "needed": needed,
             },

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from config.settings import Settings
 from proxy.backends.base import Backend
-from proxy.due import Due, enough, kept_from, needed
+from proxy.due import Due, dampened, enough, kept_from, needed
 from proxy.foreign import Foreign
 from proxy.lending import Lending
 from proxy.machine import Machine
@@ -76,7 +76,10 @@ class When:
     async def fresh(self, *, before: float | None = None) -> Fresh:
         gap = self._settings.train.max_version_gap
         foreign = self._foreign is not None
-        return await self._store.fresh(live=self._swap.live, max_version_gap=gap, before=before, foreign=foreign)
+        share = self._settings.train.max_rater_share
+        return await self._store.fresh(
+            live=self._swap.live, max_version_gap=gap, before=before, foreign=foreign, share=share
+        )
 
     async def needed(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
@@ -107,7 +110,7 @@ class When:
             return Due(False, self._match.no)
         fresh = await self.fresh()
         if fresh.total == 0:
-            return Due(False, "there are no fresh ratings")
+            return Due(False, dampened(fresh) or "there are no fresh ratings")
         if not asked and not early:
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.time() - self._last_request())
             if lacks is not None:

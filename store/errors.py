@@ -9,11 +9,13 @@ StoreError
 ├── CompletionEnded        it was finished before
 ├── RunEnded               it was ended before
 ├── InOpenRun              a run under way has it: it cannot be forgotten now
+├── NameTaken              another key has it
 └── Unknown
     ├── UnknownCompletion
     ├── UnknownRating
     ├── UnknownRun
-    └── UnknownAdapter
+    ├── UnknownAdapter
+    └── UnknownKey
 """
 
 from __future__ import annotations
@@ -63,6 +65,10 @@ class InOpenRun(StoreError):
         self.run = run
 
 
+class NameTaken(StoreError):
+    pass
+
+
 class Unknown(StoreError):
     pass
 
@@ -85,6 +91,10 @@ class UnknownRun(Unknown):
 class UnknownAdapter(Unknown):
     def __init__(self, version: int) -> None:
         super().__init__(f"There is no adapter version {version}.")
+
+
+class UnknownKey(Unknown):
+    pass
 
 
 def translated(error: sqlite3.Error) -> StoreError:

@@ -5,7 +5,7 @@ a model that is not ours (no version) are taken instead by runs that ask for `fo
 Runs that were rejected, empty or failed have given theirs back. A run takes completions whole, with all their fresh
 ratings, and no gate is asked about a completion that trained. A completion of raw text has no chat template to be
 rendered with: it trains on its exact ids or not at all. One that saw more than its text (`untrainable`) never
-trains. Not here: what becomes of a run (`runs`).
+trains. Not here: what becomes of a run (`runs`), how much of it one rater may be (`share`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import hashlib
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import orjson
 
@@ -23,6 +24,7 @@ from store import completions
 from store.reader import Reader
 from store.records import Fresh, Run, Sample
 from store.rows import to_rating, to_run
+from store.share import OWNER, RECENT_S, caps
 
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
@@ -42,18 +44,29 @@ class Candidate(NamedTuple):
     id: str
     completion_id: str
     value: float
+    rater: str = OWNER
 
 
-async def fresh(reader: Reader, live: int, max_version_gap: int, before: float | None, foreign: bool) -> Fresh:
-    row = await reader.row(
-        f"""SELECT total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
+RATERS = "SELECT rater, count(*) FROM ratings WHERE live = 1 AND created_at > ? GROUP BY rater"
+
+
+async def fresh(
+    reader: Reader, live: int, max_version_gap: int, before: float | None, foreign: bool, share: float = 1.0
+) -> Fresh:
+    rows = await reader.rows(
+        f"""SELECT rater, total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
         total(near AND value = 0) AS neutral, total(NOT near) AS stale
-        FROM (SELECT r.value, {NEAR} AS near {FRESH}
-        AND (:before IS NULL OR r.created_at < :before))""",  # noqa: S608  constants of this module
+        FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH}
+        AND (:before IS NULL OR r.created_at < :before)) GROUP BY rater""",  # noqa: S608  constants of this module
         {"live": live, "gap": max_version_gap, "before": before, "foreign": foreign},
     )
-    assert row is not None  # an aggregate always has one
-    return Fresh(*(int(count) for count in row))
+    counts = {row["rater"]: int(row["good"] + row["bad"] + row["neutral"]) for row in rows}
+    bounds: dict[str, int] = {}
+    if share < 1 and counts:
+        others = await reader.rows(RATERS, (time.time() - RECENT_S,))
+        bounds = caps(counts, share, {row[0]: row[1] for row in others})
+    good, bad, neutral, stale = (int(sum(row[kind] for row in rows)) for kind in ("good", "bad", "neutral", "stale"))
+    return Fresh(good, bad, neutral, stale, {rater: counts[rater] - most for rater, most in bounds.items()})
 
 
 async def untrainable(reader: Reader) -> dict[str, int]:
@@ -77,17 +90,21 @@ def claim(
     version: int,
     min_total: int,
     foreign: bool,
+    share: float,
 ) -> Run | None:
     """Make a run of the newest completions with fresh ratings; None while another is open or there are too few."""
     if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
         return None
     rows = db.execute(
-        f"SELECT r.id, r.completion_id, r.value {FRESH} AND {NEAR} ORDER BY r.seq DESC",
+        f"SELECT r.id, r.completion_id, r.value, r.rater {FRESH} AND {NEAR} ORDER BY r.seq DESC",
         {"live": live, "gap": max_version_gap, "foreign": foreign},
     ).fetchall()
-    if len(rows) < max(1, min_total):
+    others = {} if share >= 1 else dict(map(tuple, db.execute(RATERS, (time.time() - RECENT_S,))))
+    # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
+    usable = _within([Candidate(*row) for row in rows], share, others)
+    taken = _within(_newest(usable, limit), share, others)
+    if not taken or len(usable) < min_total:
         return None
-    taken = _newest(rows, limit)
     trained = _trained(db, taken)
     may = [rating for rating in taken if rating.completion_id not in trained]
     held = hold_back(may, held_share, _held_before(db, may))
@@ -106,12 +123,23 @@ def claim(
     return to_run(row)
 
 
-def _newest(rows: Iterable[Sequence[Any]], limit: int) -> list[Candidate]:
+def _within(ratings: Sequence[Candidate], share: float, others: Mapping[str, int]) -> list[Candidate]:
+    """These without a rater's oldest above the bound."""
+    left = caps(Counter(rating.rater for rating in ratings), share, others)
+    kept = []
+    for rating in ratings:
+        if left.get(rating.rater, 1) > 0:
+            kept.append(rating)
+        if rating.rater in left:
+            left[rating.rater] -= 1
+    return kept
+
+
+def _newest(ratings: Iterable[Candidate], limit: int) -> list[Candidate]:
     """All fresh ratings of the `limit` completions that were rated last."""
     taken: list[Candidate] = []
     chosen: set[str] = set()
-    for row in rows:
-        rating = Candidate(*row)
+    for rating in ratings:
         if rating.completion_id in chosen or len(chosen) < limit:
             chosen.add(rating.completion_id)
             taken.append(rating)

@@ -12,6 +12,7 @@ Turn = Literal["main", "side"]
 Status = Literal["pending", "done", "partial", "error"]
 Scale = Literal["thumb", "stars", "unit"]
 Target = Literal["completion", "session", "user", "rater"]  # what a person can have forgotten
+Role = Literal["use", "rate", "admin"]
 RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed"]
 
 BASE = 0  # the version number of the base model, no adapter
@@ -261,10 +262,12 @@ class Fresh:
     bad: int  # value < 0
     neutral: int
     stale: int  # too many versions old: will never train
+    dampened: dict[str, int] = field(default_factory=dict)  # of those, by rater, what one may not bring into a run
 
     @property
     def total(self) -> int:
-        return self.good + self.bad + self.neutral
+        """How many a run could take."""
+        return self.good + self.bad + self.neutral - sum(self.dampened.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,3 +309,16 @@ class Pointer:
     changed_at: float
     reason: str
     actor: str = ""  # who made it live; "rlproxy" is the proxy itself
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that was handed out, without its secret."""
+
+    id: str
+    name: str
+    role: Role
+    hash: bytes
+    created_at: float
+    last_used: float | None = None
+    revoked_at: float | None = None

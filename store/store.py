@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from store import (
     figures,
     imports,
     inbox,
+    keys,
     learning,
     ledger,
     ratings,
@@ -41,6 +42,7 @@ from store.records import (
     FinishedCompletion,
     Forgetting,
     Fresh,
+    Key,
     Link,
     Listed,
     Message,
@@ -307,10 +309,16 @@ class Store:
     # Learning
 
     async def fresh(
-        self, *, live: int, max_version_gap: int, before: float | None = None, foreign: bool = False
+        self,
+        *,
+        live: int,
+        max_version_gap: int,
+        before: float | None = None,
+        foreign: bool = False,
+        share: float = 1.0,
     ) -> Fresh:
-        """Ratings that a run could take; with `before` those that were given earlier."""
-        return await learning.fresh(self._reader, live, max_version_gap, before, foreign)
+        """Ratings that a run could take; with `before` those that were given earlier. `share` bounds each rater."""
+        return await learning.fresh(self._reader, live, max_version_gap, before, foreign, share)
 
     async def untrainable(self) -> dict[str, int]:
         """Live ratings of completions that never train, by why."""
@@ -328,6 +336,7 @@ class Store:
         version: int,
         min_total: int,
         foreign: bool = False,
+        share: float = 1.0,
     ) -> tuple[Run, list[Sample]] | None:
         """Make a run of the `limit` newest completions with fresh ratings, and of all those.
 
@@ -345,6 +354,7 @@ class Store:
                 version=version,
                 min_total=min_total,
                 foreign=foreign,
+                share=share,
             )
         )
         return None if run is None else (run, await self.run_samples(run.id))
@@ -409,6 +419,23 @@ class Store:
 
     async def withdraw(self, version: int, reason: str, actor: str) -> None:
         await self._writer.submit(lambda db: runs.withdraw(db, version, reason, actor))
+
+    # Keys
+
+    async def keys(self) -> list[Key]:
+        """All there ever were, oldest first."""
+        return await keys.all_of(self._reader)
+
+    async def add_key(self, key: Key, actor: str) -> None:
+        """Raises NameTaken."""
+        await self._writer.submit(lambda db: keys.add(db, key, actor))
+
+    async def revoke_key(self, given: str, actor: str) -> Key:
+        """By id or name. Raises UnknownKey."""
+        return await self._writer.submit(lambda db: keys.revoke(db, given, actor))
+
+    async def keys_used(self, when: Mapping[str, float]) -> None:
+        await self._writer.submit(lambda db: keys.used(db, when))
 
     # The rest
 

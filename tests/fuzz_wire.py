@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.fuzz_requests import Known, Request
 
@@ -63,7 +65,7 @@ def sound(dice: random.Random, request: Request, known: Known) -> bytes:
 
 def chunked(dice: random.Random, body: bytes) -> bytes:
     at = sorted({0, len(body), *(dice.randrange(len(body) + 1) for _ in range(3))})
-    return b"".join(b"%x\r\n" % (b - a) + body[a:b] + b"\r\n" for a, b in zip(at, at[1:], strict=False))
+    return b"".join(b"%x\r\n" % (b - a) + body[a:b] + b"\r\n" for a, b in pairwise(at))
 
 
 def broken(dice: random.Random, request: Request, known: Known, how: str) -> list[bytes]:
@@ -162,10 +164,8 @@ class Socket:
     async def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            try:
+            with suppress(OSError):
                 await self._writer.wait_closed()
-            except OSError:
-                pass
         self._reader = self._writer = None
 
     async def answer(self, method: str) -> Answer:
@@ -202,8 +202,8 @@ async def _read(reader: asyncio.StreamReader, method: str) -> Answer:
         if not colon or name != name.strip() or not name:
             raise Broken(f"it has a header {line[:200]!r}")
         headers[name.lower()] = value.strip()
-    if method == "HEAD" or status in (204, 304) or (status == 200 and method == "CONNECT"):
-        return Answer(status, headers, b"", True, status == 200 and method == "CONNECT")
+    if method in ("HEAD", "CONNECT") or status in (204, 304):
+        return Answer(status, headers, b"", True, True)  # what did not read the method may send a body all the same
     if headers.get("content-type", "").encode().startswith(EVENTS) and "x-rl-adapter" not in headers:
         return Answer(status, headers, b"", True, True)  # of /rl/events, which has no end; a command's is short
     return await _body(reader, status, headers)

@@ -102,3 +102,18 @@ def test_the_table_of_faults_is_true() -> None:
         assert tests, row
         for file, name in tests:
             assert f"def {name}(" in read(f"tests/{file}"), f"{file}::{name} is not there"
+
+
+def test_the_threat_model_is_true() -> None:
+    """Each threat names tests that there are, and each test of the attacker's stands for a threat."""
+    page = read("docs/threat-model.md")
+    rows = page[page.index("| who | wants | how it is stopped | test |") :].split("\n\n")[0].splitlines()[2:]
+    named: set[str] = set()
+    for row in rows:
+        tests = re.findall(r"`([\w/.]+)::(\w+)`", row)
+        assert tests, row
+        for file, name in tests:
+            assert f"def {name}(" in read(f"tests/{file}"), f"{file}::{name} is not there"
+            named.add(name)
+    attacks = set(re.findall(r"^async def (test_\w+)", read("tests/test_attacker.py"), re.MULTILINE))
+    assert attacks <= named, f"docs/threat-model.md does not name {attacks - named}"

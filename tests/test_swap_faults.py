@@ -13,8 +13,10 @@ import resource
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+from safetensors.numpy import save_file
 
 from store.records import Adapter
 from store.store import Store
@@ -40,7 +42,7 @@ def adapters(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> li
     """Two good ones, one that no server can read though its hashes are right, and one that rotted."""
     at = tmp_path_factory.mktemp("adapters")
     folders = [random_adapter(tiny_weights, at / f"v{n}", seed=n, size=0.3) for n in (1, 2, 3, 4)]
-    (folders[2] / "adapter_model.safetensors").write_bytes(b"no tensors")
+    save_file({"nothing.lora": np.zeros(1)}, folders[2] / "adapter_model.safetensors")
     folders = [with_manifest(folder) for folder in folders]
     (folders[3] / "adapter_model.safetensors").write_bytes(b"rot")
     return folders

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -39,6 +40,7 @@ __all__ = [
     "verify_adapter",
 ]
 
+_LOGIN = re.compile(r"://[^/\s:@]*:[^/\s@]+@")  # user:password@ in an address
 ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, installed or not
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # the first start may download the weights
@@ -47,7 +49,8 @@ LINE = 2**20  # bytes of one event; asyncio's default of 64 KiB is short for an 
 NO_SCALARS = (
     "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
 )
-SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")  # how weights are downloaded; may hold a password
 
 
 class LaunchError(Exception):
@@ -342,13 +345,15 @@ def _step_back(process: asyncio.subprocess.Process, nice: int) -> None:
         os.setpriority(os.PRIO_PROCESS, process.pid, nice)  # before it has a second thread, which would inherit
 
 
+def _is_secret(name: str, value: str) -> bool:
+    if name.upper().startswith("RLPROXY_") or any(word in name.upper() for word in SECRETS):
+        return True
+    return _LOGIN.search(value) is not None and name.lower() not in PROXIES
+
+
 def child_environment(threads: int) -> dict[str, str]:
     """Ours without secrets, with a thread budget that is kept while waiting, too."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("RLPROXY_") and not any(word in name.upper() for word in SECRETS)
-    }
+    kept = {name: value for name, value in os.environ.items() if not _is_secret(name, value)}
     path = os.pathsep.join(part for part in (str(ROOT), kept.get("PYTHONPATH", "")) if part)
     return kept | {
         "PYTHONPATH": path,

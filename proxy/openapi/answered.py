@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from proxy.openapi.asked import Capture
-from store.records import RunStatus, Scale, Status, Turn
+from store.records import Role, RunStatus, Scale, Status, Turn
 
 Value = Annotated[float, Field(ge=-1, le=1)]
 Seconds = Annotated[float, Field(description="Unix seconds")]
@@ -238,3 +238,20 @@ class Cancelled(BaseModel):
 class Reset(BaseModel):
     live: Version
     baseline: float
+
+
+class Key(BaseModel):
+    id: str
+    name: str
+    role: Role
+    created_at: Seconds
+    last_used: Seconds | None
+    revoked_at: Seconds | None
+
+
+class NewKey(Key):
+    key: str = Field(description="The key itself; only its hash is kept.")
+
+
+class Keys(BaseModel):
+    data: list[Key]

@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from proxy.feedback import MAX_TEXT, MAX_WEIGHT
+from proxy.feedback import MAX_TEXT, MAX_WEIGHT, OWNER
 from proxy.foreign_feedback import ENDINGS, NAMES
+from proxy.keys import NAME
 from proxy.uncaptured import LONGEST
+from store.records import Role
 
 Capture = Literal["on", "off"]
 
@@ -152,3 +154,10 @@ class Forget(BaseModel):
     user: str | None = None
     rater: str | None = None
     dry_run: bool = Field(False, description="Only say what would go.")
+
+
+class KeyWanted(BaseModel):
+    name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")] = Field(
+        description=f"Not `{OWNER}`; unique among those that hold."
+    )
+    role: Role = "use"

@@ -214,6 +214,11 @@ CONTROL: Final = (
         "/rl/reset", "The base answers, the next run starts from it, the baseline is 0. Nothing is deleted.",
         answered.Reset,
     ),
+    _read("/rl/keys", "All keys ever made, without their secrets.", answered.Keys),
+    _act("/rl/keys", "A new one. The answer has its text, this once.", answered.NewKey, 201, takes=asked.KeyWanted),
+    Operation(
+        "delete", "/rl/keys/{key}", "control", "Revoke it, by name or id; it stays in the list.", {200: answered.Key}
+    ),
     _read("/healthz", "Alive.", answered.Ok),
     _read("/readyz", "The backend can be reached; 503 where it cannot.", answered.Ok),
     _read("/metrics", "Prometheus.", Raw({"text/plain": TEXT})),

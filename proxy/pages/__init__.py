@@ -8,16 +8,17 @@ build step. Not here: what the acts do (feedback, learner, swap, forgetting).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import structlog
 from aiohttp import web
 
 from config.settings import Settings
-from proxy.errors import ProxyError
+from proxy.errors import BadRequest, ProxyError
 from proxy.feedback import Feedback
 from proxy.forgetting import Forgetter
+from proxy.keys import Keys
 from proxy.learner import Learner
 from proxy.pages.compare import ComparePage
 from proxy.pages.data import DataPage
@@ -28,7 +29,7 @@ from proxy.pages.versions import VersionsPage
 from proxy.pages.view import HEADERS, HERE, VISITOR, View
 from proxy.pages.visit import TOKEN_FIELD, Visits
 from proxy.pages.why import WhyPage
-from proxy.security import GUEST, ROLE
+from proxy.security import GUEST, ROLE, who_asks
 from proxy.status import StatusReport
 from proxy.swap import Swap
 from proxy.when import When
@@ -51,6 +52,7 @@ class Pages:
         self,
         settings: Settings,
         store: Store,
+        keys: Keys,
         swap: Swap,
         learner: Learner,
         when: When,
@@ -58,14 +60,14 @@ class Pages:
         status: StatusReport,
         forgetter: Forgetter,
     ) -> None:
-        self.visits = Visits(settings.server)
+        self.visits = Visits(settings.server, keys)
         self._store = store
         self._view = view = View(self.visits, swap, learner, when)
         self._inbox = Inbox(view, store, feedback)
         self._progress = ProgressPage(view, store, learner, when, status)
         self._versions = VersionsPage(view, store, swap)
         self._why = WhyPage(view, store)
-        self._compare = ComparePage(view, store, swap, feedback, settings.server)
+        self._compare = ComparePage(view, store, swap, feedback, keys)
         self._data = DataPage(view, store, forgetter, settings)
         self._sign_in = SignIn(view, self.visits)
 
@@ -111,7 +113,7 @@ class Pages:
         """The handler with everything around it that a page needs."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            request[VISITOR] = self.visits.of(request, request[ROLE])
+            request[VISITOR] = self.visits.of(request, who_asks(request))
             response = await self._answered(request, handler, guests)
             response.headers.update(HEADERS)
             if request.path != "/logout":
@@ -125,7 +127,7 @@ class Pages:
             if request[ROLE] == GUEST and not guests:
                 return _to_login(request)
             if request.method == "POST":
-                form = await request.post()
+                form = await _form(request)
                 self.visits.check(request, str(form.get(TOKEN_FIELD) or ""))
             return await handler(request)
         except web.HTTPSeeOther as found:
@@ -145,6 +147,14 @@ class Pages:
         # The browser asks each time whether it is still the same; an update shows at once.
         headers = {"content-type": kind, "cache-control": "no-cache", "x-content-type-options": "nosniff"}
         return web.FileResponse(HERE / "static" / request.match_info["name"], headers=headers)
+
+
+async def _form(request: web.Request) -> Any:
+    """Read here once; who asks for it later gets the same. Raises BadRequest."""
+    try:
+        return await request.post()
+    except (ValueError, LookupError, AssertionError) as error:  # no UTF-8, an unknown charset, no multipart
+        raise BadRequest(f"The form cannot be read ({error}); nothing was done.") from None
 
 
 def _to_login(request: web.Request) -> web.Response:

@@ -16,10 +16,10 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from config.sections import Server
 from proxy.conversations import as_chat
-from proxy.errors import BackendBroke, BadRequest, NotFound
+from proxy.errors import BackendBroke, BackendRefused, BadRequest, NotFound
 from proxy.feedback import MAX_TEXT, OWNER, Feedback
+from proxy.keys import Keys
 from proxy.pages.view import VISITOR, View
 from proxy.swap import Swap
 from store.records import BASE, Listed, NewRating
@@ -32,13 +32,12 @@ TIMEOUT: Final = aiohttp.ClientTimeout(total=600)
 
 
 class ComparePage:
-    def __init__(self, view: View, store: Store, swap: Swap, feedback: Feedback, server: Server) -> None:
+    def __init__(self, view: View, store: Store, swap: Swap, feedback: Feedback, keys: Keys) -> None:
         self._view = view
         self._store = store
         self._swap = swap
         self._feedback = feedback
-        keys = (server.api_key, server.admin_key)
-        self._key = next((key.get_secret_value() for key in keys if key), None)
+        self._key = keys.local
 
     async def page(self, request: web.Request) -> web.Response:
         """Two answers to judge, or a form to ask for them."""
@@ -96,10 +95,9 @@ class ComparePage:
         return found
 
     async def _said(self, request: web.Request, messages: list[dict[str, Any]], version: int) -> str:
-        """One answer of one version; its id. Raises BackendBroke."""
+        """One answer of one version; its id. Raises BackendRefused with the status it got, BackendBroke."""
         model = f"{self._swap.model}@{f'v{version}' if version else 'base'}"
-        headers = {"x-rl-turn": "side", "x-rl-session": SESSION}
-        headers |= {"authorization": f"Bearer {self._key}"} if self._key else {}
+        headers = {"x-rl-turn": "side", "x-rl-session": SESSION, "authorization": f"Bearer {self._key}"}
         body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": MAX_TOKENS}
         if request[VISITOR].name != OWNER:
             body["user"] = request[VISITOR].name
@@ -112,7 +110,7 @@ class ComparePage:
                     if response.status == 200:
                         return response.headers["x-rl-completion-id"]
                     answer = await response.json()
-                    raise BackendBroke(f"{model} did not answer: {answer['error']['message']}")
+                    raise BackendRefused(response.status, f"{model} did not answer: {answer['error']['message']}")
             except (TimeoutError, aiohttp.ClientError, ValueError, KeyError) as error:
                 raise BackendBroke(f"{model} did not answer ({error or type(error).__name__}).") from error
 

@@ -72,7 +72,13 @@ class Dispatch:
             self._metrics.webhooks.labels(route, "not_stored").inc()
             raise
         self._metrics.webhooks.labels(route, done.result).inc()
-        log.info("webhook", route=route, what=event.what, result=done.result, line=done.line)
+        log.info(
+            "webhook",
+            route=route,
+            what=event.what,
+            result=done.result,
+            line=None if event.what == "command" else done.line,
+        )
         return done
 
     # Reactions
@@ -113,7 +119,7 @@ class Dispatch:
             line = await self._commands.do(
                 command,
                 lambda: self._about(section, event),
-                role="admin" if event.person in section.admins else "use",
+                role="admin" if event.person in section.admins else "rate",
                 source=event.platform,
                 event_id=event.event_id,
             )

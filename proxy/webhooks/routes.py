@@ -18,7 +18,7 @@ from aiohttp import web
 from config import webhooks as config
 from config.webhooks import PLATFORMS, secret
 from proxy.chat_command import ChatCommands
-from proxy.errors import BackendDown, NotFound, ProxyError, TooLarge
+from proxy.errors import BackendDown, NotFound, ProxyError, TooLarge, TooSlow
 from proxy.feedback import Feedback
 from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
@@ -39,6 +39,7 @@ log = structlog.get_logger()
 
 BUDGET_S: Final = 2.0  # Slack and Discord wait three seconds
 MAX_BODY: Final = 1 << 20  # it is read before anybody has proved anything; the largest batches are half of that
+BODY_S: Final = 10.0  # and this long it may take, from anybody
 ASKS: Final = {
     "slack": "signing_secret", "telegram": "secret_token", "discord": "public_key", "whatsapp": "app_secret",
     "signed": "secret", "openclaw": "secret",
@@ -166,12 +167,16 @@ def _secret(settings: config.Webhooks, platform: str, key: str) -> str | None:
 
 
 async def _body(request: web.Request) -> bytes:
-    """The bytes as they came, which are what is signed. Raises TooLarge."""
+    """The bytes as they came, which are what is signed. Raises TooLarge, TooSlow."""
     pieces: list[bytes] = []
     size = 0
-    async for piece in request.content.iter_any():
-        pieces.append(piece)
-        size += len(piece)
-        if size > MAX_BODY:
-            raise TooLarge(f"The body of a webhook is at most {MAX_BODY} bytes.")
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.content.iter_any():
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_BODY:
+                    raise TooLarge(f"The body of a webhook is at most {MAX_BODY} bytes.")
+    except TimeoutError:
+        raise TooSlow(f"The body of a webhook has {BODY_S:g} s to come; nothing was taken, send it again.") from None
     return b"".join(pieces)

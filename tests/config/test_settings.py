@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -163,6 +164,15 @@ def test_the_example_explains_each_setting_in_its_own_words() -> None:
     for key, field in fields().items():
         at = lines.index(f"# {field.description}")
         assert lines[at + 1].startswith(f"#{key.rpartition('.')[2]} = "), key
+
+
+@pytest.mark.parametrize("key", ["BACKEND__URL", "BACKEND__REPLICAS"])
+def test_an_address_with_a_login_is_refused_and_not_repeated(tmp_path: Path, key: str) -> None:
+    url = "http://me:hunter2@localhost:8000"
+    given = json.dumps([url]) if key.endswith("REPLICAS") else url
+    with pytest.raises(SettingsError, match=r"put the key into backend\.api_key") as error:
+        read(tmp_path, **{f"RLPROXY_{key}": given})
+    assert "hunter2" not in str(error.value)
 
 
 def test_loading_is_quick() -> None:

@@ -15,6 +15,8 @@ from typing import Any
 from config import presets
 from trainer.launch import LaunchError
 
+NO_TENSORS = (2).to_bytes(8, "little") + b"{}"  # a sound safetensors file
+
 
 class FakeJob:
     def __init__(self, folder: Path, launcher: FakeLauncher) -> None:
@@ -147,7 +149,7 @@ def write_result(folder: Path, status: str, more: dict[str, Any]) -> None:
 def write_adapter(folder: Path, gate: dict[str, Any] | None = None) -> None:
     folder.mkdir(parents=True)
     files = {}
-    for name in ("adapter_model.safetensors", "adapter_config.json"):
-        (folder / name).write_bytes(name.encode())
-        files[name] = hashlib.sha256(name.encode()).hexdigest()
+    for name, content in (("adapter_model.safetensors", NO_TENSORS), ("adapter_config.json", b"{}")):
+        (folder / name).write_bytes(content)
+        files[name] = hashlib.sha256(content).hexdigest()
     (folder / "manifest.json").write_text(json.dumps({"format": 1, "files": files, "metrics": {}, "gate": gate or {}}))

@@ -39,7 +39,7 @@ async def test_the_page_brings_all_that_it_needs(proxy: Proxy, visit: Visit) -> 
             assert response.status == 200 and response.headers["content-type"], name
     for name in ("VENDORED.md", "..%2fvisit.py", "none.css"):
         async with visit.http.get(f"/static/{name}") as response:
-            assert response.status == 404
+            assert response.status == (400 if ".." in name else 404)
 
 
 async def test_every_act_needs_the_token_of_this_browser(proxy: Proxy, visit: Visit) -> None:
@@ -128,10 +128,11 @@ async def test_a_signed_in_browser_has_the_role_of_its_key(keyed: Proxy) -> None
     await user.post(f"/page/completions/{id}/rate", rating="good")
     assert (await keyed.store.ratings_of(id))[0].rater == "Ann"
     for act in ("training/pause", "training/cancel", "versions/rollback", "forget"):
-        assert "admin key" in await user.post(f"/page/{act}", 403, kind="session", name="s")
+        assert "role admin" in await user.post(f"/page/{act}", 403, kind="session", name="s")
     assert "Sign out" in await user.get("/progress")
     assert "Pause" not in await user.get("/page/training")
-    await user.get("/rl/export")  # reading goes by cookie
+    await user.get("/rl/completions")  # reading goes by cookie
+    await user.get("/rl/export", 403)
     async with user.http.post("/rl/pause") as response:  # acting on the API does not
         assert response.status == 401
     admin = await sign_in(keyed, "admin-key")
@@ -148,7 +149,7 @@ async def test_a_signed_in_browser_has_the_role_of_its_key(keyed: Proxy) -> None
 async def test_a_forged_or_old_cookie_is_none(keyed: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     user = await sign_in(keyed, "use-key")
     (cookie,) = user.http.cookie_jar
-    for value in (cookie.value.replace("use.", "admin."), cookie.value[:-2] + "xx", "", ".", "a.b.c.d.e"):
+    for value in (cookie.value.replace("rate.", "admin."), cookie.value[:-2] + "xx", "", ".", "a.b.c.d.e"):
         async with user.http.get("/", cookies={"rl_page": value}, allow_redirects=False) as response:
             assert response.status == 303, value
     await keyed.stop()
@@ -159,6 +160,42 @@ async def test_a_forged_or_old_cookie_is_none(keyed: Proxy, monkeypatch: pytest.
         assert response.status == 303  # another key ends all visits
     for visit in (user, after):
         await visit.http.close()
+
+
+async def test_a_handed_out_key_is_a_persons_visit_until_it_is_revoked(keyed: Proxy) -> None:
+    admin = {"authorization": "Bearer admin-key"}
+    made = {}
+    for role in ("use", "rate", "admin"):
+        async with keyed.http.post("/rl/keys", json={"name": f"{role}-bo", "role": role}, headers=admin) as response:
+            made[role] = (await response.json())["key"]
+    await (await sign_in(keyed, made["use"], status=403)).http.close()
+    person = await sign_in(keyed, made["rate"], "Somebody else")
+    response = await keyed.chat("hello", headers=admin)
+    id = response.headers["x-rl-completion-id"]
+    await person.get("/")
+    await person.post(f"/page/completions/{id}/rate", rating="good")
+    assert (await keyed.store.ratings_of(id))[0].rater == "rate-bo"
+    boss = await sign_in(keyed, made["admin"])
+    await boss.get("/progress")
+    await boss.post("/page/training/pause")
+    for name in ("rate-bo", "admin-bo"):
+        async with keyed.http.delete(f"/rl/keys/{name}", headers=admin) as response:
+            assert response.status == 200
+    for visit in (person, boss):
+        async with visit.http.get("/", allow_redirects=False) as response:
+            assert response.status == 303 and response.headers["location"].startswith("/login")
+        await visit.http.close()
+
+
+async def test_a_visit_from_before_there_were_keys_ends_with_the_first(proxy: Proxy, visit: Visit) -> None:
+    await visit.get("/progress")
+    async with proxy.http.post("/rl/keys", json={"name": "bo", "role": "rate"}) as response:
+        assert response.status == 201, await response.text()
+    async with visit.http.get("/", allow_redirects=False) as response:
+        assert response.status == 303 and response.headers["location"].startswith("/login")
+    async with visit.http.post("/page/training/pause", headers={"x-rl-token": visit.token}) as response:
+        assert "login" in str(response.url)
+    assert await proxy.store.get_meta("paused") is None
 
 
 @pytest.mark.parametrize("after", ["//evil.example", "https://evil.example", "/\\evil.example", ""])

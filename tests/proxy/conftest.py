@@ -15,6 +15,7 @@ from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
+from proxy.security import LOCAL
 from store.store import Store
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
@@ -36,6 +37,7 @@ class Proxy:
         self.store = await Store.open(settings.home)
         backend = self.kind(settings.backend) if self.kind else make_backend(settings, self.launcher)
         self.app = app = make_app(settings, self.store, backend, self.launcher)
+        self.local = app[LOCAL]
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)

@@ -406,5 +406,6 @@ async def test_every_request_is_answered_or_refused_in_time(sharing: Proxy, rout
     await asyncio.gather(*clients)
     assert seen["answered"] > 20 and not router.cut, seen
     sharing.launcher.takes_s = sharing.launcher.crashes = 0
-    await awake(sharing)
-    assert (await sharing.chat("still there?")).status == 200
+    async with asyncio.timeout(10):  # what is left of the ratings may start one more run, and hold_s is short
+        while (response := await sharing.chat("still there?")).status != 200:
+            assert response.status == 503 and response.headers["retry-after"]

@@ -84,7 +84,7 @@ async def test_normalised_looks_at_all_ratings_so_far(proxy: Proxy) -> None:
 async def test_a_completion_on_both_sides_of_the_gate_trains(proxy: Proxy) -> None:
     """Held back once, rated again by somebody else: the gate of that run is not asked about it."""
     await proxy.stop()
-    await proxy.start(train__start_at=16, train__held_share=0.5)
+    await proxy.start(train__start_at=16, train__held_share=0.5, train__max_rater_share=1)
     await rated(proxy, 16)
     await until(proxy, live=1)
     held = [line["completion"] for line in lines_of(proxy, 1) if line["split"] == "held"]

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
 from config.sections import Server
 from proxy.errors import Forbidden
-from proxy.security import check_bind, is_loopback, outgoing_headers
+from proxy.keys import Keys, Who
+from proxy.limits import Limits
+from proxy.security import Guard, check_bind, is_loopback, outgoing_headers
 from tests.proxy.conftest import Proxy
 
 
@@ -26,7 +30,10 @@ def test_no_listening_elsewhere_without_keys(host: str) -> None:
         check_bind(Server(host=host))
     with pytest.raises(Forbidden):
         check_bind(Server(host=host, api_key="a"))
-    check_bind(Server(host=host, api_key="a", admin_key="b"))
+    with pytest.raises(Forbidden, match="that nobody guesses"):
+        check_bind(Server(host=host, api_key="a", admin_key="b"))
+    check_bind(Server(host=host, api_key="a" * 16, admin_key="b" * 16))
+    check_bind(Server(host=host), handed_out=True)
 
 
 async def test_roles(proxy: Proxy) -> None:
@@ -75,3 +82,20 @@ async def test_no_secret_in_config_show(tmp_path: Path, monkeypatch: pytest.Monk
 
     rows = load({"home": tmp_path}, environ={"RLPROXY_SERVER__API_KEY": "hunter2"}).describe()
     assert not any("hunter2" in str(row) for row in rows)
+
+
+async def test_a_guest_of_the_page_sees_no_more_than_pages() -> None:
+    """What the page's cookie says of somebody goes through the same doors as a key."""
+    settings, asked = Server(api_key="x" * 16), []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        return web.Response()
+
+    keys = Keys(settings)
+    guard = Guard(settings, keys, Limits(settings), lambda request: Who("guest"))
+    await guard.middleware(make_mocked_request("GET", "/login", headers={"host": "localhost"}), handler)
+    for path in ("/rl/status", "/v1/models", "/metrics", "/v1/feedback/last"):
+        with pytest.raises(Forbidden):
+            await guard.middleware(make_mocked_request("GET", path, headers={"host": "localhost"}), handler)
+    assert asked == ["/login"]

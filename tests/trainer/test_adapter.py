@@ -1,8 +1,11 @@
 import json
+import os
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.launcher import NO_TENSORS
 from trainer import adapter
 from trainer.launch import AdapterError, verify_adapter
 
@@ -10,7 +13,7 @@ ABOUT = {"run": 1, "parent": 0, "samples": ["rt-1"], "metrics": {"loss": 0.5}}
 
 
 def save(folder: Path) -> None:
-    (folder / "adapter_model.safetensors").write_bytes(b"tensors")
+    (folder / "adapter_model.safetensors").write_bytes(NO_TENSORS)
     (folder / "adapter_config.json").write_bytes(b"{}")
 
 
@@ -66,3 +69,64 @@ def test_what_a_killed_write_left_does_not_matter(tmp_path):
     (tmp_path / ".v0001.tmp" / "half").write_bytes(b"x")
     adapter.write(tmp_path / "v0001", save, ABOUT)
     assert [p.name for p in tmp_path.iterdir()] == ["v0001"]
+
+
+def beside(out):
+    (out / "adapter_model.bin").write_bytes(b"a pickle")
+
+
+def linked(out):
+    elsewhere = out.parent / "elsewhere"
+    elsewhere.write_bytes(NO_TENSORS)
+    (out / "adapter_model.safetensors").unlink()
+    (out / "adapter_model.safetensors").symlink_to(elsewhere)
+
+
+def a_folder(out):
+    (out / "more").mkdir()
+
+
+def a_pipe(out):
+    (out / "adapter_config.json").unlink()
+    os.mkfifo(out / "adapter_config.json")
+
+
+def listed(name):
+    def harm(out):
+        if "/" not in name:
+            (out / name).write_bytes(b"x")
+        manifest = json.loads((out / "manifest.json").read_bytes())
+        manifest["files"][name] = sha256(b"x").hexdigest()
+        (out / "manifest.json").write_text(json.dumps(manifest))
+
+    return harm
+
+
+def huge(out):
+    (out / "manifest.json").write_text(" " * (5 * 2**20) + "{}")
+
+
+def lying(out):
+    content = (2**40).to_bytes(8, "little") + b"{}"
+    (out / "adapter_model.safetensors").write_bytes(content)
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    manifest["files"]["adapter_model.safetensors"] = sha256(content).hexdigest()
+    (out / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (beside, "adapter_model.bin is not in the manifest"), (linked, "not a plain file"), (a_folder, "not in the"),
+        (a_pipe, "not a plain file"), (listed("/etc/passwd"), "not a plain file name"),
+        (listed("../x.json"), "not a plain"),
+        (listed("adapter_model.bin"), "safetensors and JSON"), (listed("model.py"), "safetensors and JSON"),
+        (huge, "is over"), (lying, "no sound safetensors file: its head claims"),
+    ],
+)  # fmt: skip
+def test_nothing_but_what_the_manifest_says_is_loaded(tmp_path, harm, why):
+    out = tmp_path / "v0001"
+    adapter.write(out, save, ABOUT)
+    harm(out)
+    with pytest.raises(AdapterError, match=why):
+        verify_adapter(out)

@@ -192,7 +192,7 @@ def first(tensors, side="A"):
         (lambda f: (f / "adapter_config.json").write_text("{"), "cannot be read"),
         (lambda f: (f / "adapter_model.safetensors").unlink(), "only safetensors"),
         (lambda f: (f / "adapter_model.safetensors").write_bytes(b"x" * 99), "cannot be read"),
-        (lambda f: (f / "manifest.json").write_text('{"format": 1, "files": {"nothing": "0"}}'), "cannot be read"),
+        (lambda f: (f / "manifest.json").write_text('{"format": 1, "files": {"no.json": "0"}}'), "not in the manifest"),
         (lambda f: configured(f, use_dora=True), "use_dora"),
         (lambda f: configured(f, peft_type="IA3"), "not the configuration of a LoRA"),
         (lambda f: configured(f, init_lora_weights="pissa_niter_4"), "changes the base model"),

@@ -135,9 +135,13 @@ async def test_a_server_that_does_not_come_up_says_why(tmp_path):
 def test_children_get_no_secrets_and_a_thread_budget(monkeypatch):
     for name in ("RLPROXY_SERVER__KEY", "OPENAI_API_KEY", "HF_TOKEN", "MY_password", "AWS_SECRET_X"):
         monkeypatch.setenv(name, "hush")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "hush")
+    monkeypatch.setenv("DATABASE_URL", "postgres://me:hush@host/db")
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:needed@proxy")
     monkeypatch.setenv("OMP_NUM_THREADS", "64")
     found = launch.child_environment(3)
-    assert "hush" not in found.values()
+    assert not any("hush" in value for value in found.values())
+    assert found["HTTPS_PROXY"] == "http://me:needed@proxy"  # weights are downloaded through it
     assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "3"
     assert found["OMP_WAIT_POLICY"] == "PASSIVE"
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.fakes.launcher import NO_TENSORS
 from trainer import adapter, momentum
 
 ADAPTER = {"a": np.ones((2, 3), np.float32)}
@@ -18,7 +19,7 @@ STATE = {
 @pytest.fixture
 def version(tmp_path):
     def save(folder):
-        (folder / "adapter_model.safetensors").write_bytes(b"x")
+        (folder / "adapter_model.safetensors").write_bytes(NO_TENSORS)
         momentum.write(folder, STATE)
 
     manifest = adapter.write(tmp_path / "v0001", save, {"run": 1})
