@@ -18,10 +18,8 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,10 +27,9 @@ from typing import Any
 
 import psutil
 
-from scripts.fuzz_server import KEYS
+from scripts.fuzz_house import House, house
 from scripts.fuzz_store import verdict
 from tests import fuzz_wire
-from tests.fakes.sound import SoundBackend
 from tests.fuzz_requests import Known, Request, made
 from tests.fuzz_wire import Answer, Broken, Socket
 
@@ -42,7 +39,7 @@ BROKEN = 0.15  # of all are broken as HTTP, too
 WITNESS = 20  # every so many, a sound completion with a rating that must be there in the end
 WARM = 0.3  # of the requests, after which memory has no reason to grow
 MOST_GROWTH_MB = 40.0
-BUGS = ("a bug of rlproxy's own", "Traceback", "never retrieved", "Unclosed", "never awaited", "Error handling request")
+REST_S = 2.0  # after the last of them
 UNSUPPORTED = 501  # says what this backend cannot do; it is an answer
 
 
@@ -176,99 +173,53 @@ class Fuzz:
         return await socket.answer(request.method)
 
 
-async def house(count: int, seed: int, *, keys: bool) -> dict[str, Any]:
+async def fuzzed(count: int, seed: int, *, keys: bool) -> dict[str, Any]:
     """One proxy, asked `count` times, stopped and looked into."""
-    with tempfile.TemporaryDirectory(prefix="rlproxy-fuzz-") as folder:
-        home, log = Path(folder) / "home", Path(folder) / "log"
-        backend = SoundBackend(native=keys)
-        await backend.start()
-        command = [sys.executable, "-m", "scripts.fuzz_server", str(home), backend.url, *(["--keys"] if keys else [])]
-        with log.open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
-                *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors
-            )
-        assert process.stdout is not None
-        ready = await process.stdout.readline()
-        if not ready:
-            raise SystemExit(f"the proxy did not start:\n{log.read_text()[-3000:]}")
-        known = Known(int(json.loads(ready)["url"].rpartition(":")[2]), KEYS["server.admin_key"] if keys else None)
+    async with house(keys=keys) as running:
+        known = Known(int(running.url.rpartition(":")[2]), running.key)
         await _page(known)
-        tally = Tally()
-        watched = psutil.Process(process.pid)
-        memory: list[float] = []
+        tally, memory = Tally(), [running.memory_mb]
+        fuzz = Fuzz(known, tally, iter(range(seed, seed + count)))
         started = time.perf_counter()
-        seeds = iter(range(seed, seed + count))
-        fuzz = Fuzz(known, tally, seeds)
-        watching = asyncio.create_task(_watch(watched, tally, count, memory))
+        watching = asyncio.create_task(_watch(running, tally, count, memory))
         async with asyncio.TaskGroup() as group:
             for _ in range(WORKERS):
                 group.create_task(fuzz.worker())
         seconds = time.perf_counter() - started
-        await asyncio.sleep(1)
         watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
-        memory.append(_mb(watched))
-        left_open = len(watched.net_connections("tcp"))
-        process.terminate()
-        try:
-            async with asyncio.timeout(60):
-                ended = await process.wait()
-        except TimeoutError:
-            tally.failures.append("it did not stop within 60 s of SIGTERM")
-            process.kill()
-            ended = await process.wait()
-        await backend.stop()
-        if ended != 0:
-            tally.failures.append(f"it ended with {ended}")
-        told = log.read_text(errors="replace")
+        await asyncio.sleep(REST_S)
+        memory.append(running.memory_mb)
+        left_open = running.connections
+        await running.stop()
         if (kept := os.environ.get("FUZZ_LOG")) is not None:
-            with open(kept, "a") as copy:
-                copy.write(told)
-        tally.failures += [f"in the log, {times} times: {what}" for what, times in _bugs(told).items()]
+            Path(kept).write_bytes(running.log.read_bytes())
         warm = memory[int(len(memory) * WARM)]
         if memory[-1] - warm > MOST_GROWTH_MB:
             tally.failures.append(f"memory grew from {warm:.0f} MB to {memory[-1]:.0f} MB after its first {WARM:.0%}")
-        stored = await verdict(home, tally)
-        return {
-            "keys": keys,
-            "requests": tally.sent,
-            "seconds": round(seconds, 1),
-            "per_s": round(tally.sent / seconds, 1),
-            "by_status": dict(sorted(tally.statuses.items())),
-            "by_route": dict(sorted(tally.routes.items())),
-            "broken_as_http": dict(sorted(tally.broken.items())),
-            "slowest_s": round(tally.slowest_s, 2),
-            "slowest": tally.slowest,
-            "memory_mb": [round(one, 1) for one in memory],
-            "connections_left": left_open,
-            "store": stored,
-            "failures": tally.failures,
-        }
+        stored = await verdict(running.home, tally)
+    return {
+        "keys": keys,
+        "requests": tally.sent,
+        "seconds": round(seconds, 1),
+        "per_s": round(tally.sent / seconds, 1),
+        "by_status": dict(sorted(tally.statuses.items())),
+        "by_route": dict(sorted(tally.routes.items())),
+        "broken_as_http": dict(sorted(tally.broken.items())),
+        "slowest_s": round(tally.slowest_s, 2),
+        "slowest": tally.slowest,
+        "memory_mb": [round(one, 1) for one in memory],
+        "connections_left": left_open,
+        "store": stored,
+        "failures": [*tally.failures, *running.failures],
+    }
 
 
-def _bugs(log: str) -> Counter[str]:
-    """What a log has of bugs, each with its last frame of ours; the same ones together."""
-    found: Counter[str] = Counter()
-    for block in re.split(r"\n(?=\{|Error handling|Unhandled|Task )", log):
-        block = block.replace("\\n", "\n")
-        if any(bug in block for bug in BUGS):
-            frames = re.findall(r'/((?:proxy|store|config)/[\w/]+\.py)\\*", line (\d+)', block)
-            lines = [line for line in block.splitlines() if line.strip() and not line.startswith(" ")]
-            found[f"{lines[0][:200]} … {lines[-1][:400]} {frames[-1:]}"] += 1
-    return found
-
-
-async def _watch(process: psutil.Process, tally: Tally, count: int, memory: list[float]) -> None:
+async def _watch(running: House, tally: Tally, count: int, memory: list[float]) -> None:
     """Twenty times along the way."""
     while True:
         while tally.sent < len(memory) * count / 20:
             await asyncio.sleep(0.05)
-        memory.append(_mb(process))
-
-
-def _mb(process: psutil.Process) -> float:
-    return float(process.memory_info().rss) / 2**20
+        memory.append(running.memory_mb)
 
 
 async def _page(known: Known) -> None:
@@ -297,11 +248,15 @@ def main() -> int:
     given = parser.parse_args()
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # of the backend, which is in this process
     half = given.requests // 2
-    houses = [
-        asyncio.run(house(half, given.seed, keys=False)),
-        asyncio.run(house(given.requests - half, given.seed + half, keys=True)),
-    ]
-    failures = [failure for one in houses for failure in one["failures"]]
+    houses = []
+    for keys, count, seed in ((False, half, given.seed), (True, given.requests - half, given.seed + half)):
+        houses.append(one := asyncio.run(fuzzed(count, seed, keys=keys)))
+        shown = {key: one[key] for key in ("keys", "requests", "per_s", "by_status", "slowest", "slowest_s", "store")}
+        print(json.dumps(shown), file=sys.stderr)
+        print(f"memory {one['memory_mb']}, {one['connections_left']} connections", file=sys.stderr)
+        for failure in one["failures"]:
+            print(failure, file=sys.stderr, flush=True)
+    failures = sum(len(one["failures"]) for one in houses)
     result = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
@@ -312,13 +267,7 @@ def main() -> int:
     }
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")
-    for one in houses:
-        shown = {key: one[key] for key in ("keys", "requests", "per_s", "by_status", "slowest", "slowest_s", "store")}
-        print(json.dumps(shown), file=sys.stderr)
-        print(f"memory {one['memory_mb']}, {one['connections_left']} connections", file=sys.stderr)
-    for failure in failures:
-        print(failure, file=sys.stderr)
-    print(f"{result['requests']} requests, {len(failures)} failures", file=sys.stderr)
+    print(f"{result['requests']} requests, {failures} failures", file=sys.stderr)
     return 1 if failures else 0
 
 
