@@ -94,8 +94,8 @@ class Control:
     async def events(self, request: web.Request) -> web.StreamResponse:
         """What happens, as it happens; `Last-Event-ID` goes on from there."""
         last = request.headers.get("last-event-id") or request.query.get("after")
-        if last is not None and not last.isdecimal():
-            raise BadRequest("`Last-Event-ID` must be a number.", param="last-event-id")
+        if last is not None and not (last.isdecimal() and len(last) < 19):
+            raise BadRequest("`Last-Event-ID` must be the number of an event.", param="last-event-id")
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
         await response.prepare(request)
         listening = self._events.listen(int(last) if last is not None else None)

@@ -30,7 +30,7 @@ SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
 SHORTEST_OFF_LOOPBACK: Final = 16
 GUEST: Final = "guest"
 _RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
-_OPEN: Final = ("/healthz", "/readyz")
+OPEN: Final = ("/healthz", "/readyz")
 _SIGNED: Final = "/rl/webhooks/"  # come from outside and prove by a signature who they are (proxy.webhooks)
 _OURS: Final = ("host", "content-length", "expect")
 _COOKIES: Final = re.compile(r"rl_[^=;]*=[^;]*;?\s*")  # the page's, which a backend has no business with
@@ -94,10 +94,10 @@ class Guard:
         if _DOTS.search(request.raw_path.partition("?")[0]) or not request.raw_path.startswith("/"):
             raise BadRequest("A path starts with / and has no dots as a part; nothing was passed on.")
         _check_text(request)
-        with self._limits.one_more(exempt=request.path in _OPEN):
+        with self._limits.one_more(exempt=request.path in OPEN):
             if request.path.startswith(_SIGNED):
                 return await handler(request)
-            if request.path in _OPEN:
+            if request.path in OPEN:
                 return await handler(request)
             self._no_foreign_page(request)
             if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
@@ -187,7 +187,7 @@ def needs(method: str, path: str) -> Role:
         return "admin" if _BEHIND.match(path) and not reads else "use"
     if path.startswith("/v1/feedback") or path == "/rl/links":
         return "rate"
-    if path in ("/rl/status", "/metrics"):
+    if path in ("/rl/status", "/metrics", "/openapi.json"):
         return "use"
     if path.startswith("/rl/"):
         return "rate" if reads and not path.startswith(("/rl/export", "/rl/keys", "/rl/audit")) else "admin"

@@ -248,7 +248,7 @@ def _sound(dice: random.Random, known: Known, sound: bool) -> Request:
         made = {"name": f"k{dice.randrange(10**6)}", "role": dice.choice(("use", "rate", "admin"))}
         if dice.random() < 0.5:
             return _json(dice, known, "POST", "/rl/keys", "/rl/keys", made)
-        return Request("DELETE", b"/rl/keys/" + dice.choice(SEGMENTS), [], [], None, "DELETE /rl/keys/{key}")
+        return Request("DELETE", b"/rl/keys/k%d" % dice.randrange(10**6), [], [], None, "DELETE /rl/keys/{key}")
     if kind < 0.30:
         path, body = _models(dice)
         prefix = dice.choice(("", "", "", "/s/a%20b"))

@@ -26,7 +26,6 @@ LEFT_OUT: Final = {
     r"/static/\{name\}|/page/.*": "pieces of the page",
 }
 TEMPLATE: Final = "#/components/schemas/{model}"
-OPEN: Final = ("/healthz", "/readyz")
 KEYS: Final[Schema] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -59,10 +58,12 @@ class _Untitled(GenerateJsonSchema):
 
 def document() -> dict[str, Any]:
     bodies = {(one.id, place): body for one in OPERATIONS for place, body in _bodies(one).items()}
-    types = [(key, "validation", TypeAdapter(body)) for key, body in bodies.items() if not isinstance(body, Raw)]
-    found, shared = TypeAdapter.json_schemas(types, ref_template=TEMPLATE, schema_generator=_Untitled)  # type: ignore[arg-type, type-var]
+    types: list[tuple[Any, Any, TypeAdapter[Any]]] = [
+        (key, "validation", TypeAdapter(body)) for key, body in bodies.items() if not isinstance(body, Raw)
+    ]
+    found, shared = TypeAdapter.json_schemas(types, ref_template=TEMPLATE, schema_generator=_Untitled)
     content = {
-        key: body.content if isinstance(body, Raw) else {"application/json": found[key, "validation"]}  # type: ignore[index]
+        key: body.content if isinstance(body, Raw) else {"application/json": found[key, "validation"]}
         for key, body in bodies.items()
     }
     paths: dict[str, dict[str, Any]] = {}
@@ -75,7 +76,8 @@ def document() -> dict[str, Any]:
             "title": "rlproxy",
             "version": version("rlproxy"),
             "description": "An OpenAI-compatible proxy that captures completions, takes ratings, and trains. Without "
-            "keys it listens on loopback only, and whoever reaches it is its owner.",
+            "keys it listens on loopback only, and whoever reaches it is its owner. With keys each operation needs one "
+            "of at least the role in its `security`: use, rate or admin.",
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         "paths": paths,
@@ -105,7 +107,7 @@ def _operation(one: Operation, content: dict[str, Any]) -> dict[str, Any]:
             for place, body in content.items()
             if place != "body"
         },
-        "security": [] if one.signed or one.path in OPEN else [{name: []} for name in KEYS],
+        "security": [] if one.role is None else [{name: [one.role]} for name in KEYS],
     }
     if "body" in content:
         said["requestBody"] = {"required": True, **content["body"]}

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from proxy.openapi.answered import Problem
+from proxy.security import OPEN, needs
+from store.records import Role
 
 Schema = Mapping[str, Any]
 Section = Literal["models", "ratings", "chats", "control"]
@@ -49,3 +51,8 @@ class Operation:
     def id(self) -> str:
         words = [word.strip("{}") for word in self.path.split("/") if word]
         return "_".join([self.method, *words]).replace(".", "_")
+
+    @property
+    def role(self) -> Role | None:
+        """The least that it needs; None: whoever asks."""
+        return None if self.signed or self.path in OPEN else needs(self.method.upper(), self.path)

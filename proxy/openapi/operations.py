@@ -135,8 +135,8 @@ CONTROL: Final = (
         "Server-sent events: `captured` (answers ended, `count` of them: told at most four times a second), `rating`, "
         "`retracted`, `run`, `waiting` (a rule stopped the run), `swap`, `watch` (a version was rolled back by "
         "itself), `paused`, `resumed`, `problem`. `Last-Event-ID` resumes.",
-        Raw({"text/event-stream": TEXT}), query={"after": number(0, 2**63)},
-        headers={"last-event-id": {"type": "string", "pattern": "^[0-9]+$"}},
+        Raw({"text/event-stream": TEXT}), query={"after": number(0, 10**18 - 1)},
+        headers={"last-event-id": {"type": "string", "pattern": "^[0-9]{1,18}$"}},
     ),
     _read(
         "/rl/status",
@@ -172,7 +172,8 @@ CONTROL: Final = (
     ),
     _read("/rl/capture", "Sessions of which nothing is kept.", answered.Captures),
     _act(
-        "/rl/capture", "Keep nothing of a session, or again; in force when it answers.", answered.Captured,
+        "/rl/capture", "Keep nothing of a session, or keep it again; in force when it answers. A client says `x-rl-capture: off` with "
+        "each request instead.", answered.Captured,
         takes=asked.CaptureWanted, more="privacy.md",
     ),
     _read(

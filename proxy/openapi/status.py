@@ -40,6 +40,7 @@ class Ratings(BaseModel):
     good: int
     bad: int
     stale: int
+    dampened: dict[str, int]
     untrainable: dict[str, int]
     needed: int
 

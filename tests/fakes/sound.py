@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tests.fakes.backend import FakeBackend
 
-ODD = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError)
+ODD = (web.RequestPayloadError, KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 class SoundBackend(FakeBackend):
@@ -28,6 +28,8 @@ class SoundBackend(FakeBackend):
     async def _refusing(self, request: web.Request, handler: Any) -> web.StreamResponse:
         try:
             response: web.StreamResponse = await handler(request)
+        except web.HTTPException:
+            raise
         except ODD as error:
             return web.json_response({"error": {"message": f"that is odd: {error!r}"[:300]}}, status=400)
         finally:

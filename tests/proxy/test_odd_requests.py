@@ -40,3 +40,9 @@ async def test_a_name_in_a_header_that_is_no_utf8(proxy: Proxy, value: bytes) ->
     status, body = await raw(proxy, head + b"s", chat)
     assert status == 200, body
     assert [one["session"] for one in (await proxy.get("/rl/completions"))["data"]] == ["s"]
+
+
+@pytest.mark.parametrize("given", [b"x", b"-1", b"1e3", "\u00b2".encode(), b"9" * 19, b"9" * 5000])
+async def test_a_last_event_id_that_is_none(proxy: Proxy, given: bytes) -> None:
+    status, body = await raw(proxy, b"GET /rl/events HTTP/1.1\r\nlast-event-id: " + given)
+    assert status == 400 and json.loads(body)["error"]["param"] == "last-event-id"
