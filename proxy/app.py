@@ -266,8 +266,10 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPNotFound:
         return NotFound(f"There is nothing at {request.method} {request.path}.").response()
     except web.HTTPMethodNotAllowed as error:
-        response = NotFound(f"{request.path} takes {', '.join(sorted(error.allowed_methods))} only.").response()
+        allowed = ", ".join(sorted(error.allowed_methods))
+        response = NotFound(f"{request.path} takes {allowed} only.").response()
         response.set_status(405)
+        response.headers["allow"] = allowed
         return response
     except web.HTTPException:
         raise

@@ -17,6 +17,7 @@ from aiohttp import web
 from proxy.conversations import canonical, extend_thread, thread
 from proxy.errors import BadRequest
 from proxy.large import off_loop_above
+from proxy.query import flag
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.security import require_admin
 from proxy.wire import dumps, loads
@@ -42,7 +43,7 @@ class Importing:
     async def post(self, request: web.Request) -> web.Response:
         """A batch of lines: those that are good are on disk when it answers."""
         require_admin(request)
-        ours = "ours" in request.query
+        ours = flag(request, "ours")
         raw = await request.read()
         rows, refused = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, ours)
         if not rows and not refused:

@@ -86,6 +86,18 @@ class ChatKitFeedback(BaseModel):
     params: ChatKitParams
 
 
+class ChatKitItem(BaseModel):
+    item_ids: list[Id] = Field(min_length=1, max_length=1)
+    kind: Literal["positive", "negative"]
+
+
+class ChatKitItemFeedback(BaseModel):
+    """In a batch: what rates several items would be a batch in it."""
+
+    type: Literal["items.feedback"]
+    params: ChatKitItem
+
+
 class LangSmithFeedback(BaseModel):
     run_id: Id
     key: ScoreName
@@ -111,14 +123,14 @@ class TensorZeroFeedback(BaseModel):
     dryrun: Literal[False] | None = None
 
 
-OneFeedback = Feedback | ChatKitFeedback | LangSmithFeedback | LangfuseScore | TensorZeroFeedback
-AnyFeedback = OneFeedback | Annotated[list[OneFeedback], Field(min_length=1, max_length=1000)]
+Piece = Feedback | ChatKitItemFeedback | LangSmithFeedback | LangfuseScore | TensorZeroFeedback
+AnyFeedback = Piece | ChatKitFeedback | Annotated[list[Piece], Field(min_length=1, max_length=1000)]
 
 
 class Link(BaseModel):
     platform: Name
     channel: Name
-    message_id: Name | int
+    message_id: Name | Annotated[int, Field(ge=-(2**63), lt=2**63)]
     completion_id: Name
     person: Name | None = Field(None, description="For whom it was, by their id there.")
 
@@ -145,7 +157,8 @@ class Forget(BaseModel):
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [
-                {"properties": {key: _ID}, "required": [key]} for key in ("completion", "session", "user", "rater")
+                {"properties": {key: {"type": "string", "minLength": 1}}, "required": [key]}
+                for key in ("completion", "session", "user", "rater")
             ]
         },
     )

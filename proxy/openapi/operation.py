@@ -17,7 +17,7 @@ Schema = Mapping[str, Any]
 Section = Literal["models", "ratings", "chats", "control"]
 
 TEXT: Final[Schema] = {"type": "string"}
-FLAG: Final[Schema] = {"type": "string", "enum": ["", "1", "true"]}  # it counts that it is there
+FLAG: Final[Schema] = {"type": "string", "enum": ["", "1", "true", "0", "false"]}  # alone it means true
 
 
 def number(low: int, high: int, default: int | None = None) -> Schema:

@@ -14,9 +14,10 @@ from proxy.openapi.status import Status
 TURN: Final[Schema] = {"type": "string", "enum": ["main", "side"]}
 SECONDS: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**40, "description": "Unix seconds"}
 VERSION: Final[Schema] = number(0, 2**31)
-STREAM: Final = Raw({"application/json": {"type": "object"}, "text/event-stream": TEXT})
+STREAM: Final = Raw({"application/json": {"type": "object"}, "text/event-stream": {}})
 LINES: Final = Raw({"application/json": {"type": "object"}, "application/x-ndjson": TEXT})
 NDJSON: Final = Raw({"application/x-ndjson": TEXT})
+THEIRS: Final = Raw({"application/json": {}, "text/plain": TEXT})  # an id that is not ours goes to the backend
 ANYTHING: Final = Raw({"application/json": {}, "text/plain": TEXT})
 
 ABOUT: Final[dict[str, Schema]] = {  # a completion
@@ -37,9 +38,8 @@ def _model(path: str, takes: Any, says: str, answers: Raw = STREAM, more: str = 
 
 
 def _webhook(name: str, says: str, takes: Any = ANYTHING, answers: Any = ANYTHING, **more: Any) -> Operation:
-    return Operation(
-        "post", f"/rl/webhooks/{name}", "chats", says, {200: answers}, takes=takes, signed=True, **more
-    )  # fmt: skip
+    shapes = {200: answers} if isinstance(answers, Raw) else {200: answers, 201: answers}  # 201: rated
+    return Operation("post", f"/rl/webhooks/{name}", "chats", says, shapes, takes=takes, signed=True, **more)
 
 
 def _act(path: str, says: str, answer: Any, status: int = 200, **more: Any) -> Operation:
@@ -60,11 +60,11 @@ MODELS: Final = (
     _model("/v1/responses", relayed.ResponsesRequest, "The Responses API, the same, with `previous_response_id`."),
     Operation(
         "get", "/v1/responses/{id}", "models", "A captured answer by its id.", {200: relayed.Relayed},
-        headers={"x-rl-user": TEXT}, fails=relayed.RelayedError,
+        headers={"x-rl-user": TEXT}, fails=THEIRS,
     ),
     Operation(
         "delete", "/v1/responses/{id}", "models", "Gone; a rated one is not deleted (409).",
-        {200: answered.DeletedResponse}, headers={"x-rl-user": TEXT}, fails=relayed.RelayedError,
+        {200: answered.DeletedResponse}, headers={"x-rl-user": TEXT}, fails=THEIRS,
     ),
     _model(
         "/v1/messages",
@@ -135,7 +135,7 @@ CONTROL: Final = (
         "Server-sent events: `captured` (answers ended, `count` of them: told at most four times a second), `rating`, "
         "`retracted`, `run`, `waiting` (a rule stopped the run), `swap`, `watch` (a version was rolled back by "
         "itself), `paused`, `resumed`, `problem`. `Last-Event-ID` resumes.",
-        Raw({"text/event-stream": TEXT}), query={"after": number(0, 10**18 - 1)},
+        Raw({"text/event-stream": {}}), query={"after": number(0, 10**18 - 1)},
         headers={"last-event-id": {"type": "string", "pattern": "^[0-9]{1,18}$"}},
     ),
     _read(
@@ -172,8 +172,10 @@ CONTROL: Final = (
     ),
     _read("/rl/capture", "Sessions of which nothing is kept.", answered.Captures),
     _act(
-        "/rl/capture", "Keep nothing of a session, or keep it again; in force when it answers. A client says `x-rl-capture: off` with "
-        "each request instead.", answered.Captured,
+        "/rl/capture",
+        "Keep nothing of a session, or keep it again; in force when it answers. A client says `x-rl-capture: off` with "
+        "each request instead.",
+        answered.Captured,
         takes=asked.CaptureWanted, more="privacy.md",
     ),
     _read(

@@ -46,3 +46,17 @@ async def test_a_name_in_a_header_that_is_no_utf8(proxy: Proxy, value: bytes) ->
 async def test_a_last_event_id_that_is_none(proxy: Proxy, given: bytes) -> None:
     status, body = await raw(proxy, b"GET /rl/events HTTP/1.1\r\nlast-event-id: " + given)
     assert status == 400 and json.loads(body)["error"]["param"] == "last-event-id"
+
+
+async def test_a_flag_in_a_query_may_be_false(proxy: Proxy) -> None:
+    await proxy.say("hello")
+    id = (await proxy.get("/rl/completions"))["data"][0]["id"]
+    await proxy.rate(completion_id=id, rating="good")
+    for said, shown in (("", 0), ("=1", 0), ("=true", 0), ("=false", 1), ("=0", 1)):
+        assert len((await proxy.get("/rl/completions?unrated" + said))["data"]) == shown, said
+    assert (await raw(proxy, b"GET /rl/completions?unrated=maybe HTTP/1.1"))[0] == 400
+
+
+async def test_a_method_that_a_route_has_not(proxy: Proxy) -> None:
+    async with proxy.http.request("TRACE", "/rl/keys") as response:
+        assert response.status == 405 and response.headers["allow"] == "GET, HEAD, POST"

@@ -118,7 +118,7 @@ async def ask(proxy: Proxy) -> Asking:
 
 async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:  # noqa: F811
     proxy = chats.proxy
-    proxy.flags["train.start_at"] = 1000  # when asked only
+    proxy.flags |= {"train.start_at": 1000, "webhooks.openclaw.raters": {"p1": "bob"}}  # trained when asked only
     await proxy.stop()
     await proxy.start()
     proxy.backend.speaks |= {"responses", "messages", "ollama", "ollama-generate", "completions"}
@@ -148,8 +148,9 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:  # noq
     await ask("post", "/rl/links", 404, json={**link, "completion_id": "none"})
     event = {"what": "reaction", "person": "p1", "text": "👍", "completion_id": ids[4]}
     for name, secret in (("signed", signing.SIGNED_SECRET), ("openclaw", signing.OPENCLAW_SECRET)):
-        headers, raw = signing.signed(event, time.time(), secret=secret)
-        await ask("post", f"/rl/webhooks/{name}", 201 if name == "signed" else 403, headers=headers, data=raw)
+        for id, status, what in (("1", 201, event), ("2", 200, event | {"what": "command", "text": "status"})):
+            headers, raw = signing.signed(what, time.time(), id=f"{name}-{id}", secret=secret)
+            await ask("post", f"/rl/webhooks/{name}", status, headers=headers, data=raw)
     await ask("post", "/rl/webhooks/signed", 401, json=event)
     for name, body in (
         ("slack", signing.slack_reaction(at=time.time())), ("telegram", signing.telegram_reaction("👍")),
@@ -197,6 +198,8 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:  # noq
     while (await ask("get", "/rl/status", 200))["training"]["run"] is None:
         await asyncio.sleep(0.02)
     await ask("post", "/rl/cancel", 200)
+    while (await ask("get", "/rl/status", 200))["training"]["run"] is not None:
+        await asyncio.sleep(0.02)
     await ask("post", "/rl/cancel", 409)
     await ask("post", "/rl/reset", 200)
     await ask("delete", "/v1/feedback/last", 200, "/v1/feedback/{id}")
