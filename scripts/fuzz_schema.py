@@ -26,7 +26,8 @@ async def run(command: str, running: House, checks: str, examples: int, seed: in
     process = await asyncio.create_subprocess_exec(
         command, "run", f"{running.url}/openapi.json", "--header", f"authorization: Bearer {running.key}",
         "--checks", checks, "--max-examples", str(examples), "--seed", str(seed), "--request-timeout", "20",
-        "--continue-on-failure", "--phases", "coverage,fuzzing", "--warnings", "off", "--no-color", *only, cwd=running.home.parent,
+        "--continue-on-failure", "--phases", "coverage,fuzzing", "--warnings", "off", "--no-color", *only,
+        cwd=running.home.parent,
     )  # fmt: skip
     return await process.wait()
 

@@ -36,9 +36,12 @@ async def main(home: Path, backend: str, keys: bool) -> None:
         "backend.kind": "vllm",
         "backend.url": backend,
         "server.port": 0,
+        "server.slow_client_s": 2,
         "train.weights": "/nowhere",
+        "train.min_free_memory_gb": 0,
+        **WEBHOOKS,
+        **(KEYS if keys else {}),
     }
-    flags |= {"train.min_free_memory_gb": 0, **WEBHOOKS, **(KEYS if keys else {})}
     settings = load(flags, environ={}).settings
     server.configure_logs("warning", True)
     stop = asyncio.Event()

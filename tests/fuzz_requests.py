@@ -27,12 +27,15 @@ LONG = 300_000
 
 SEGMENTS = (
     b"", b".", b"..", b"%2e%2e", b"..%2f..%2fetc%2fpasswd", b"%00", b"a%00b", b"%", b"%zz", b"%ff%fe", b"%ED%A0%80",
-    "é".encode(), b"%F0%9F%98%80", b"\xff", b"last", b"base", b"v1", b"v0", b"v-1", b"0", b"-1", b"1e9", b"NaN", b"null",
-    b"99999999999999999999", b"9" * 400, b"x" * 7000, b"x" * 70_000, b"{id}", b"a;b", b"a%3Fb", b"a%2Fb", b"%25", b"'--",
-    "１２".encode(), "%C2%B2".encode(), b"rl-nope", b"rt-nope", b"*", b"$", b"%0d%0ax-evil: 1", b"style.css", b"page.js",
+    b"\xc3\xa9", b"%F0%9F%98%80", b"\xff", b"last", b"base", b"v1", b"v0", b"v-1", b"0", b"-1", b"1e9", b"NaN",
+    b"null",
+    b"99999999999999999999", b"9" * 400, b"x" * 7000, b"x" * 70_000, b"{id}", b"a;b", b"a%3Fb", b"a%2Fb", b"%25",
+    b"'--",
+    "１２".encode(), b"%C2%B2", b"rl-nope", b"rt-nope", b"*", b"$", b"%0d%0ax-evil: 1", b"style.css", b"page.js",
 )  # fmt: skip
 VALUES = (
-    "", " ", "x", "0", "1", "-1", "50", "1000", "1001", "9" * 30, "1e3", "NaN", "²", "１", "true", "null", "main", "side",
+    "", " ", "x", "0", "1", "-1", "50", "1000", "1001", "9" * 30, "1e3", "NaN", "²", "１", "true", "null", "main",
+    "side",
     "off", "on", "last", "owner", "é😀", "\x00", "a\x00b", "%", "'; DROP TABLE completions; --", '"', "(", "*", "NEAR",
     "a OR", "a AND NOT", "col:x", "{", "..", "/", "x" * 5000, "\ud800", "\r\nx-evil: 1", "v1", "base", "3.5", "-0",
 )  # fmt: skip
@@ -44,7 +47,8 @@ HEADERS: dict[str, tuple[bytes, ...]] = {
     "x-rl-completion-id": (b"", b"../../x", b"a b", b"x" * 128, b"x" * 129, b"\xff", b"again", "é".encode(), b"a\x00"),
     "content-type": (
         b"application/json", b"text/plain", b"", b"application/json; charset=nope", b"application/json; charset=utf-16",
-        b"multipart/form-data", b"multipart/form-data; boundary=x", b"application/x-www-form-urlencoded", b"\xff", b";;;",
+        b"multipart/form-data", b"multipart/form-data; boundary=x", b"application/x-www-form-urlencoded", b"\xff",
+        b";;;",
         b"application/x-www-form-urlencoded; charset=utf-7", b"application/x-www-form-urlencoded; charset=nope",
         b"multipart/form-data; boundary=" + b"x" * 300, b"application/msgpack",
     ),
@@ -115,7 +119,8 @@ def _models(dice: random.Random) -> tuple[str, Body]:
     return dice.choice((
         ("/v1/chat/completions", _chat(text, stream=stream, n=dice.choice((1, 1, 2)))),
         ("/v1/chat/completions", _chat(text, stream=stream, tools=TOOLS, metadata={"session_id": "s2"}, user="bob")),
-        ("/v1/chat/completions", _chat(text, stream=stream, model=dice.choice(("fake@base", "fake@v1", "fake@v9", "")))),
+        ("/v1/chat/completions", _chat(text, stream=stream, model=dice.choice(("fake@base", "fake@v1", "fake@v9",
+        "")))),
         ("/v1/completions", {"model": "fake", "prompt": text, "max_tokens": 4, "stream": stream, "echo": stream}),
         ("/v1/responses", {"model": "fake", "input": text, "stream": stream, "previous_response_id": "KNOWN"}),
         ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": text}]}]}),
@@ -194,7 +199,8 @@ FORMS: dict[str, dict[str, str]] = {
     "/logout": {},
 }
 GETS = (
-    "/", "/completions/{id}", "/versions/{version}", "/progress", "/versions", "/compare", "/data", "/login", "/page/rows",
+    "/", "/completions/{id}", "/versions/{version}", "/progress", "/versions", "/compare", "/data", "/login",
+    "/page/rows",
     "/page/completions/{id}", "/page/completions/{id}/{form}", "/page/pulse", "/page/training", "/page/lineage",
     "/page/numbers", "/static/{name}", "/healthz", "/readyz", "/metrics", "/openapi.json", "/rl/status", "/rl/events",
     "/rl/completions", "/rl/completions", "/rl/completions/{id}", "/rl/adapters", "/rl/runs", "/rl/runs/{run}",
@@ -219,8 +225,10 @@ PASSED = (
 )
 NOWHERE = ("/nope", "//", "/rl", "/rl/", "/rl/nope", "*", "/..", "/static/../../etc/passwd", "/favicon.ico", "/s/x")
 QUERIES = (
-    "limit", "before", "session", "version", "turn", "unrated", "rated", "since", "until", "user", "rater", "base", "ours",
-    "q", "side", "model", "after", "hub.mode", "hub.verify_token", "hub.challenge", "about", "kind", "name", "sure", "dry",
+    "limit", "before", "session", "version", "turn", "unrated", "rated", "since", "until", "user", "rater", "base",
+    "ours",
+    "q", "side", "model", "after", "hub.mode", "hub.verify_token", "hub.challenge", "about", "kind", "name", "sure",
+    "dry",
 )  # fmt: skip
 FILLS = {
     "version": ("v1", "base", "2", "v99"),
@@ -332,7 +340,8 @@ def _body(dice: random.Random, request: Request) -> None:
 
 def _other_body(dice: random.Random, request: Request) -> None:
     request.body = dice.choice((
-        None, b"", b"[]", b"null", b"0", b'"x"', b"\x00" * 100, b"[" * 5000, b"{" * 5000, b'{"a":' * 2000, b"\xff\xfe{\x00}\x00",
+        None, b"", b"[]", b"null", b"0", b'"x"', b"\x00" * 100, b"[" * 5000, b"{" * 5000, b'{"a":' * 2000,
+        b"\xff\xfe{\x00}\x00",
         b"\xef\xbb\xbf{}", b"x" * LONG, json.dumps([{}] * 2000).encode(), dice.choice(ODD), b"--x\r\n\r\n--x--",
         b'--x\r\ncontent-disposition: form-data; name="token"\r\n\r\nx\r\n--x--\r\n', b"a=1&b=%ff&c=%&=&&", b"%",
     ))  # fmt: skip
@@ -350,6 +359,7 @@ def _many_headers(dice: random.Random, request: Request) -> None:
 
 
 BREAKS: tuple[Callable[[random.Random, Request], None], ...] = (
-    _method, _segment, _segment, _path, _query, _query, _header, _header, _header, _header, _body, _body, _body, _body, _body,
+    _method, _segment, _segment, _path, _query, _query, _header, _header, _header, _header, _body, _body, _body,
+    _body, _body,
     _other_body, _packed, _many_headers,
 )  # fmt: skip

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from unittest import mock
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+from structlog.testing import capture_logs
 
+from proxy import app
 from tests.proxy.conftest import Proxy
 
 
@@ -60,3 +66,18 @@ async def test_a_flag_in_a_query_may_be_false(proxy: Proxy) -> None:
 async def test_a_method_that_a_route_has_not(proxy: Proxy) -> None:
     async with proxy.http.request("TRACE", "/rl/keys") as response:
         assert response.status == 405 and response.headers["allow"] == "GET, HEAD, POST"
+
+
+@pytest.mark.parametrize("closing", [True, False])
+async def test_a_client_that_has_gone_is_no_bug(closing: bool) -> None:
+    """Its connection is reset under what we write to it; a reset that is not its own is told as ever."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+
+    request = make_mocked_request("GET", "/v1/models", writer=mock.Mock(output_size=0))
+    assert isinstance(request.transport, mock.Mock)
+    request.transport.is_closing.return_value = closing
+    with capture_logs() as logs:
+        response = await app._errors(request, handler)
+    assert response.status == (499 if closing else 500) and len(logs) == (0 if closing else 1)
