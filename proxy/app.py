@@ -130,9 +130,9 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             web.post("/rl/forget", forgetter.post),
             *pages.routes(),
             *(
-                web.route("*", p + room + "{rest:.*}", relay.passthrough)
+                web.route("*", p + room, relay.passthrough)
                 for p in ("", "/s/{session}")
-                for room in ("/v1/", "/api/")
+                for room in ("/v1/{rest:(?!feedback(?:/|$)).*}", "/api/{rest:.*}")  # ratings are no backend's affair
             ),
         ]
     )

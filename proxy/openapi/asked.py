@@ -130,7 +130,7 @@ AnyFeedback = Piece | ChatKitFeedback | Annotated[list[Piece], Field(min_length=
 class Link(BaseModel):
     platform: Name
     channel: Name
-    message_id: Name | Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    message_id: Name = Field(description="A platform's whole numbers are taken as they are, too.")
     completion_id: Name
     person: Name | None = Field(None, description="For whom it was, by their id there.")
 

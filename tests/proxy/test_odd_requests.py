@@ -68,6 +68,16 @@ async def test_a_method_that_a_route_has_not(proxy: Proxy) -> None:
         assert response.status == 405 and response.headers["allow"] == "GET, HEAD, POST"
 
 
+@pytest.mark.parametrize("path", ["/v1/feedback", "/v1/feedback/rt-1", "/v1/feedback/a/b", "/s/x/v1/feedback"])
+async def test_what_is_said_of_ratings_never_reaches_the_backend(proxy: Proxy, path: str) -> None:
+    """By a method or a path that is not there, a rating and its comment were passed on as what nobody here knows."""
+    async with proxy.http.put(path, json={"completion_id": "x", "rating": "bad", "comment": "private"}) as response:
+        assert response.status in (404, 405), await response.text()
+        assert (await response.json())["error"]["code"] == "not_found"
+    async with proxy.http.get("/v1/feedbacks") as response:
+        assert response.content_type == "text/plain"  # the backend's own 404
+
+
 @pytest.mark.parametrize("closing", [True, False])
 async def test_a_client_that_has_gone_is_no_bug(closing: bool) -> None:
     """Its connection is reset under what we write to it; a reset that is not its own is told as ever."""
