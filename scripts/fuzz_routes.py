@@ -55,6 +55,7 @@ class Tally:
     acknowledged: set[str] = field(default_factory=set)  # ids of answers that came whole
     witnesses: dict[str, str] = field(default_factory=dict)  # completion to its rating
     rated: set[str] = field(default_factory=set)
+    own_5xx: int = 0
     gone: int = 0  # completions that an answer says are deleted
 
     def fails(self, seed: int, request: Request, why: str) -> None:
@@ -110,17 +111,22 @@ class Fuzz:
         else:
             await socket.send([fuzz_wire.sound(dice, request, self._known)])
         answer = await socket.answer(request.method)
-        if answer.status == 0 and not how and sound:
+        if answer.status == 0 and not how:
             await socket.send([fuzz_wire.sound(dice, request, self._known)], fresh=True)  # it closed an idle one
             answer = await socket.answer(request.method)
         if how or not answer.whole or not sound:  # where a broken one ended is not sure
             await socket.close()
         tally.statuses[str(answer.status or ("closed" if how else "closed without a word"))] += 1
+        if answer.status == 0 and not how:
+            tally.fails(seed, request, f"closed without a word, {len(request.body or b'')} bytes of body")
         self._judge(seed, request, sound and not how, answer)
 
     def _judge(self, seed: int, request: Request, sound: bool, answer: Answer) -> None:
         tally = self._tally
-        if answer.status >= 500 and not any(code in answer.body for code in SAID):
+        # The fake's server sends a body to some HEADs, which is no HTTP: then it is at fault.
+        at_fault = answer.status == 502 and request.method == "HEAD"
+        if answer.status >= 500 and not at_fault and not any(code in answer.body for code in SAID):
+            tally.own_5xx += 1
             tally.fails(seed, request, f"{answer.status} {answer.body[:400]!r}")
         odd = answer.status in (0, 400) and b"previous_response_not_found" not in answer.body  # it may be another's
         if sound and not request.route.startswith("*") and (odd or not answer.whole):
@@ -201,6 +207,7 @@ async def fuzzed(count: int, seed: int, *, keys: bool) -> dict[str, Any]:
         "requests": tally.sent,
         "seconds": round(seconds, 1),
         "per_s": round(tally.sent / seconds, 1),
+        "own_5xx": tally.own_5xx,
         "by_status": dict(sorted(tally.statuses.items())),
         "by_route": dict(sorted(tally.routes.items())),
         "broken_as_http": dict(sorted(tally.broken.items())),
