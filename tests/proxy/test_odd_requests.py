@@ -91,12 +91,3 @@ async def test_a_client_that_has_gone_is_no_bug(closing: bool) -> None:
     with capture_logs() as logs:
         response = await app._errors(request, handler)
     assert response.status == (499 if closing else 500) and len(logs) == (0 if closing else 1)
-
-
-async def test_sources_without_end_are_no_metrics_without_end(proxy: Proxy) -> None:
-    await proxy.say("hello")
-    for n in range(60):
-        assert (await proxy.rate(completion_id="last", rating="good", source=f"s{n}"))[0] == 201
-    async with proxy.http.get("/metrics") as response:
-        told = [line for line in (await response.text()).splitlines() if line.startswith("rlproxy_ratings_total")]
-    assert len(told) == 51 and 'rlproxy_ratings_total{source="other"} 10.0' in told
