@@ -29,6 +29,7 @@ from store.store import Store
 
 ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
 STATES: Final = ("done", "partial", "error")
+ASKED_IN_MESSAGES: Final = ("chat", "messages")  # others may ask for nothing, as Ollama's do to load a model
 
 
 class BadLine(Exception):
@@ -90,6 +91,8 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     if not 0 < len(id) <= ID_LENGTH:
         raise BadLine(f"an id has 1 to {ID_LENGTH} characters")
     messages = _list(line, "messages", dict)
+    if not messages and line.get("dialect") in ASKED_IN_MESSAGES:
+        raise BadLine("it has no messages")
     reply = line.get("reply")
     if reply is not None and not isinstance(reply, dict):
         raise BadLine("`reply` is no message")

@@ -99,7 +99,7 @@ async def test_a_bad_line_costs_that_line(proxy: Proxy, other: Proxy) -> None:
     rows = await filled(proxy)
     bad: list[Any] = [
         "{", "[]", {**rows[0], "format": 2}, {**rows[0], "id": ""}, {**rows[0], "messages": [1]},
-        {**rows[0], "status": "?"},
+        {**rows[0], "status": "?"}, {**rows[0], "messages": []}, {**rows[0], "messages": None},
         {**rows[0], "created_at": "now"}, {**rows[0], "token_ids": [-1]}, {**rows[0], "ratings": [{"value": 7}]},
         {**rows[0], "usage": 3}, {**rows[0], "reply": "hi"},
     ]  # fmt: skip
