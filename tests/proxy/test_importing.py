@@ -155,7 +155,8 @@ async def test_the_commands(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
 def test_nothing_breaks_the_reading(value: Any) -> None:
     good = {
         "format": 1, "id": "a", "request_id": "a", "choice": 0, "created_at": 1, "finished_at": 2, "dialect": "chat",
-        "backend": "vllm", "model": "m", "served_model": "m", "status": "done", "messages": [], "text": "",
+        "backend": "vllm", "model": "m", "served_model": "m", "status": "done", "text": "",
+        "messages": [{"role": "user", "content": "hi"}],
     }  # fmt: skip
     assert read(json.dumps(good).encode(), Redactor(Redaction()), ours=True).new.id == "a"
     for key in (*good, "reply", "ratings", "usage", "sampling", "request", "token_ids", "redacted", "version"):
