@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 
 from config.settings import Settings
-from proxy import security
+from proxy import openapi, security
 from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
@@ -24,7 +24,7 @@ from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect, dialect_at
 from proxy.door import Door
 from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
-from proxy.exchange import Parts
+from proxy.exchange import GONE, Parts
 from proxy.feedback import Feedback
 from proxy.foreign import Foreign
 from proxy.forgetting import Forgetter
@@ -130,15 +130,16 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
             *KeyRoutes(keys).routes(),
+            openapi.route(),
             *uncaptured.routes(),
             web.post("/rl/import", Importing(store, redactor).post),
             *webhooks.routes(),
             web.post("/rl/forget", forgetter.post),
             *pages.routes(),
             *(
-                web.route("*", p + room + "{rest:.*}", relay.passthrough)
+                web.route("*", p + room, relay.passthrough)
                 for p in ("", "/s/{session}")
-                for room in ("/v1/", "/api/")
+                for room in ("/v1/{rest:(?!feedback(?:/|$)).*}", "/api/{rest:.*}")  # ratings are no backend's affair
             ),
         ]
     )
@@ -260,12 +261,16 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPNotFound:
         return NotFound(f"There is nothing at {request.method} {request.path}.").response()
     except web.HTTPMethodNotAllowed as error:
-        response = NotFound(f"{request.path} takes {', '.join(sorted(error.allowed_methods))} only.").response()
+        allowed = ", ".join(sorted(error.allowed_methods))
+        response = NotFound(f"{request.path} takes {allowed} only.").response()
         response.set_status(405)
+        response.headers["allow"] = allowed
         return response
     except web.HTTPException:
         raise
     except Exception as error:
+        if isinstance(error, GONE) and (request.transport is None or request.transport.is_closing()):
+            return web.Response(status=499)  # nobody is there to read it
         if request.writer.output_size:
             raise  # the answer has begun: it can only be broken off
         log.exception("a bug of rlproxy's own", path=request.path)

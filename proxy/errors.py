@@ -27,8 +27,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from aiohttp import web
+
+from proxy.wire import dumps
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -53,7 +54,7 @@ class ProxyError(Exception):
         headers = {"retry-after": str(self.retry_after)} if self.retry_after is not None else None
         return web.Response(
             status=self.status,
-            body=orjson.dumps(self.body() if body is None else body),
+            body=dumps(self.body() if body is None else body),
             content_type="application/json",
             headers=headers,
         )

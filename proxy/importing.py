@@ -17,6 +17,7 @@ from aiohttp import web
 from proxy.conversations import canonical, extend_thread, thread_and_above
 from proxy.errors import BadRequest
 from proxy.large import off_loop_above
+from proxy.query import flag
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.security import require_admin
 from proxy.wire import dumps, loads
@@ -28,6 +29,7 @@ from store.store import Store
 
 ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
 STATES: Final = ("done", "partial", "error")
+ASKED_IN_MESSAGES: Final = ("chat", "messages")  # others may ask for nothing, as Ollama's do to load a model
 
 
 class BadLine(Exception):
@@ -42,7 +44,7 @@ class Importing:
     async def post(self, request: web.Request) -> web.Response:
         """A batch of lines: those that are good are on disk when it answers."""
         require_admin(request)
-        ours = "ours" in request.query
+        ours = flag(request, "ours")
         raw = await request.read()
         rows, refused = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, ours)
         if not rows and not refused:
@@ -89,6 +91,8 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     if not 0 < len(id) <= ID_LENGTH:
         raise BadLine(f"an id has 1 to {ID_LENGTH} characters")
     messages = _list(line, "messages", dict)
+    if not messages and line.get("dialect") in ASKED_IN_MESSAGES:
+        raise BadLine("it has no messages")
     reply = line.get("reply")
     if reply is not None and not isinstance(reply, dict):
         raise BadLine("`reply` is no message")

@@ -270,6 +270,8 @@ class Learner:
 
     async def _carry_out(self, run: Run) -> None:
         """From the claim to its end, or to where it was told to stop."""
+        if self._cancelled == run.id:  # just before it came here: then it has been ended there
+            return
         self.run, self.progress = run, {}
         self._when.kept, self._when.under_way, self.stalled = None, True, None
         self._outcome.recorded.clear()

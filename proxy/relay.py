@@ -222,6 +222,10 @@ class Relay:
             if response is not None or isinstance(error, GONE):
                 raise  # the answer had begun: all we can do is break it off, as the backend did
             raise down(self.parts.backend.url, error) from error
+        except aiohttp.ClientError as error:
+            if response is not None:
+                raise
+            raise BackendBroke(f"The backend answered with what is no HTTP ({type(error).__name__}).") from error
 
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:

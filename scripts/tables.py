@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/learning-rules.md", "docs/agents.md", "docs/reliability.md")
+PAGES = (
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/learning-rules.md",
+    "docs/agents.md",
+    "docs/reliability.md",
+    "docs/http-api.md",
+)
 
 
 def demo(found: dict[str, Any]) -> str:
@@ -201,6 +208,28 @@ def _at(found: dict[str, Any]) -> str:
     return f"{found['date'][:10]}, {found['machine']}{load}, commit `{found['commit']}`."
 
 
+def fuzz(found: dict[str, Any]) -> str:
+    heads = (
+        "house | requests | a second | 2xx, 3xx | 4xx | 5xx of ours | closed, left | longest wait | memory, after 30 % "
+        "and in the end | completions kept | acknowledged and not there | failures"
+    )
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    for one in found["houses"]:
+        by, stored, memory = one["by_status"], one["store"], one["memory_mb"]
+        counts = [sum(n for status, n in by.items() if status[0] in first) for first in ("23", "4", "cl")]
+        lost = stored["missing"] - stored["deleted"] + stored["witnesses"] - stored["witnesses_whole"]
+        cells = [
+            "with keys, a backend with every format" if one["keys"] else "no keys, a backend with chat completions",
+            f"{one['requests']:,}", f"{one['per_s']:.0f}", f"{counts[0]:,}", f"{counts[1]:,}", str(one["own_5xx"]),
+            f"{counts[2]:,}", f"{one['slowest_s']:.1f} s", f"{memory[int(len(memory) * 0.3)]:.0f}, {memory[-1]:.0f} MB",
+            f"{stored['completions']:,}", str(max(0, lost)), str(len(one["failures"])),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(
+        [*lines, "", f"{found['date'][:10]}, {found['machine']}, seed {found['seed']}, commit `{found['commit']}`."]
+    )
+
+
 def _when(found: dict[str, Any]) -> str:
     machine = found["machine"]
     load = f", load {machine['load_before']:.1f} before it began" if machine["load_before"] > 0.5 else ""
@@ -217,6 +246,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "feedback": ("benchmarks/feedback.json", feedback),
     "chaos": ("benchmarks/chaos.json", chaos),
     "soak": ("benchmarks/soak.json", soak),
+    "fuzz": ("benchmarks/fuzz.json", fuzz),
     "learn": ("benchmarks/learn/*-default-seed*.json", learn),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,8 +47,9 @@ class Reader:
     async def snapshot(self) -> AsyncIterator[aiosqlite.Connection]:
         """Several queries that see the database at one moment."""
         async with self._lock:
-            await self._db.execute("BEGIN")
             try:
+                await self._db.execute("BEGIN")  # in here: it begins also where its caller is cancelled meanwhile
                 yield self._db
             finally:
-                await self._db.execute("ROLLBACK")
+                with suppress(sqlite3.OperationalError):  # it had not begun
+                    await self._db.execute("ROLLBACK")

@@ -12,6 +12,7 @@ import typer.main
 
 from config.sections import Backend
 from proxy.cli import app as cli
+from scripts import api_tables
 from scripts.tables import PAGES, filled
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 
@@ -56,6 +57,11 @@ def test_every_backend_has_a_row_and_says_how_it_was_tested() -> None:
 def test_tables_are_those_of_the_benchmarks() -> None:
     for page in PAGES:
         assert filled(read(page)) == read(page), f"{page}: run scripts/tables.py"
+
+
+def test_the_tables_of_routes_are_those_of_the_openapi_document() -> None:
+    page = read("docs/http-api.md")
+    assert api_tables.filled(page) == page, "run scripts/api_tables.py"
 
 
 def test_links_lead_somewhere() -> None:

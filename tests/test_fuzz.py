@@ -240,6 +240,13 @@ def test_a_bad_chunk_of_what_passes_through_ends_it(wired: Replaying, bad: bytes
     alive(wired, PLAIN[0])
 
 
+@pytest.mark.parametrize("head", [b"HTTP/9.9 nonsense\r\n\r\n", b"\x00\xff", b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n"])
+@pytest.mark.parametrize("route", ["/v1/unknown", "/v1/chat/completions", "/v1/messages/count_tokens"])
+def test_an_answer_that_is_no_http(wired: Replaying, route: str, head: bytes) -> None:
+    got = wired.run(wired.ask(route, {"model": "m", "messages": [{"role": "user", "content": "x"}]}, [head]))
+    assert got.status in (502, 503) and b"bug" not in got.body
+
+
 async def test_half_an_emoji_in_a_request(openai: Socketless) -> None:
     """JavaScript sends it where an agent has cut a text; the backend gets it as it is."""
     request = b'{"model": "golden", "messages": [{"role": "user", "content": "cut \\ud83d"}]}'

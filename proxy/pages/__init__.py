@@ -8,14 +8,14 @@ build step. Not here: what the acts do (feedback, learner, swap, forgetting).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import structlog
 from aiohttp import web
 
 from config.settings import Settings
-from proxy.errors import ProxyError
+from proxy.errors import BadRequest, ProxyError
 from proxy.feedback import Feedback
 from proxy.forgetting import Forgetter
 from proxy.keys import Keys
@@ -125,7 +125,7 @@ class Pages:
             if request[ROLE] == GUEST and not guests:
                 return _to_login(request)
             if request.method == "POST":
-                form = await request.post()
+                form = await _form(request)
                 self.visits.check(request, str(form.get(TOKEN_FIELD) or ""))
             return await handler(request)
         except web.HTTPSeeOther as found:
@@ -137,6 +137,14 @@ class Pages:
 
     async def _pulse(self, request: web.Request) -> web.Response:
         return self._view.page(request, "pulse.html")
+
+
+async def _form(request: web.Request) -> Any:
+    """Read here once; who asks for it later gets the same. Raises BadRequest."""
+    try:
+        return await request.post()
+    except (ValueError, LookupError, AssertionError) as error:  # no UTF-8, an unknown charset, no multipart
+        raise BadRequest(f"The form cannot be read ({error}); nothing was done.") from None
 
 
 def _to_login(request: web.Request) -> web.Response:

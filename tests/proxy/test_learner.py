@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from proxy.machine import Machine, Use
 from tests.proxy.conftest import Proxy
@@ -42,6 +43,27 @@ async def test_a_run_starts_by_itself_at_the_threshold(proxy: Proxy) -> None:
     assert status["ratings"]["fresh"] == 0 and status["baseline"] == 0.25
     response = await proxy.chat("x")
     assert response.headers["x-rl-adapter"] == "v1"
+
+
+async def test_a_run_is_cancelled_in_the_moment_of_its_claim(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is open by then, and the learner does not have it yet: it must not end it a second time."""
+    claim = proxy.store.claim
+
+    async def claimed(**more: Any) -> Any:
+        found = await claim(**more)
+        if found is not None:
+            assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})
+            monkeypatch.undo()
+        return found
+
+    monkeypatch.setattr(proxy.store, "claim", claimed)
+    with capture_logs() as logs:
+        await rated(proxy, 4)
+        status = await until(proxy, ended="failed", runs=1)
+        assert status["last_run"]["reason"] == "cancelled by a person" and proxy.launcher.started == []
+        assert (await proxy.post("/rl/train"))[0] == 202
+        await until(proxy, live=1)
+    assert "learner" not in [one["event"] for one in logs]
 
 
 async def test_a_run_is_cancelled_at_work_and_while_it_waits(proxy: Proxy) -> None:
