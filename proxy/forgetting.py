@@ -101,7 +101,11 @@ class Forgetter:
         gone = 0
         for run in await self._store.runs(limit=EVERY_RUN):
             seal = Seal(await self._store.known_run_key(run.id))
-            gone += await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings, seal)
+            try:
+                gone += await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings, seal)
+            except FileNotFoundError:
+                if Path(run.folder).exists():
+                    raise  # else a rebuild has just taken the whole folder away
         if not await self._store.left_run_folders(owed):
             log.warning("what was forgotten is still in the database's log, until it is written over or rlproxy stops")
         return gone

@@ -210,6 +210,7 @@ class Learner:
 
     async def _claim(self, asked: bool, rebuilds: bool) -> Run | None:
         train = self._settings.train
+        runs = self._settings.home / "runs"
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
         version = max(await self._store.next_version(), 1 + newest)
         claimed = await self._store.claim(
@@ -218,8 +219,9 @@ class Learner:
             max_version_gap=train.max_version_gap,
             limit=train.max_samples,
             held_share=train.held_share,
-            folder_of=lambda run: str(self._settings.home / "runs" / f"r{run:05d}"),
+            folder_of=lambda run: str(runs / f"r{run:05d}"),
             version=version,
+            above=await asyncio.to_thread(run_folder.newest_run, runs),
             min_total=1 if asked or rebuilds else (await self._when.needed())[0],
             foreign=self._foreign is not None,
             share=train.max_rater_share,

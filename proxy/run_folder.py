@@ -96,7 +96,16 @@ def of_model(adapters_dir: Path, model: str) -> Path:
 
 def newest_version(folder: Path) -> int:
     """Folders count too: a version number is never used twice, even if the database was lost."""
-    names = [p.name[1:] for p in folder.glob("v*")]
+    return _highest(folder, "v")
+
+
+def newest_run(runs: Path) -> int:
+    """Of folders, too: after an older backup was restored, those of runs that it does not know are still there."""
+    return _highest(runs, "r")
+
+
+def _highest(folder: Path, letter: str) -> int:
+    names = [p.name[1:] for p in folder.glob(f"{letter}*")]
     return max((int(n) for n in names if n.isdecimal()), default=0)
 
 

@@ -93,10 +93,13 @@ def claim(
     min_total: int,
     foreign: bool,
     share: float,
+    above: int = 0,
     oldest_first: bool = False,
 ) -> Run | None:
-    """Make a run of the newest completions with fresh ratings (or the oldest); None while another is open or there are
-    too few."""
+    """Make a run of the newest completions with fresh ratings (or the oldest), its number `above` that one.
+
+    None while another is open or there are too few.
+    """
     if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
         return None
     rows = db.execute(
@@ -116,9 +119,10 @@ def claim(
     chosen = {rating.completion_id for rating in taken}
     kept_back = {rating.completion_id for rating in taken if rating.id in held}
     (run_id,) = db.execute(
-        """INSERT INTO runs (status, model, version, parent, folder, created_at, samples, held)
-        VALUES ('claimed', ?, ?, ?, '', ?, ?, ?) RETURNING id""",
-        (model, version, live, time.time(), len(chosen), len(kept_back)),
+        """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held)
+        VALUES (1 + max(?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)),
+                'claimed', ?, ?, ?, '', ?, ?, ?) RETURNING id""",
+        (above, model, version, live, time.time(), len(chosen), len(kept_back)),
     ).fetchone()
     db.executemany(
         "INSERT INTO run_samples VALUES (?, ?, ?)",

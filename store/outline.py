@@ -1,12 +1,16 @@
-"""How large a database is, and of which schema: numbers only, for a bug report. Read while it is in use."""
+"""How large a database is, and of which schema: numbers only, for a bug report. Read while it is in use.
+
+An encrypted one says no more than its error: nobody is asked for its key to report a bug.
+"""
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+
+from store import driver
+from store.errors import StoreError
 
 
 def outline(database: Path) -> dict[str, Any]:
@@ -14,11 +18,11 @@ def outline(database: Path) -> dict[str, Any]:
     if not database.is_file():
         return {"error": "there is none"}
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as db:
+        with closing(driver.connect(database, None, read_only=True)) as db:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")]
             plain = [name for name in names if name.isidentifier()]
             counts = {name: db.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in plain}  # noqa: S608
-    except sqlite3.Error as error:
+    except driver.errors(StoreError) as error:
         return {"error": type(error).__name__}
     return {"schema": version, "bytes": database.stat().st_size, "rows": counts}

@@ -385,10 +385,11 @@ class Store:
         min_total: int,
         foreign: bool = False,
         share: float = 1.0,
+        above: int = 0,
         rebuilds: bool = False,
     ) -> tuple[Run, list[Sample]] | None:
         """Make a run of the `limit` newest completions with fresh ratings, and of all those; one that `rebuilds` takes
-        the oldest, as those did whose place it takes.
+        the oldest, as those did whose place it takes. Its number is `above` those of folders that are there.
 
         None while another run is open, there are fewer than `min_total` ratings or the live version is gone.
         """
@@ -408,6 +409,7 @@ class Store:
                 min_total=min_total,
                 foreign=foreign,
                 share=share,
+                above=above,
                 oldest_first=rebuilds,
             )
             if claimed is not None and rebuilds:

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.machine import Machine, Use
+from store import backup, schema
 from tests.proxy.conftest import Proxy
 
 
@@ -170,6 +171,21 @@ async def test_a_trainer_that_crashes_is_started_again(proxy: Proxy) -> None:
     await rated(proxy, 4)
     status = await until(proxy, live=1)
     assert status["last_run"]["attempts"] == 3
+
+
+async def test_after_an_older_backup_no_run_takes_the_folder_of_one_that_was(proxy: Proxy) -> None:
+    await proxy.say("to be kept")
+    await asyncio.to_thread(backup.backup, proxy.home / schema.NAME, proxy.home / "before.db")
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    await proxy.stop()
+    await asyncio.to_thread(backup.restore, proxy.home, proxy.home / "before.db")
+    await proxy.start()
+    assert (await proxy.get("/rl/status"))["live"] == 0
+    await rated(proxy, 4)
+    status = await until(proxy, live=2)
+    assert status["last_run"]["id"] == 2 and len(proxy.launcher.started) == 2
+    assert {folder.name for folder in (proxy.home / "runs").iterdir()} == {"r00001", "r00002"}
 
 
 async def test_a_trainer_that_always_crashes_gives_up(proxy: Proxy) -> None:
