@@ -101,11 +101,7 @@ class Forgetter:
         gone = 0
         for run in await self._store.runs(limit=EVERY_RUN):
             seal = Seal(await self._store.known_run_key(run.id))
-            try:
-                gone += await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings, seal)
-            except FileNotFoundError:
-                if Path(run.folder).exists():
-                    raise  # else a rebuild has just taken the whole folder away
+            gone += await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings, seal)
         if not await self._store.left_run_folders(owed):
             log.warning("what was forgotten is still in the database's log, until it is written over or rlproxy stops")
         return gone

@@ -157,7 +157,12 @@ def without(folder: Path, completions: Collection[str], ratings: Collection[str]
         kept = [line for line in lines if not _of(line, completions, ratings)]
         if len(kept) < len(lines):
             gone += len(lines) - len(kept)
-            _write(path, kept, seal)
+            try:
+                _write(path, kept, seal)
+            except FileNotFoundError:
+                if folder.exists():
+                    raise
+                return gone  # a rebuild has just taken the whole folder away
             if name == "samples.jsonl":  # what a run without a version left has learned from them, too
                 for left in ("checkpoint", "cache", "rejected"):
                     shutil.rmtree(folder / left, ignore_errors=True)

@@ -51,5 +51,5 @@ class Reader:
                 await self._db.execute("BEGIN")  # in here: it begins also where its caller is cancelled meanwhile
                 yield self._db
             finally:
-                with suppress(sqlite3.OperationalError):  # it had not begun
+                with suppress(*driver.errors()):  # it had not begun
                     await self._db.execute("ROLLBACK")
