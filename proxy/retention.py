@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 import structlog
 
@@ -23,7 +21,7 @@ from config.settings import Row, Settings
 from proxy import run_folder
 from proxy.clock import Calendar
 from proxy.errors import BadRequest
-from store import backup, ledger, schema
+from store import backup, driver, ledger, schema
 from store.errors import StoreError
 from store.store import Store
 
@@ -131,9 +129,8 @@ def as_it_is(rows: Sequence[Row], home: Path) -> list[Row]:
 
 def _kept(file: Path) -> Chosen | None:
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as db:
-            db.row_factory = sqlite3.Row
+        with closing(driver.connect(file, None, read_only=True, named=True)) as db:
             kept: Any = ledger.read_meta(db, META, None)
-    except sqlite3.Error as error:
+    except driver.errors() as error:
         raise StoreError(f"{file} could not be read ({error}), so what was set on the page is not known.") from error
     return Chosen(**kept) if kept else None
