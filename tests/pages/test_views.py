@@ -155,7 +155,7 @@ async def test_what_cannot_be_compared(proxy: Proxy, visit: Visit) -> None:
     await visit.post("/page/compare/pick", 404, better=one, worse="none")
     await visit.post("/page/compare", 400, prompt=" ")
     await visit.post("/page/compare", 404, about="none")
-    assert "v7 did not answer" in await visit.post("/page/compare", 502, prompt="x", left="7", right="0")
+    assert "There is no version v7" in await visit.post("/page/compare", 404, prompt="x", left="7", right="0")
     assert await proxy.store.ratings_of(one) == []
 
 

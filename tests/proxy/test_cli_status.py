@@ -67,7 +67,7 @@ def status(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "model": "m", "live": 2, "previous": 1, "trains": None, "backend": {"state": "vllm", "lacks": None},
         "ratings": {"fresh": 9, "good": 9, "bad": 0, "stale": 1, "untrainable": {"has_image": 2}, "needed": 32},
-        "baseline": 0.25, "training": {"run": None, "line": "waits: 9 of 32", "progress": {}}, "watch": None,
+        "baseline": 0.25, "training": {"run": None, "line": "waits: 9 of 32", "progress": {}}, "watch": None, "rebuild": None,
         "last_run": {"id": 7, "status": "rejected", "reason": "no", "metrics": {"acceptance": 0.9},
                      "gate": {"base_nll": {"value": 0.5, "bound": 0.3, "ok": False}}},
         "counts": {"done": 40, "captured_today": 3, "pending": 0, "partial": 1, "error": 2, "good": 9, "bad": 0},
@@ -101,3 +101,11 @@ def test_what_is_not_there_is_not_said() -> None:
     text = shown(status(ratings=few, last_run=None, training=under_way, problem="it broke"))
     assert "only one kind" not in text and "last run" not in text and "waiting for other raters: 4 of eve" in text
     assert "this run run 8, step 1 of 4" in text and "problem it broke" in text
+
+
+def test_how_a_rebuild_ended_is_told_until_another_run_has_something_to_tell() -> None:
+    going = {"state": "under way", "line": "v2 is trained again", "runs": [7]}
+    assert "forgotten v2 is trained again" in shown(status(rebuild=going))
+    over = going | {"state": "over", "line": "v3 took its place"}
+    assert "forgotten v3 took its place" in shown(status(rebuild=over))
+    assert "v3 took its place" not in shown(status(rebuild=over | {"runs": [6]}))

@@ -96,7 +96,7 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 async def test_nothing_expires_early_when_the_clock_is_set_forward(
     proxy: Proxy, wall: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.app.EXPIRE_EVERY_S", 0.02)
+    monkeypatch.setattr("proxy.retention.EVERY_S", 0.02)
     await proxy.stop()
     await proxy.start()
     await (await proxy.chat("kept")).read()
