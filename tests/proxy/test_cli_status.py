@@ -67,7 +67,8 @@ def status(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "model": "m", "live": 2, "previous": 1, "trains": None, "backend": {"state": "vllm", "lacks": None},
         "ratings": {"fresh": 9, "good": 9, "bad": 0, "stale": 1, "untrainable": {"has_image": 2}, "needed": 32},
-        "baseline": 0.25, "training": {"run": None, "line": "waits: 9 of 32", "progress": {}}, "watch": None, "rebuild": None,
+        "baseline": 0.25, "training": {"run": None, "line": "waits: 9 of 32", "progress": {}},
+        "watch": None, "rebuild": None,
         "last_run": {"id": 7, "status": "rejected", "reason": "no", "metrics": {"acceptance": 0.9},
                      "gate": {"base_nll": {"value": 0.5, "bound": 0.3, "ok": False}}},
         "counts": {"done": 40, "captured_today": 3, "pending": 0, "partial": 1, "error": 2, "good": 9, "bad": 0},
