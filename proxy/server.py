@@ -34,6 +34,7 @@ from store.store import Store
 from trainer.launch import LocalLauncher, sealing_lacks
 
 STOP_S: Final = 30.0  # how long running answers may take to end
+LET_IN_S: Final = 0.05  # from the last connection to its first turn
 KEEPALIVE_S: Final = 75.0  # for a head to come to its end, and between two requests
 
 
@@ -107,6 +108,10 @@ async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIter
                 yield url
             finally:
                 address.unlink(missing_ok=True)
+                await site.stop()
+                # Who was let in just before is heard: aiohttp would ignore what a connection that it closes before
+                # its first turn says, and wait for it as long as for an answer.
+                await asyncio.sleep(LET_IN_S)
         finally:
             await runner.cleanup()
     finally:
