@@ -99,9 +99,10 @@ async def test_a_server_that_was_put_right_is_asked_again(proxy: Proxy, tmp_path
     await said(proxy, "other")
     proxy.launcher.weights_say = {}
     (folder / "model.safetensors").write_bytes(b"the right ones")
-    assert (await proxy.post("/rl/train"))[0] == 202
+    status, body = await proxy.post("/rl/train")  # unless the next look was quicker
+    assert status == 202 or "under way already" in body["error"]["message"], body
     await until(proxy, live=1)
-    assert proxy.launcher.probed == 2
+    assert proxy.launcher.probed >= 2
 
 
 async def test_it_is_the_base_that_is_asked_whatever_is_live(proxy: Proxy, tmp_path: Any) -> None:
