@@ -26,7 +26,7 @@ from proxy.conversations import Speaker, canonical, command_at, speaker, thread_
 from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
 from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
-from proxy.exchange import GONE, Exchange, Parts
+from proxy.exchange import Exchange, Parts
 from proxy.held_stream import HeldStream
 from proxy.large import off_loop, off_loop_above
 from proxy.limits import BODY
@@ -219,8 +219,8 @@ class Relay:
         except (TimeoutError, aiohttp.ClientConnectionError) as error:
             if isinstance(error.__cause__, TooSlow):
                 raise error.__cause__ from None
-            if response is not None or isinstance(error, GONE):
-                raise  # the answer had begun: all we can do is break it off, as the backend did
+            if response is not None:
+                raise  # the answer had begun, and its client is gone
             raise down(self.parts.backend.url, error) from error
         except aiohttp.ClientError as error:
             if response is not None:

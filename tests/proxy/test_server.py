@@ -103,3 +103,17 @@ async def test_answers_that_do_not_end_in_time_are_kept_as_far_as_they_came(prox
     assert status == "partial" and text and "You said: a b c d e f g h i j".startswith(text)
     response.close()
     await proxy.start()
+
+
+async def test_who_leaves_before_being_told_to_go_on_is_no_error(served: Serving) -> None:
+    """The server says `100 Continue` before any code of ours runs; its own log takes a client that left for a bug."""
+    port = int(served.url.rpartition(":")[2])
+    head = b"POST /v1/feedback HTTP/1.1\r\nhost: 127.0.0.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+    for _ in range(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head)
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+    assert await served.stop() == 0
+    assert "Error handling" not in served.log and "Traceback" not in served.log, served.log
