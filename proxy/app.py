@@ -184,6 +184,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
         lending.stopping()
         await learner.stop()  # first, while running answers still have their time to end
         await lending.leave_awake()
+        events.end()
 
     app.cleanup_ctx.append(running)
     app.on_shutdown.append(stop_learning)

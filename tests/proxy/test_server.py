@@ -67,6 +67,16 @@ async def test_a_stop_takes_nobody_new_and_lets_answers_end(served: Serving, bac
     assert served.log.index("stopping") < served.log.index("rlproxy: stopped.")
 
 
+async def test_who_listens_to_events_is_not_waited_for(served: Serving) -> None:
+    """An open page is not an answer under way: its stream ends, and it connects again to who comes next."""
+    async with served.http.get("/rl/events") as one, served.http.get("/rl/events?after=0") as other:
+        served.tell_to_stop()
+        async with asyncio.timeout(ENOUGH_S):
+            await asyncio.gather(one.read(), other.read())  # to their ends, which are sound ones
+            assert await served.process.wait() == 0
+    assert "Traceback" not in served.log, served.log
+
+
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_stops_at_once(served: Serving, backend: FakeBackend, second: signal.Signals) -> None:
     kept = (await served.chat("before", model=MODEL))[0]["id"]
