@@ -3,6 +3,8 @@
 Operations are plain callables on the connection. Each runs in a savepoint of its own, so one that fails
 undoes only itself. Nobody hears of success before the commit. An operation may be run twice, when SQLite has
 undone the whole group: it must do nothing but read and write the database.
+
+Nobody else may write or checkpoint: before 3.51.3, SQLite's log can lose what was committed where two connections do.
 """
 
 from __future__ import annotations
