@@ -36,7 +36,6 @@ from trainer.launch import LocalLauncher, sealing_lacks
 
 STOP_S: Final = 30.0  # how long running answers may take to end
 LET_IN_S: Final = 0.05  # from the last connection to its first turn
-TURNS: Final = 20  # of the loop that this takes at least, five in fact
 KEEPALIVE_S: Final = 75.0  # for a head to come to its end, and between two requests
 
 
@@ -119,8 +118,6 @@ async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIter
                 # Who was let in just before is heard: aiohttp would ignore what a connection that it closes before
                 # its first turn says, and wait for it as long as for an answer.
                 await asyncio.sleep(LET_IN_S)
-                for _ in range(TURNS):  # on a machine that is too busy to have given it one meanwhile
-                    await asyncio.sleep(0)
         finally:
             await runner.cleanup()
     finally:
