@@ -38,5 +38,5 @@ class SoundBackend(FakeBackend):
             for kept in (self.requests, self.compared, self.headers, self.asked, self.unloaded):
                 kept.clear()
         if "content-encoding" in request.headers and not response.prepared:
-            response.force_close()  # after a body that it cannot unpack, aiohttp closes all the same, and does not say so
+            response.force_close()  # after a body that it cannot unpack, aiohttp closes, and does not say so
         return response

@@ -12,6 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from config.settings import load
+from proxy import server
 from proxy.server_address import ADDRESS_FILE
 from store.schema import NAME
 from tests.fakes.backend import MODEL, FakeBackend
@@ -75,6 +77,27 @@ async def test_who_listens_to_events_is_not_waited_for(served: Serving) -> None:
             await asyncio.gather(one.read(), other.read())  # to their ends, which are sound ones
             assert await served.process.wait() == 0
     assert "Traceback" not in served.log, served.log
+
+
+@pytest.mark.parametrize("drip", [b"", b"x: y\r\n"], ids=["silent", "dripping"])
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET /healthz HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\n"]
+)
+async def test_a_head_that_does_not_come_to_its_end_is_not_waited_for(
+    tmp_path: Path, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, begun: bytes, drip: bytes
+) -> None:
+    monkeypatch.setattr(server, "KEEPALIVE_S", 0.5)
+    flags = {"home": tmp_path / "home", "backend.kind": "vllm", "backend.url": backend.url, "server.port": 0}
+    async with asyncio.timeout(ENOUGH_S), server.serving(load(flags, environ={}).settings) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(begun)
+        reading = asyncio.create_task(reader.read())
+        while not reading.done():
+            if begun:
+                writer.write(drip)
+            await asyncio.wait({reading}, timeout=0.1)
+        writer.close()
+        assert reading.exception() is None or isinstance(reading.exception(), ConnectionError)
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
