@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/benchmarks.md",
+    "docs/how-it-learns.md",
     "docs/learning-rules.md",
     "docs/agents.md",
     "docs/reliability.md",

@@ -27,7 +27,8 @@ class Plot:
     def __init__(self, label: str, x: Point, y: Point, *, height: int = HEIGHT) -> None:
         self._x, self._y = _wide(x), _wide(y)
         self._height = height
-        self._svg = ElementTree.Element("svg", {"viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": label})
+        said = {"viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": label}
+        self.element = ElementTree.Element("svg", said)
 
     def across(self, value: float) -> float:
         low, high = self._x
@@ -48,9 +49,9 @@ class Plot:
         said = " ".join(f"{self.across(x):.1f},{self.up(y):.1f}" for x, y in points)
         self._add("polyline", kind, points=said)
 
-    def dots(self, points: Iterable[Point], radius: float = 2.5) -> None:
+    def dots(self, points: Iterable[Point], radius: float = 2.5, kind: str = "dot") -> None:
         for x, y in points:
-            self._add("circle", "dot", cx=self.across(x), cy=self.up(y), r=radius)
+            self._add("circle", kind, cx=self.across(x), cy=self.up(y), r=radius)
 
     def bar(self, x: float, width: float, low: float, high: float, kind: str) -> None:
         left, right = self.across(x), self.across(x + width)
@@ -68,12 +69,16 @@ class Plot:
                 self._text(text, "mark-text", at, TOP - 8, "middle")
                 free = at + 4 * len(text)
 
+    def words(self, text: str, x: float, y: float, kind: str = "tick", anchor: str = "start") -> None:
+        """At a place of the frame's own."""
+        self._text(text, kind, self.across(x), self.up(y), anchor)
+
     def drawn(self) -> Markup:
-        return Markup(ElementTree.tostring(self._svg, encoding="unicode"))  # noqa: S704  it has escaped everything
+        return Markup(ElementTree.tostring(self.element, encoding="unicode"))  # noqa: S704  it has escaped everything
 
     def _add(self, tag: str, kind: str, **places: float | str) -> ElementTree.Element:
         said = {name: place if isinstance(place, str) else f"{place:.1f}" for name, place in places.items()}
-        return ElementTree.SubElement(self._svg, tag, {"class": kind, **said})
+        return ElementTree.SubElement(self.element, tag, {"class": kind, **said})
 
     def _text(self, text: str, kind: str, x: float, y: float, anchor: str) -> None:
         self._add("text", kind, x=x, y=y, **{"text-anchor": anchor}).text = text
