@@ -234,7 +234,7 @@ def tokens() -> str:
     canvas.add("text", "title", f"Asked: {found['prompt']}", x=16, y=22)
     x, y = 16.0, 36.0
     for token in found["tokens"]:
-        width = 8 + 6.7 * len(token["text"].replace("\n", "↵").strip() or "␣")
+        width = 8 + 7.0 * len(token["text"].replace("\n", "↵").strip() or "␣")
         if x + width > 704:
             x, y = 16.0, y + 26
         kind = "still" if token["p"] > likely else "bad"

@@ -1,7 +1,8 @@
-"""The store of a home, read-only: no lock is taken, nothing is migrated, nothing is written.
+"""The store of a home, read-only: no lock is taken, nothing is migrated, and the database is left as it is.
 
-Owns what reports need where no proxy answers. Whether one runs meanwhile does not matter. Not here: what the calls read
-(runs, learning, ratings, export); everything else is `Store`'s.
+Owns what reports need where no proxy answers. Whether one runs meanwhile does not matter. SQLite may leave an empty log
+beside what it reads, as for a backup. Not here: what the calls read (runs, learning, ratings, export); everything else
+is `Store`'s.
 """
 
 from __future__ import annotations

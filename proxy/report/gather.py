@@ -6,6 +6,7 @@ raters other than the owner have numbers for names. Not here: where it comes fro
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -34,8 +35,7 @@ def report(found: Found, *, text: bool, now: float, offset: float) -> Json:
         "format": FORMAT,
         "made_at": now,
         "text": text,
-        "model": next((one["model"] for one in reversed(found.adapters)), None)
-        or next((one.model for one in reversed(rated)), None),
+        "model": _model(found, rated, whole=text),
         "live": found.live,
         "previous": found.previous,
         "counts": _counts(rated),
@@ -46,6 +46,15 @@ def report(found: Found, *, text: bool, now: float, offset: float) -> Json:
         "runs": [_run(one, text=text) for one in found.runs],
         "replies": _replies(found.completions) if text else [],
     }
+
+
+def _model(found: Found, rated: Sequence[Told], *, whole: bool) -> str | None:
+    """By the name that it is asked for, which some servers make of the path of a file on their machine."""
+    names = [*(one.model for one in rated), *(one["model"] for one in found.adapters)]
+    if not names:
+        return None
+    name: str = names[-1]
+    return name if whole else re.split(r"[/\\]", name)[-1]
 
 
 def _counts(rated: Sequence[Told]) -> Json:

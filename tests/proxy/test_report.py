@@ -305,6 +305,14 @@ def test_a_tick_in_few_characters(value: float, said: str) -> None:
     assert plain(value) == said
 
 
+@pytest.mark.parametrize("model", ["/home/anna/models/m.gguf", "C:\\Users\\anna\\m.gguf", "anna/m.gguf", "m.gguf"])
+def test_the_path_of_a_model_is_not_for_others(model: str) -> None:
+    rows = [told("a", 0, "q", model=model, ratings=(_rating("a", 1e9, 1.0),))]
+    found = sources.Found(0, 0, [], [], rows)
+    assert gather.report(found, text=False, now=0, offset=0)["model"] == "m.gguf"
+    assert gather.report(found, text=True, now=0, offset=0)["model"] == model
+
+
 @pytest.mark.parametrize(("days", "each"), [(1, 3600), (60, 86400), (300, 7 * 86400)])
 def test_ratings_by_hour_day_or_week(days: int, each: int) -> None:
     rows = [
