@@ -73,7 +73,7 @@ async def test_a_run_that_ends_meanwhile_is_not_half_shown(proxy: Proxy, monkeyp
 
 
 def test_what_went_live_was_not_rejected() -> None:
-    """Where the ratings of a run may not train and its comments do, `contrast` stands as failed beside a new version."""
+    """Where ratings of a run may not train and its comments do, `contrast` stands as failed beside a new version."""
     checks = {"contrast": {"value": 0.0, "bound": 0.0, "ok": False}, "margin": {"value": 0.1, "bound": 0.0, "ok": True}}
     assert gate({"status": "done", "gate": checks}) == "passed" == gate({"gate": checks})
     assert gate({"status": "rejected", "gate": checks}) == "rejected: contrast 0 > 0"
