@@ -198,7 +198,7 @@ def path_of_a_rating() -> str:
     canvas.box(20, 30, ["You rate", "good, bad, a comment"])
     canvas.box(210, 30, ["Ratings wait", "until 32 are fresh"])
     canvas.box(400, 30, ["A run", "trains a small add-on"])
-    canvas.box(400, 130, ["The gate", "better? still sane?"])
+    canvas.box(400, 130, ["The gate", "no worse? still sane?"])
     canvas.box(210, 130, ["A new version", "answers from now on"])
     canvas.box(20, 130, ["The watch", "worse than before?"])
     canvas.box(210, 225, ["The version before", "answers again"])
