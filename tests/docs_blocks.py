@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import click
 import typer.main
 
 from config.settings import PREFIX, SECRETS, TABLES, fields
@@ -124,7 +123,7 @@ def without_assignments(words: Sequence[str]) -> tuple[dict[str, str], list[str]
 # Ours, by the words alone
 
 
-def found_in(words: Sequence[str]) -> tuple[tuple[str, ...], click.Command, list[str]]:
+def found_in(words: Sequence[str]) -> tuple[tuple[str, ...], Any, list[str]]:
     """The command that these words name, and what is left of them. Raises Wrong."""
     command = COMMAND
     path, rest = tuple[str, ...](), list(words)
@@ -139,11 +138,10 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     """The values of its parameters, as the command itself would get them. Raises Wrong."""
     path, command, rest = found_in(words)
     try:
-        return command.make_context(" ".join(path), rest).params
-    except (click.ClickException, click.exceptions.Exit) as error:
-        raise Wrong(f"`rlproxy {' '.join(words)}`: {error}") from None
-    except Exception as error:  # typer brings a click of its own
+        found: dict[str, Any] = command.make_context(" ".join(path), rest).params
+    except Exception as error:  # typer's own click, which has no public name
         raise Wrong(f"`rlproxy {' '.join(words)}`: {getattr(error, 'message', error)}") from None
+    return found
 
 
 def named_rightly(words: Sequence[str]) -> None:

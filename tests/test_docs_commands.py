@@ -208,10 +208,12 @@ async def house(tmp_path: Path, backend: FakeBackend, monkeypatch: pytest.Monkey
     house = House(tmp_path, backend)
     monkeypatch.setenv("HOME", str(house.home))
     monkeypatch.chdir(tmp_path)
-    await house.open()
-    yield house
-    await house.close()
-    keyring.set_keyring(before)
+    try:
+        await house.open()
+        yield house
+        await house.close()
+    finally:
+        keyring.set_keyring(before)
 
 
 def shell(page: Path, text: str | None = None) -> list[Line]:
