@@ -32,6 +32,7 @@ from tests.fakes.keyring import FileKeyring
 from tests.fakes.launcher import FakeLauncher
 from tests.proxy.conftest import Proxy, backend  # noqa: F401
 from tests.proxy.test_learner import until
+from trainer.launch import LocalLauncher
 
 STOPPED: Final = (("restore",), ("encrypt",), ("decrypt",))  # these want a home that nobody serves
 MODEL: Final = re.compile(r'"model": "[^"@]*"')
@@ -177,7 +178,7 @@ class House:
         settings = load(
             {keys[k]: v for k, v in params.items()} | {"home": self.folder / "other"}, environ=ours
         ).settings
-        make_backend(settings, FakeLauncher())
+        make_backend(settings, LocalLauncher())
 
 
 def _called(words: list[str], env: Mapping[str, str]) -> tuple[int, str]:
