@@ -105,14 +105,15 @@ def _is_base64(text: str) -> bool:
 
 
 def _replaced(text: str, kind: str, spans: Iterator[Span], kinds: Kinds | None) -> str:
+    found = sorted(spans)
+    if not found:
+        return text
     out: list[str] = []
     done = 0
-    for start, end in sorted(spans):
+    for start, end in found:
         if start >= done:
             out += [text[done:start], f"{PLACE}{kind}]"]
         done = max(done, end)
-    if not out:
-        return text
     if kinds is not None:
         kinds.add(kind)
     return "".join([*out, text[done:]])
