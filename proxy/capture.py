@@ -22,6 +22,7 @@ from proxy.events import Events
 from proxy.large import off_loop_above
 from proxy.metrics import Metrics
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
+from proxy.sse import Event
 from proxy.wire import loads
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
 from store.records import FinishedCompletion, NewCompletion, Status
@@ -88,7 +89,7 @@ class Capture:
 
     async def begin(self, *, wait: bool) -> None:
         """Queue the rows; with `wait` until they are stored. Raises DuplicateCompletion then."""
-        self._begun = self._store.begin(self._rows)
+        self._begun = self._store.begin(self._rows, may_wait=not wait)
         # The end of the request tells whether this failed; nobody else may be there to hear it.
         self._begun.add_done_callback(lambda future: future.cancelled() or future.exception())
         if wait:
@@ -99,11 +100,11 @@ class Capture:
             except StoreError as error:
                 log.error("capture is failing", completion=self.id, error=str(error))
 
-    def add(self, data: bytes) -> None:
+    def add(self, event: Event) -> None:
         """One event of the stream, as the backend sent it."""
         if self._broken is None:
             try:
-                self._fold.add(loads(data))
+                self._fold.add(event.json())
             except Exception as error:  # whatever a backend may send
                 self._broken = f"an event of the stream could not be understood: {error!r}"
 

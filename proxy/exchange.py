@@ -391,7 +391,7 @@ class Exchange:
             and self._capture is not None
             and not self._finished
         ):
-            self._capture.add(data)  # also what is no JSON object: it may have been one, and a token is missing now
+            self._capture.add(event)  # also what is no JSON object: it may have been one, and a token is missing now
 
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""
