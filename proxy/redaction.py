@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from config.sections import Redaction
-from proxy.secret_shapes import FINDERS, Span
+from proxy.secret_shapes import FINDERS, Span, may_have
 from proxy.wire import dumps, loads
 from store.records import Message
 
@@ -43,7 +43,7 @@ class Redactor:
 
     def text(self, text: str, kinds: Kinds | None = None) -> str:
         """The text with every secret replaced, itself where it has none. `kinds` takes what was found."""
-        if len(text) < SHORTEST and not self._any_length:
+        if not self._any_length and (len(text) < SHORTEST or not may_have(text)):
             return text
         if len(text) >= SLICED and _is_base64(text):
             return text

@@ -112,6 +112,15 @@ _DOMAIN: Final = re.compile(r"@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.){1,8}[A-Za
 _NO_PERSON: Final = ("git", "hg", "svn")  # git@host is where a repository is
 
 
+def may_have(text: str) -> bool:
+    """Whether there is room in it for any secret but an e-mail address: a run of letters, or four digits in a row. Most
+    texts have neither, and that is seen at once."""
+    if len(text) > STEP:
+        return True
+    letters = text.encode("ascii", "replace")
+    return _ROOM in letters.translate(_LETTERS) or _FOUR_DIGITS in letters.translate(_DIGITS)
+
+
 def keys(text: str) -> Iterator[Span]:
     dense = _dense(text)
     for shape in [shape for shape in KEYS if shape.letters in dense] if dense else ():

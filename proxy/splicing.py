@@ -1,7 +1,7 @@
-"""The edits of `wire.rewrite` by searching for their keys, for JSON that has been parsed already: ten times as fast.
+"""The edits of `wire.rewrite` by searching for their keys, for JSON that has been parsed already: four times as fast.
 
 Owns when a search is proof enough. In valid JSON the bytes `"key"` with no backslash before them are a whole string, so
-as many keys of that name as the parsed copy has in the places meant are those places. Wherever that does not add up (the
+as many keys of that name as the parsed copy has in the places meant are those. Wherever that does not add up (the
 name is elsewhere too, escaped, twice), `wire.rewrite` looks at every token instead.
 """
 
@@ -16,6 +16,7 @@ from proxy.wire import EACH, HIDDEN, Rules, rewrite
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _OBJECT: Final = rb'\{(?:[^"{}]++|%s)*+\}' % _STRING
 _DEEP: Final = 4  # objects in objects: log-probs have two
+_ESCAPED: Final = re.compile(rb"\\u00[567]")  # a letter as one may write it in a name
 _COLON: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+")
 
 
@@ -66,7 +67,7 @@ class _Place(NamedTuple):
     within: tuple[str, ...]  # those of each object in these lists
     new: bytes
 
-    def count(self, parsed: Mapping[str, Any], name: str) -> int:
+    def expected(self, parsed: Mapping[str, Any], name: str) -> int:
         lists = [found for key in self.within if isinstance(found := parsed.get(key), list)]
         return (self.top and name in parsed) + sum(
             isinstance(item, dict) and name in item for items in lists for item in items
@@ -99,7 +100,7 @@ def _edits(
     raw: bytes, parsed: Mapping[str, Any], places: Mapping[str, _Place] | None
 ) -> list[tuple[int, int, bytes]] | None:
     """None where a search does not settle it."""
-    if places is None or b"\\u00" in raw:
+    if places is None or _ESCAPED.search(raw) is not None:
         return None
     edits: list[tuple[int, int, bytes]] = []
     for name, place in places.items():
@@ -107,7 +108,7 @@ def _edits(
         if at < 0:
             continue
         found = _values(raw, place.literal, at)
-        if found is None or len(found) != place.count(parsed, name):
+        if found is None or len(found) != place.expected(parsed, name):
             return None
         new = place.new
         for start, end in found:
@@ -137,7 +138,8 @@ def _values(raw: bytes, literal: bytes, at: int) -> list[tuple[int, int]] | None
 def _spliced(raw: bytes, found: list[tuple[int, int, bytes]]) -> bytes:
     if not found:
         return raw
-    out, at = [], 0
+    out: list[bytes] = []
+    at = 0
     for start, end, new in sorted(found):
         out += (raw[at:start], new)
         at = end

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final
 from proxy.backends.base import Capabilities
 from proxy.dialects import CHAT, Asked, Dialect, Renderer
 from proxy.errors import BackendBroke, ProxyError
-from proxy.sse import Event
 from proxy.splicing import Splicer, with_members
+from proxy.sse import Event
 from proxy.wire import Rules, dumps, loads, rewrite
 
 # What comes of JSON that is not what it should be, deep in a renderer.
