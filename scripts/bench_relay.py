@@ -2,14 +2,15 @@
 
     scripts/bench_relay.py [--quick] [--only WORD …] [--rounds N] [--resume] [--json FILE]
 
-Targets: direct, a bare relay of 30 lines in aiohttp, rlproxy (everything captured, each answer committed before its last
-byte), rlproxy-exact (the same, asking for token ids and log-probs and taking them out again), TensorZero, Portkey,
+Targets: direct, a bare relay of 30 lines in aiohttp, rlproxy (everything captured, each answer committed before its
+last byte), rlproxy-exact (the same, asking for token ids and log-probs and taking them out again), TensorZero, Portkey,
 LiteLLM. Upstream, client and targets are processes of their own on one machine. In each round every shape is asked of
 every target, one after the other, so that what else the machine does meets all of them; medians are over rounds, and
-ratios are of one round. `--only` takes targets and shapes (`rlproxy plain-1k-*`); direct is always there.
+ratios are of one round. `--only` takes targets and shapes (`rlproxy 'plain-1k-*'`); direct is always there.
 
-All of it takes 12 minutes and writes benchmarks/relay.json; after each round what there is is kept, and `--resume` goes on.
-`--quick` takes under 50 s, without the other gateways, and writes nothing unless told where.
+All of it takes 12 minutes and writes benchmarks/relay.json; after each round what there is is kept, and `--resume` goes
+on. `--quick` takes under 50 s, without the other gateways, and writes nothing unless told where. `--check` is for CI:
+the CPU of rlproxy and of the bare relay in one run, whose ratios must stay below BOUNDS.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from scripts.relay_targets import STARTS, Failed, Target, running, stop, upstrea
 RESULT = ROOT / "benchmarks/relay.json"
 HALF = ROOT / "benchmarks/relay.half.json"  # what there is of an unfinished run
 QUICK = ("direct", "bare", "rlproxy")
-WARM = 4  # requests a connection may need until everything is in place
+# CPU a request, rlproxy ÷ bare relay, in --check. Twice what it is, since machines differ.
+BOUNDS = {"plain-1k-16": 12.0, "stream-1k-16": 12.0, "plain-1M-1": 20.0}
 IDLE_S = 60.0  # for all idle streams to begin
 
 
@@ -126,7 +128,8 @@ def cell(client: Client, shape: Shape, target: Target, seconds: float) -> dict[s
     found = client.load(shape, target, seconds)
     cpu = target.cpu_s() - before
     found["per_s"] = round(found["answers"] / found["seconds"], 2)
-    found["cpu_ms"] = round(cpu / found["answers"] * 1000, 4) if found["answers"] else None
+    here = target.name == "direct"  # nobody in between
+    found["cpu_ms"] = round(cpu / found["answers"] * 1000, 4) if found["answers"] and not here else None
     found["warm_answers"] = warm["answers"]
     return found
 
@@ -293,15 +296,34 @@ def picked(words: list[str]) -> tuple[list[str], list[Shape]]:
     return ["direct", *targets], chosen
 
 
+def check() -> int:
+    """Ratios only: what a machine can do, and what else it does, is in both halves of them."""
+    chosen = [shape for shape in shapes() if shape.name in BOUNDS]
+    made = summary(measure(["direct", "bare", "rlproxy"], chosen, 3, 0.6, None, 0))
+    wrong = 0
+    for name, bound in BOUNDS.items():
+        ratio = made[name]["rlproxy"]["of_bare"]["cpu_ms"]
+        failed = made[name]["rlproxy"]["failed"]
+        fine = ratio is not None and ratio <= bound and not failed
+        wrong += not fine
+        print(
+            f"{'ok  ' if fine else 'SLOW'} {name}: {ratio} times the bare relay's CPU, at most {bound}; {failed} failed"
+        )
+    return 1 if wrong else 0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--check", action="store_true", help="exit 1 where a ratio is over its bound")
     parser.add_argument("--only", nargs="+", default=[], help="targets and shapes, the latter with * and ?")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pace", type=float, default=1.0, help="of the usual seconds for each shape")
     parser.add_argument("--resume", action="store_true", help="an unfinished run of the same commit")
     parser.add_argument("--json", type=Path, help="where to write; default benchmarks/relay.json, with --only nowhere")
     given = parser.parse_args()
+    if given.check:
+        sys.exit(check())
     targets, chosen = picked(given.only)
     if given.quick:
         targets = [t for t in targets if given.only or t in QUICK]

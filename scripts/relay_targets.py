@@ -1,7 +1,8 @@
 """What scripts/bench_relay.py measures, and how each of them is started: one process tree each, on loopback.
 
-Owns commands, settings files and addresses. The others are installed by scripts/setup_peers and run as their own pages say,
-with logging, telemetry and retries off. Not here: what is asked of them (relay_load), what is made of it (bench_relay).
+Owns commands, settings files and addresses. The others are installed by scripts/setup_peers and run as their own pages
+say, with logging, telemetry and retries off. Not here: what is asked of them (relay_load), what is made of it
+(bench_relay).
 """
 
 from __future__ import annotations
@@ -61,16 +62,16 @@ class Target:
         return [self.process, *self.process.children(recursive=True)]
 
 
-def started(command: list[str], folder: Path, name: str, **env: str) -> subprocess.Popen[bytes]:
+def started(command: list[str], folder: Path, name: str, **env: str) -> psutil.Popen:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("RLPROXY_", "OPENAI_", "LITELLM_"))}
     with (folder / f"{name}.log").open("w") as log:
-        return subprocess.Popen(
+        return psutil.Popen(
             command, cwd=folder, env={**clean, **env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True,
         )  # fmt: skip
 
 
-def says_its_address(process: subprocess.Popen[bytes], folder: Path, name: str) -> str:
+def says_its_address(process: psutil.Popen, folder: Path, name: str) -> str:
     log = folder / f"{name}.log"
     _wait(process, lambda: _address_in(log) is not None)
     return str(_address_in(log))
@@ -102,7 +103,7 @@ def upstream(folder: Path) -> str:
 def bare(folder: Path, url: str) -> Target:
     process = started([sys.executable, str(ROOT / "scripts/relay_bare.py"), url], folder, "bare")
     at = says_its_address(process, folder, "bare")
-    return Target("bare", at, psutil.Process(process.pid), f"aiohttp {aiohttp.__version__}")
+    return Target("bare", at, process, f"aiohttp {aiohttp.__version__}")
 
 
 def rlproxy(folder: Path, url: str, name: str = "rlproxy", kind: str = "openai") -> Target:
@@ -116,7 +117,7 @@ def rlproxy(folder: Path, url: str, name: str = "rlproxy", kind: str = "openai")
     address = home / "serving.json"
     _wait(process, address.exists)
     at = json.loads(address.read_text())["url"]
-    return Target(name, at, psutil.Process(process.pid), "this commit", home=home)
+    return Target(name, at, process, "this commit", home=home)
 
 
 def rlproxy_exact(folder: Path, url: str) -> Target:
@@ -144,7 +145,7 @@ api_key_location = "none"
     )
     process = started([str(peer("tensorzero") / "bin/python"), "-c", code], folder, "tensorzero")
     at = urlsplit(says_its_address(process, folder, "tensorzero"))
-    target = Target("tensorzero", f"{at.scheme}://{at.netloc}", psutil.Process(process.pid), "tensorzero 2026.6.0")
+    target = Target("tensorzero", f"{at.scheme}://{at.netloc}", process, "tensorzero 2026.6.0")
     target.path, target.model = "/openai/v1/chat/completions", "tensorzero::model_name::m"
     return target
 
@@ -153,7 +154,7 @@ def portkey(folder: Path, url: str) -> Target:
     server = peer("portkey") / "node_modules/@portkey-ai/gateway/build/start-server.js"
     port = free_port()
     process = started(["node", str(server), f"--port={port}", "--headless"], folder, "portkey")
-    target = Target("portkey", f"http://127.0.0.1:{port}", psutil.Process(process.pid), "@portkey-ai/gateway 1.15.2")
+    target = Target("portkey", f"http://127.0.0.1:{port}", process, "@portkey-ai/gateway 1.15.2")
     target.headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": f"{url}/v1"}
     _wait(process, lambda: _listens(port))
     return target
@@ -173,7 +174,7 @@ litellm_settings: {{callbacks: [], num_retries: 0}}
         [*command, "--port", str(port), "--num_workers", "1", "--telemetry", "False"], folder, "litellm",
         LITELLM_OFFLINE_MODE="true", LITELLM_LOCAL_MODEL_COST_MAP="True",
     )  # fmt: skip
-    target = Target("litellm", f"http://127.0.0.1:{port}", psutil.Process(process.pid), "litellm 1.106.2")
+    target = Target("litellm", f"http://127.0.0.1:{port}", process, "litellm 1.106.2")
     _wait(process, lambda: _listens(port))
     return target
 
@@ -212,7 +213,7 @@ def stop(process: psutil.Process) -> None:
     psutil.wait_procs(alive, STOP_S)
 
 
-def _wait(process: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
+def _wait(process: psutil.Popen, until: Callable[[], bool]) -> None:
     end = time.monotonic() + START_S
     while not until():
         if process.poll() is not None:

@@ -1,9 +1,9 @@
-"""A model server for scripts/bench_relay.py that costs next to nothing: raw asyncio, no model, the same bytes each time.
+"""A model server for scripts/bench_relay.py that costs next to nothing: raw asyncio, no model, always the same bytes.
 
     python scripts/relay_upstream.py [--port N]
 
-Prints its address. It answers chat completions in vLLM's shapes, with token ids and log-probs for those who ask. How long
-a stream is stands in the prompt, which every gateway passes on: `[[50 chunks 10 ms]]`. One event is one TCP write.
+Prints its address. It answers chat completions in vLLM's shapes, with token ids and log-probs for those who ask. How
+long a stream is stands in the prompt, which every gateway passes on: `[[50 chunks 10 ms]]`. One event is one TCP write.
 """
 
 from __future__ import annotations
