@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -158,7 +158,8 @@ def measure(
             found = {"targets": {}, "rounds": [], "memory": {}, **(done or {})}
             for one in targets:
                 start_one(stack, client, one, folder, url, there, found)
-            for n in range(len(found["rounds"]), rounds):
+            already = len(found["rounds"])
+            for n in range(already, rounds):
                 found["rounds"].append(one_round(client, chosen, list(there.values()), n, pace))
                 if done is not None:
                     HALF.write_text(json.dumps(found))
@@ -169,7 +170,7 @@ def measure(
                         found["memory"][target.name] = memory(client, target, streams)
                         print(f"{target.name:14} idle streams {found['memory'][target.name]}", flush=True)
             stack.close()
-            check_captured(there, found)
+            check_captured(there, found, already)
             return found
     finally:
         client.close()
@@ -216,17 +217,20 @@ def one_round(client: Client, chosen: list[Shape], targets: list[Target], n: int
     return made
 
 
-def check_captured(there: dict[str, Target], found: dict[str, Any]) -> None:
-    """Whatever a client has seen whole is in the database."""
+def check_captured(there: dict[str, Target], found: dict[str, Any], already: int) -> None:
+    """Whatever a client has seen whole is in the database; that of earlier rounds was in another one."""
     for target in there.values():
         if target.home is None:
             continue
-        with sqlite3.connect(target.home / "rlproxy.db") as db:
+        with closing(sqlite3.connect(target.home / "rlproxy.db")) as db:
             (stored,) = db.execute("SELECT count(*) FROM completions WHERE status = 'done'").fetchone()
-        cells = [c[target.name] for made in found["rounds"] for c in made.values() if target.name in c]
+        made = [by_target for one in found["rounds"][already:] for by_target in one.values()]
+        cells = [by_target[target.name] for by_target in made if target.name in by_target]
         seen = sum(c["answers"] + c.get("warm_answers", 0) for c in cells) + 1
         found["targets"][target.name] |= {"answers": seen, "stored": stored}
         print(f"{target.name:14} {seen} answers, {stored} stored", flush=True)
+        if stored < seen:
+            raise SystemExit(f"{target.name} lost {seen - stored} answers that its clients had whole.")
 
 
 # --- what it means -----------------------------------------------------------------------------------------------
@@ -333,7 +337,9 @@ def main() -> None:
     commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
     whole = not given.quick and not given.only
     began = time.monotonic()
-    done = json.loads(HALF.read_text()) if given.resume and HALF.exists() else {}
+    done = {"of": [commit, *(shape.name for shape in chosen)]}
+    if given.resume and HALF.exists() and (half := json.loads(HALF.read_text()))["of"] == done["of"]:
+        done = half
     rounds, pace = (2, 0.6) if given.quick else (given.rounds, given.pace)
     found = measure(targets, chosen, rounds, pace, done if whole else None, 0 if given.quick else 1000)
     result = {

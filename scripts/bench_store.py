@@ -33,7 +33,7 @@ from store.records import FinishedCompletion, Message, NewCompletion, NewRating,
 from store.schema import NAME  # noqa: E402
 from store.store import Store  # noqa: E402
 
-CACHE = Path.home() / ".cache/rlproxy/bench"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlproxy/bench"
 WORDS = " ".join(topics.values()).split()
 TURNS, ASKED, SAID = 1000, 60, 180  # of one agent's conversation; words a turn
 SESSION = 20  # completions
