@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import io
 import json
 import logging
@@ -126,6 +127,8 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, signalled)
     starting = asyncio.create_task(stop.wait(), name="stop")
     async with serving(settings) as url:
+        gc.collect()
+        gc.freeze()  # what is there now stays: no collection need look at it again
         print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=Unfailing(), flush=True)
         await starting
     print("rlproxy: stopped.", file=Unfailing(), flush=True)

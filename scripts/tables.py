@@ -221,8 +221,9 @@ def store(found: dict[str, Any]) -> str:
     lines += [
         "",
         f"The disk alone: {found['disk_syncs_per_s']:,.0f} times 4 kB with fdatasync a second. {talk['turns']:,} turns "
-        f"of one conversation: {talk['new_text_bytes'] / 1e6:.1f} MB of text, {talk['steps'][-1]['bytes'] / 1e6:.1f} MB "
-        f"on disk with token ids, log-probs and indices ({talk['sent_again_and_again_bytes'] / 1e6:,.0f} MB were sent); "
+        f"of one conversation: {talk['new_text_bytes'] / 1e6:.1f} MB of text became "
+        f"{talk['steps'][-1]['bytes'] / 1e6:.1f} MB on disk, with token ids, log-probs and indices "
+        f"({talk['sent_again_and_again_bytes'] / 1e6:,.0f} MB were sent); "
         f"the last tenth of the turns took {talk['growth_last_of_second']:.2f} times what the second took.",
         "",
         f"| {large['completions']:,} completions, {large['bytes'] / 1e9:.2f} GB | median | worst |",
