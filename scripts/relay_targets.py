@@ -166,6 +166,7 @@ def litellm(folder: Path, url: str) -> Target:
   - model_name: m
     litellm_params: {{model: openai/m, api_base: "{url}/v1", api_key: x}}
 litellm_settings: {{callbacks: [], num_retries: 0}}
+general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}
 """
     )
     port = free_port()
