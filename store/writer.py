@@ -54,9 +54,7 @@ class Writer:
         self._thread = Thread(target=self._work, name="store-writer", daemon=True)
         self._thread.start()
 
-    def submit(
-        self, operation: Callable[[sqlite3.Connection], T], *, may_wait: bool = False
-    ) -> asyncio.Future[T]:
+    def submit(self, operation: Callable[[sqlite3.Connection], T], *, may_wait: bool = False) -> asyncio.Future[T]:
         """Queue an operation now; the future ends when it is on disk or has failed. With `may_wait` that may take a
         moment longer, if no other operation is queued meanwhile: nobody waits for it."""
         future: asyncio.Future[T] = self._loop.create_future()
