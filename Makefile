@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test fuzz test-mlx test-agents test-backends test-openclaw test-browser setup lint bench bench-check bench-learn bench-relay bench-swap bench-train clean
+.PHONY: demo test audit fuzz chaos soak test-mlx test-agents test-backends test-openclaw test-browser setup lint bench bench-check bench-learn bench-relay bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -13,9 +13,23 @@ test: setup
 	@scripts/test
 
 # Ten times the broken answers and requests of the fast suite: 10,000, a minute of one core. And each recorded stream,
-# long ones too, a byte at a time.
+# long ones too, a byte at a time. Then requests out of /openapi.json by schemathesis (from PyPI, an environment of its
+# own; five minutes), and 100,000 to all routes, sound and broken, of which benchmarks/fuzz.json keeps the counts (half an
+# hour). `make fuzz REQUESTS=10000` takes fewer of the last.
 fuzz: setup
 	@RLPROXY_FUZZ=10 $(PY) -m pytest tests/test_fuzz.py tests/test_golden.py
+	@$(PY) -m scripts.fuzz_schema --schemathesis "$$(scripts/setup_schemathesis)"
+	@$(PY) -m scripts.fuzz_routes --requests $(or $(REQUESTS),100000) --json benchmarks/fuzz.json
+
+# 200 times kill -9 and 500 power cuts, under load: minutes (docs/reliability.md). `make chaos KILLS=40 CUTS=100` is less.
+chaos: setup
+	@$(PY) scripts/chaos.py --kills $(or $(KILLS),200) --cuts $(or $(CUTS),500)
+	@$(PY) scripts/tables.py
+
+# 50 clients, with ratings, runs and swaps, for half an hour: what leaks, and what grows. `make soak MINUTES=2` only shows that it works.
+soak: setup
+	@$(PY) scripts/soak.py --minutes $(or $(MINUTES),30)
+	@$(PY) scripts/tables.py
 
 # Not part of `make test`: it makes an environment of its own, with mlx in it.
 test-mlx:
@@ -36,6 +50,10 @@ test-openclaw: setup
 # Nor this: it installs Debian's Chromium and drives the page with it.
 test-browser: setup
 	@scripts/test_browser
+
+# Known vulnerabilities of what is locked; needs the network.
+audit:
+	@scripts/audit
 
 lint: setup
 	@scripts/lint
@@ -59,9 +77,10 @@ bench-relay: setup
 bench-check: setup
 	@$(PY) scripts/bench_relay.py --check
 
-# 17 minutes a backend; QUICK=1 only shows that it works, and writes nothing.
+# 23 minutes a backend; QUICK=1 only shows that it works, and writes nothing. BACKEND=all takes them all, one after
+# another; RESUME=1 leaves out what has been measured at this commit.
 bench-swap: setup
-	@$(PY) scripts/bench_swap.py --backend $(or $(BACKEND),builtin) $(if $(QUICK),--quick)
+	@$(PY) scripts/bench_swap.py --backend $(or $(BACKEND),builtin) $(if $(QUICK),--quick) $(if $(RESUME),--resume)
 
 # Hours: every persona, three seeds. `make bench-learn PERSONA=concise` takes one of them.
 bench-learn: setup

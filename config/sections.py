@@ -51,6 +51,15 @@ def _is_a_secret(pattern: str) -> str:
 SecretPattern = Annotated[Pattern, AfterValidator(_is_a_secret)]
 
 
+def _names_a_source(text: str) -> str:
+    if text in ("", "keyring", "env", "prompt") or (text.startswith("file:") and len(text) > len("file:")):
+        return text
+    raise ValueError('it should be "keyring", "file:PATH", "env", "prompt" or empty; the key itself is no setting')
+
+
+KeySource = Annotated[str, AfterValidator(_names_a_source)]
+
+
 def _without_login(url: str) -> str:
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise ValueError("an address is shown and logged: put the key into backend.api_key")
@@ -157,6 +166,8 @@ class Train(Section):
     """Values of the training objective: careful, balanced or aggressive."""
     min_free_memory_gb: float = Field(default=2.0, ge=0)
     """Free memory, in GB, without which no run trains."""
+    max_memory_gb: float = Field(default=0.0, ge=0)
+    """Memory, in GB, that a run may use before it is ended and fails; 0 is no limit. Files only mapped do not count."""
     min_free_gpu_gb: float = Field(default=0.0, ge=0)
     """Free memory of a GPU, in GB, without which no run trains, where nvidia-smi tells it; 0 is no limit."""
     rewards: Literal["binary", "ordinal", "normalised", "hybrid"] = "ordinal"
@@ -182,7 +193,9 @@ class Train(Section):
     overrides: dict[str, Override] = {}
     """Single values that replace those of the preset, by their names in presets.toml."""
     max_attempts: int = Field(default=3, ge=1, le=100)
-    """Times a run that crashed is started before it fails."""
+    """Times a run that crashed or hung is started before it fails."""
+    stall_minutes: float = Field(default=60.0, ge=0)
+    """Minutes without a word from the trainer after which a run is taken for hung and started again; 0 is never."""
     calibration: int = Field(default=16, ge=0, le=1000)
     """Unrated completions handed to a run, to measure the noise between serving and training."""
 
@@ -236,6 +249,8 @@ class Turns(Section):
 class StoreSection(Section):
     retention_days: float = Field(default=7.0, gt=0)
     """Days an unrated completion is kept; rated ones stay until forgotten."""
+    key_from: KeySource = ""
+    """Where the database's key is: "keyring", "file:PATH", "env" or "prompt"; empty: it is not encrypted."""
 
 
 class Redaction(Section):

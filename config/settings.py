@@ -41,6 +41,9 @@ LISTS = (
     "train.hours", "turns.rules", "redaction.patterns", "webhooks.good", "webhooks.bad", "webhooks.stars",
     *(f"webhooks.{platform}.admins" for platform in PLATFORMS),
 )  # fmt: skip
+# Variables with our prefix that are no settings.
+SECRETS = ("RLPROXY_STORE_KEY",)  # the database's own key (store.secret)
+HIDDEN = ("store.key_from",)  # where somebody may put a key by mistake, which no message should repeat
 PARSED = {**dict.fromkeys(TABLES, "object"), **dict.fromkeys(LISTS, "array")}  # JSON in the environment
 
 
@@ -157,7 +160,7 @@ def _flags(flags: Mapping[str, Any]) -> dict[str, Given]:
 def _environment(environ: Mapping[str, str]) -> dict[str, Given]:
     names: dict[str, str] = {}  # key -> the variable as it is spelt
     for name in environ:
-        if name.upper().startswith(PREFIX):
+        if name.upper().startswith(PREFIX) and name not in SECRETS:
             key = name[len(PREFIX) :].lower().replace("__", ".")
             key = next((table for table in TABLES if key.startswith(table + ".")), key)
             _check_known(key, f"env {name}")
@@ -230,7 +233,8 @@ def _sentence(error: ValidationError, given: Mapping[str, Given]) -> str:
         sources = {entry.source for key, entry in given.items() if key.startswith(path + ".")}
         return f"{path}: the values from {' and '.join(sorted(sources))} are not allowed: {allowed}."
     field = fields()[key]
-    hidden = "SecretStr" in str(field.annotation) or "@" in str(first["input"])  # a key, or an address with one
+    # A key, an address with one, or where somebody may have put one.
+    hidden = "SecretStr" in str(field.annotation) or key in HIDDEN or "@" in str(first["input"])
     value = "its value" if hidden else repr(first["input"])
     return f"{key}: {value} from {given[key].source} is not allowed: {allowed}."
 

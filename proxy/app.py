@@ -6,7 +6,6 @@ Owns wiring, routes, and the order of start and stop. Nothing is decided here.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -15,7 +14,7 @@ import structlog
 from aiohttp import web
 
 from config.settings import Settings
-from proxy import run_folder, security
+from proxy import openapi, security
 from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_command import ChatCommands
@@ -25,7 +24,7 @@ from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect, dialect_at
 from proxy.door import Door
 from proxy.errors import NotFound, ProxyError, StorageFailed
 from proxy.events import Events
-from proxy.exchange import Parts
+from proxy.exchange import GONE, Parts
 from proxy.feedback import Feedback
 from proxy.foreign import Foreign
 from proxy.forgetting import Forgetter
@@ -43,23 +42,25 @@ from proxy.metrics import Metrics
 from proxy.models import Models
 from proxy.outcome import Outcome
 from proxy.pages import INDEX_EVERY_S, Pages
+from proxy.rebuild import Rebuilding
+from proxy.recent import Recent
 from proxy.redaction import Redactor
 from proxy.relay import Relay
+from proxy.retention import Retention
 from proxy.status import StatusReport
 from proxy.stored_responses import StoredResponses
 from proxy.swap import Swap
 from proxy.uncaptured import Uncaptured
+from proxy.warm_up import WarmUp
 from proxy.watch import Watch
 from proxy.webhooks.routes import Webhooks
 from proxy.when import When
-from store import backup
 from store.errors import StoreError
 from store.store import Store
 from trainer.launch import Launcher
 
 log = structlog.get_logger()
 
-EXPIRE_EVERY_S: Final = 600.0
 DRAIN_S: Final = 10.0  # for completions that still have to be stored when we stop
 POOL_KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
 
@@ -69,10 +70,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
     events, metrics, tasks, health = Events(), Metrics(), Tasks(), Health()
     door, keys, limits = Door(settings.server), Keys(settings.server), Limits(settings.server)
-    swap = Swap(store, backend, tasks, events, door)
+    recent = Recent()
+    swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent))
     lending = Lending(settings, store, backend, swap, door, events, tasks)
     formats = Formats(backend.capabilities, settings.backend.translate)
-    uncaptured = Uncaptured(store)
+    uncaptured = Uncaptured(store, recent)
     redactor = Redactor(settings.redaction)
     feedback = Feedback(store, events, metrics, redactor)
     train = settings.train
@@ -81,13 +83,17 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
     when = When(settings, store, backend, swap, launcher, machine, lending, match, foreign, lambda: relay.last_request)
     outcome = Outcome(store, swap, lending, events, metrics, foreign)
-    learner = Learner(settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome)
+    rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
+    learner = Learner(
+        settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome, rebuilding
+    )
     watch = Watch(train.watch, store, swap, events)
-    status = StatusReport(store, backend, swap, learner, when, match, watch, health, formats, door, lending)
+    status = StatusReport(store, backend, swap, learner, when, match, watch, health, formats, door, lending, rebuilding)
     commands = ChatCommands(store, feedback, status.text, _acts(learner, swap), redactor)
     parts = Parts(
-        settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor, uncaptured
-    )
+        settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor, uncaptured,
+        recent,
+    )  # fmt: skip
     relay = Relay(parts, commands)
     counts = CountTokens(relay.parts)
     stored = StoredResponses(store, relay)
@@ -95,8 +101,9 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
     control = Control(store, backend, swap, learner, status, events, metrics, door)
     webhooks = Webhooks(settings.webhooks, store, feedback, commands, metrics, tasks)
-    forgetter = Forgetter(store)
-    pages = Pages(settings, store, keys, swap, learner, when, feedback, status, forgetter)
+    forgetter = Forgetter(store, settings.home, rebuilding, recent)
+    retention = Retention(store, settings)
+    pages = Pages(settings, store, keys, swap, learner, when, feedback, status, forgetter, retention)
     guard = security.Guard(settings.server, keys, limits, pages.visits.who)
 
     app = web.Application(
@@ -123,20 +130,22 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             web.delete("/v1/feedback/{id}", feedback.delete),
             *control.routes(),
             *KeyRoutes(keys).routes(),
+            openapi.route(),
             *uncaptured.routes(),
             web.post("/rl/import", Importing(store, redactor).post),
             *webhooks.routes(),
             web.post("/rl/forget", forgetter.post),
             *pages.routes(),
             *(
-                web.route("*", p + room + "{rest:.*}", relay.passthrough)
+                web.route("*", p + room, relay.passthrough)
                 for p in ("", "/s/{session}")
-                for room in ("/v1/", "/api/")
+                for room in ("/v1/{rest:(?!feedback(?:/|$)).*}", "/api/{rest:.*}")  # ratings are no backend's affair
             ),
         ]
     )
 
     async def running(app: web.Application) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_exception_handler(health.files.heard)
         await keys.start(store)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=POOL_KEEPALIVE_S)
         timeout = aiohttp.ClientTimeout(
@@ -153,15 +162,17 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             relay.parts.http = http
             await uncaptured.start()
             webhooks.start(http)
+            await rebuilding.start()
             await backend.start(http, swap.restore)
             if not await lending.recover():
                 await _restored(swap)
             await pages.start()
+            await retention.start()
             await forgetter.settle_at_start()
             await learner.start()
             tasks.spawn("watch", watch.run())
             tasks.spawn("wake-on-ratings", _wake_on_ratings(events, learner, watch))
-            tasks.spawn("expire", _expire(store, settings))
+            tasks.spawn("expire", retention.run())
             tasks.spawn("search", _fill_search(store))
             tasks.spawn("key-uses", keys.remember_uses())
             yield
@@ -221,25 +232,10 @@ async def _restored(swap: Swap) -> None:
 
 async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> None:
     async for happened in events.listen():
-        if happened.kind == "rating":
+        if happened.kind in ("rating", "rebuild"):
             learner.wake()
         if happened.kind in ("rating", "retracted"):
             watch.wake()
-
-
-async def _expire(store: Store, settings: Settings) -> None:
-    while True:
-        try:
-            before = time.time() - settings.store.retention_days * 86400
-            gone = await store.expire(before)
-            await asyncio.to_thread(run_folder.expire, settings.home / "runs", before)
-            await asyncio.to_thread(backup.expire, settings.home, before)
-        except StoreError as error:
-            log.error("unrated completions could not be expired", error=str(error))
-        else:
-            if gone:
-                log.info("unrated completions expired", completions=gone)
-        await asyncio.sleep(EXPIRE_EVERY_S)
 
 
 async def _fill_search(store: Store) -> None:
@@ -265,12 +261,16 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPNotFound:
         return NotFound(f"There is nothing at {request.method} {request.path}.").response()
     except web.HTTPMethodNotAllowed as error:
-        response = NotFound(f"{request.path} takes {', '.join(sorted(error.allowed_methods))} only.").response()
+        allowed = ", ".join(sorted(error.allowed_methods))
+        response = NotFound(f"{request.path} takes {allowed} only.").response()
         response.set_status(405)
+        response.headers["allow"] = allowed
         return response
     except web.HTTPException:
         raise
     except Exception as error:
+        if isinstance(error, GONE) and (request.transport is None or request.transport.is_closing()):
+            return web.Response(status=499)  # nobody is there to read it
         if request.writer.output_size:
             raise  # the answer has begun: it can only be broken off
         log.exception("a bug of rlproxy's own", path=request.path)

@@ -10,8 +10,10 @@ import asyncio
 import secrets
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import orjson
 import structlog
@@ -19,6 +21,7 @@ import structlog
 from proxy.conversations import canonical, extend_thread
 from proxy.dialects import CHAT, Dialect, Reply
 from proxy.events import Events
+from proxy.files import Files
 from proxy.large import off_loop_above
 from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
@@ -31,6 +34,7 @@ from store.store import Store
 
 log = structlog.get_logger()
 
+LOST: Final = "the disk did not take this answer; it was relayed"
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -50,9 +54,13 @@ def choice_id(request_id: str, choice: int) -> str:
 
 
 class Health:
-    """Whether the disk takes what is captured; `problem` is for `status`."""
+    """Whether the disk takes what is captured, and the system gives files; `problem` is for `status`."""
 
     problem: str | None = None
+
+    def __init__(self) -> None:
+        self.files = Files()
+        self.lost: deque[str] = deque(maxlen=10_000)  # begun, perhaps, and not ended: the disk did not take it
 
 
 class Capture:
@@ -89,16 +97,19 @@ class Capture:
         """Say what the backend answers in, before the first byte of the answer."""
         self._dialect, self._fold, self._translated = dialect, dialect.fold(), translated
 
-    def begin_beside(self, tasks: Tasks, row: Callable[[], NewCompletion]) -> None:
+    def begin_beside(
+        self, tasks: Tasks, row: Callable[[], NewCompletion], seen: Callable[[NewCompletion], None]
+    ) -> None:
         """The same for a row that takes long to make: in a thread, and nobody waits for it but `finish`."""
 
         async def begin() -> None:
-            await self.begin(await asyncio.to_thread(row), wait=False)
+            await self.begin(await asyncio.to_thread(row), seen, wait=False)
 
         self._making = tasks.spawn(f"begin-{self.id}", begin())
 
-    async def begin(self, row: NewCompletion, *, wait: bool) -> None:
+    async def begin(self, row: NewCompletion, seen: Callable[[NewCompletion], None], *, wait: bool) -> None:
         """Queue the rows; with `wait` until they are stored. Raises DuplicateCompletion then."""
+        seen(row)
         self._rows = [replace(row, id=choice_id(self.id, i), choice=i) for i in range(self._n)]
         # The end of the request tells whether this failed.
         begun = self._store.begin(self._rows, may_wait=not wait)
@@ -159,8 +170,11 @@ class Capture:
             except UnknownCompletion:  # the disk was full when the request began
                 await self._store.record(self._rows, rows)
         except StoreError as failed:
+            self._health.lost.extend(row.id for row in rows)
             return self._not_stored(failed)
         self._health.problem = None
+        if self._health.lost:
+            await self._end_lost()
         self._metrics.captured.labels(status).inc(len(rows))
         self._events.note("captured")
         return True
@@ -170,6 +184,12 @@ class Capture:
         self._health.problem = f"Answers are relayed but not captured: {failed}"
         log.error("completion not stored", completion=self.id, error=str(failed))
         return False
+
+    async def _end_lost(self) -> None:
+        """The disk takes something again: of what was lost, the rows that had been begun are not pending for ever."""
+        lost = [FinishedCompletion(id, "error", time.time(), error=LOST) for id in self._health.lost]
+        self._health.lost.clear()
+        await asyncio.gather(*(self._store.finish([one]) for one in lost), return_exceptions=True)
 
     def _keep(self, text: str | None) -> str | None:
         return None if text is None else self._redactor.text(text)

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from proxy.cli_encrypt import encrypt_app
+from proxy.cli_forget import cancel, forget
+from proxy.cli_init import init
 from proxy.cli_keys import keys_app
+from proxy.cli_service import service_app
 
 if TYPE_CHECKING:
     from proxy.cli_client import Client
@@ -32,8 +35,11 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+app.add_typer(service_app, name="service")
+app.command()(init)
 audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
+app.add_typer(encrypt_app)  # no name: commands of their own
 app.add_typer(keys_app, name="keys")
 
 Home = Annotated[
@@ -70,6 +76,13 @@ def _settings(flags: dict[str, Any]) -> Any:
         return load(flags).settings
     except SettingsError as error:
         fail(str(error), 2)
+
+
+def _secret(settings: Any) -> Any:
+    """The database's key, where it has one. Raises StoreError."""
+    from store.secret import find
+
+    return find(settings.store.key_from, settings.home)
 
 
 def _print(value: Any) -> None:
@@ -111,7 +124,7 @@ def serve(
 
     server.configure_logs(settings.log.level, settings.log.format == "json")
     try:
-        asyncio.run(server.serve(settings))
+        asyncio.run(server.serve(settings, server.key_of(settings)))
     except (ProxyError, StoreError) as error:
         fail(str(error))
     except OSError as error:
@@ -188,6 +201,26 @@ def undo(
         print(f"taken back: the rating of {found['completion_id']}")
 
 
+@app.command()
+def chat(
+    version: Annotated[str | None, typer.Option("--version", help="v3 or base.", show_default="the live one")] = None,
+    vs: Annotated[str | None, typer.Option("--vs", help="Another one beside it; you pick, blindly.")] = None,
+    system: Annotated[str | None, typer.Option("--system", help="What the model is told first.")] = None,
+    model: Annotated[str | None, typer.Option(help="Of a backend with many; without it the proxy's own.")] = None,
+    home: Home = None,
+) -> None:
+    """Talk to a version, compare two, rate with one key."""
+    from proxy.cli_chat import Chat
+
+    if not sys.stdin.isatty() or not sys.stdout.isatty():
+        fail("chat needs a terminal; for programs there is /v1/chat/completions.", 2)
+    client = _client(home)
+    name = model or client.call("GET", "/rl/status")["model"]
+    if not name:
+        fail("this backend has many models; say which one with --model.", 2)
+    Chat(client, name, version, vs, system).run()
+
+
 # Learning
 
 
@@ -198,30 +231,35 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """What answers, what is collected, and what training waits for."""
-    client = _client(home)
-    from proxy.cli_tables import show_status
+    from proxy import cli_status
 
-    while True:
-        found = client.call("GET", "/rl/status")
-        if as_json:
-            _print(found)
-        else:
-            if watch:
-                print("\033[H\033[2J", end="")
-            show_status(found, client.url)
-        if not watch:
-            return
-        time.sleep(1.0)
+    if watch:
+        cli_status.watch(_client(home), as_json=as_json, fail=fail)
+    else:
+        cli_status.show(_client(home), as_json=as_json)
 
 
 @app.command()
-def doctor(home: Home = None, as_json: AsJson = False) -> None:
+def doctor(
+    home: Home = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", help="Write all of it for a bug report, without any conversation.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """What works, what does not, and what to do about it."""
     from proxy import doctor
     from proxy.cli_tables import show_checks
 
     facts = doctor.gather(_settings({"home": home}))
     checks = doctor.examine(facts)
+    if bundle is not None:
+        from proxy.bundle import NotBundled, write
+
+        try:
+            print(f"{bundle} has {', '.join(write(bundle, facts, checks))}; look into it first.", file=sys.stderr)
+        except NotBundled as error:
+            fail(str(error))
     if as_json:
         _print([check._asdict() for check in checks])
     else:
@@ -246,6 +284,9 @@ def pause(home: Home = None, as_json: AsJson = False) -> None:
 def resume(home: Home = None, as_json: AsJson = False) -> None:
     """Train again; a run that was stopped goes on from its checkpoint."""
     _act(home, as_json, "/rl/resume", lambda _: "training goes on")
+
+
+app.command()(cancel)
 
 
 @app.command()
@@ -370,6 +411,9 @@ def capture(
         print(f"session {session}: " + ("nothing is kept from now on" if what == "off" else "captured again"))
 
 
+app.command()(forget)
+
+
 @app.command("import")
 def import_(
     file: Annotated[Path, typer.Argument(help="What `rlproxy export` wrote.")],
@@ -412,7 +456,8 @@ def backup(
     from store.errors import StoreError
 
     try:
-        size = make(_settings({"home": home}).home / schema.NAME, file)
+        settings = _settings({"home": home})
+        size = make(settings.home / schema.NAME, file, _secret(settings))
     except StoreError as error:
         fail(str(error))
     if as_json:
@@ -432,7 +477,8 @@ def restore(
     from store.errors import StoreBusy, StoreError
 
     try:
-        kept = put(_settings({"home": home}).home, file)
+        settings = _settings({"home": home})
+        kept = put(settings.home, file, _secret(settings))
     except StoreBusy as busy:
         fail(f"{busy} Stop it first; nothing was changed.")
     except StoreError as error:
@@ -454,7 +500,8 @@ def audit_verify(
     from store.errors import StoreError
 
     try:
-        verdict = audit_verdict(_settings({"home": home}).home, expect)
+        settings = _settings({"home": home})
+        verdict = audit_verdict(settings.home, expect, _secret(settings))
     except StoreError as error:
         fail(str(error))
     if as_json:
@@ -530,11 +577,16 @@ def config_show(
     """Every setting, its value, and where that came from."""
     from config.errors import SettingsError
     from config.settings import load
+    from proxy.retention import as_it_is
+    from store.errors import StoreError
 
     try:
-        rows = load({"home": home}, file=file).describe()
+        loaded = load({"home": home}, file=file)
+        rows = as_it_is(loaded.describe(), loaded.settings.home)
     except SettingsError as error:
         fail(str(error), 2)
+    except StoreError as error:
+        fail(str(error))
     if as_json:
         _print([row._asdict() for row in rows])
         return

@@ -41,11 +41,8 @@ def connect(
         _show(changes, link.key)
     if done and not dry_run:
         _agree(yes or quiet)
-        folders = list(record["folders"]) if record else []
-        folders += [str(p) for c in changes for p in c.file.resolve().parents if not p.exists()]
         try:
-            connection.save(settings.home, agent, changes, sorted(set(folders)))
-            connection.apply(changes)
+            connection.connect(settings.home, agent, changes, record)
         except OSError as error:
             raise Refused(
                 f"{agent} was not connected whole ({error}); `rlproxy disconnect {agent}` undoes it."

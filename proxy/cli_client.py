@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -53,6 +53,13 @@ class Client:
             response = self._send("GET", path, None)
         for line in response:
             yield line.decode().rstrip("\n")
+
+    def events(self, path: str, body: Any) -> Generator[Any, None, None]:
+        """The events of a stream, as JSON; closing it ends the connection. Raises Refused, NoProxyAnswers."""
+        with self._send("POST", path, body) as response:
+            for line in response:
+                if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
+                    yield json.loads(data)
 
     @contextmanager
     def _or_fail(self) -> Iterator[None]:

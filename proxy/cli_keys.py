@@ -109,9 +109,10 @@ def _ask(home: Path | None, method: str, path: str, body: Any, here: Callable[[K
 
 async def _here(settings: Any, act: Callable[[Keys], Awaitable[Any]]) -> Any:
     from proxy.keys import Keys
+    from store.secret import find
     from store.store import Store
 
-    store = await Store.open(settings.home)
+    store = await Store.open(settings.home, find(settings.store.key_from, settings.home))
     try:
         keys = Keys(settings.server)
         await keys.start(store)

@@ -13,7 +13,7 @@ from rich.text import Text
 from config.settings import Row
 
 if TYPE_CHECKING:
-    from proxy.doctor import Check
+    from proxy.doctor_facts import Check
 
 REJECTED = {
     "rejected_fresh_mismatch": "as served otherwise than trained",
@@ -36,60 +36,6 @@ def show_checks(checks: Iterable[Check]) -> None:
     Console().print(grid)
 
 
-def show_status(s: dict[str, Any], url: str) -> None:
-    ratings, training = s["ratings"], s["training"]
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
-    grid.add_column()
-
-    def row(name: str, value: str, style: str = "") -> None:
-        grid.add_row(name, Text(value, style=style))
-
-    row("base URL", f"{url}/v1")
-    if trains := s["trains"]:
-        row("model", f"{s['model'] or 'whichever is asked for'}, not ours")
-    else:
-        row(
-            "model",
-            f"{s['model'] or 'not known yet'}, {label(s['live'])} answers (before: {label(s['previous'])})",
-        )
-    row("backend", s["backend"]["state"])
-    if trains:
-        row("trains", trains["line"])
-    elif s["backend"]["lacks"]:
-        row("", s["backend"]["lacks"], "yellow")
-    stale = f", {ratings['stale']} too old to train" if ratings["stale"] else ""
-    if never := ratings["untrainable"]:
-        stale += f", {sum(never.values())} never train ({', '.join(never)})"
-    row(
-        "ratings",
-        f"{ratings['fresh']} fresh of {ratings['needed']}: {ratings['good']} good, {ratings['bad']} bad{stale}",
-    )
-    if ratings["fresh"] >= 8 and min(ratings["good"], ratings["bad"]) == 0:
-        row("", "only one kind of rating: rate the other kind too", "yellow")
-    row("baseline", f"{s['baseline']:+.2f}")
-    row("training", training["line"])
-    if training["run"] and (accepted := acceptance(training["progress"].get("filter") or {})):
-        row("", accepted)
-    if last := s["last_run"]:
-        row("last run", f"{last['id']}, {last['status']}: {last['reason'] or ''}")
-        if accepted := acceptance(last["metrics"] or {}):
-            row("", accepted)
-    if watch := s["watch"]:
-        row("watch", watch["line"], "red" if watch["state"] == "rolled back" else "")
-    row("captured", _captured(s["counts"]))
-    if s["problem"]:
-        row("problem", s["problem"], "red")
-    Console().print(grid)
-
-
-def _captured(counts: dict[str, int]) -> str:
-    rest = [f"{counts[k]} {k}" for k in ("pending", "partial", "error") if counts[k]]
-    kept = f"{counts['done']} whole answers, {counts['captured_today']} today"
-    others = f" ({', '.join(rest)})" if rest else ""
-    return f"{kept}{others}; rated {counts['good']} good, {counts['bad']} bad"
-
-
 def acceptance(metrics: dict[str, Any]) -> str:
     """Which share of the reply tokens trained, and what kept out the rest."""
     if metrics.get("acceptance") is None:
@@ -103,7 +49,17 @@ def acceptance(metrics: dict[str, Any]) -> str:
 def show_adapters(found: dict[str, Any]) -> None:
     table = _table("version", "parent", "run", "made", "live", "gate")
     for a in found["data"]:
-        mark = "live" if a["live"] else "rolled back" if a["withdrawn"] else "previous" if a["previous"] else ""
+        mark = (
+            "live"
+            if a["live"]
+            else "gone"
+            if not a["path"]
+            else "rolled back"
+            if a["withdrawn"]
+            else "previous"
+            if a["previous"]
+            else ""
+        )
         table.add_row(
             f"v{a['version']}",
             label(a["parent"]),

@@ -19,11 +19,12 @@ from proxy.errors import BackendDown, BadRequest, NotFound
 from proxy.events import Events
 from proxy.learner import Learner
 from proxy.metrics import Metrics
+from proxy.query import flag, number, turn
 from proxy.security import require_admin
 from proxy.status import StatusReport, reachable, run_json
 from proxy.swap import Swap
 from store.export import Filter
-from store.records import BASE, Adapter, Completion, Pointer, Turn
+from store.records import BASE, Adapter, Completion, Pointer
 from store.store import Store
 
 BEAT_S = 15.0  # a comment line, so that proxies in between keep the stream open
@@ -94,8 +95,8 @@ class Control:
     async def events(self, request: web.Request) -> web.StreamResponse:
         """What happens, as it happens; `Last-Event-ID` goes on from there."""
         last = request.headers.get("last-event-id") or request.query.get("after")
-        if last is not None and not last.isdecimal():
-            raise BadRequest("`Last-Event-ID` must be a number.", param="last-event-id")
+        if last is not None and not (last.isdecimal() and len(last) < 19):
+            raise BadRequest("`Last-Event-ID` must be the number of an event.", param="last-event-id")
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
         await response.prepare(request)
         listening = self._events.listen(int(last) if last is not None else None)
@@ -118,12 +119,12 @@ class Control:
     async def completions(self, request: web.Request) -> web.Response:
         """Newest first; `before` is the `seq` to go on from."""
         rows = await self._store.completions(
-            limit=_number(request, "limit", PAGE, 1, 1000),
-            before_seq=_number(request, "before", None, 1, 2**62),
+            limit=number(request, "limit", PAGE, 1, 1000),
+            before_seq=number(request, "before", None, 1, 2**62),
             session=request.query.get("session"),
-            unrated="unrated" in request.query,
-            version=_number(request, "version", None, 0, 2**31),
-            turn=_turn(request),
+            unrated=flag(request, "unrated"),
+            version=number(request, "version", None, 0, 2**31),
+            turn=turn(request),
         )
         return _json({"data": [completion_json(c) for c in rows]})
 
@@ -139,7 +140,7 @@ class Control:
         return _json({"data": [_adapter(a, pointer) for a in await self._store.adapters()], "live": pointer.live})
 
     async def runs(self, request: web.Request) -> web.Response:
-        runs = await self._store.runs(limit=_number(request, "limit", PAGE, 1, 1000))
+        runs = await self._store.runs(limit=number(request, "limit", PAGE, 1, 1000))
         return _json({"data": [run_json(r) for r in runs]})
 
     async def run(self, request: web.Request) -> web.Response:
@@ -151,13 +152,13 @@ class Control:
 
     async def export(self, request: web.Request) -> web.StreamResponse:
         only = Filter(
-            rated="rated" in request.query,
+            rated=flag(request, "rated"),
             session=request.query.get("session"),
             user=request.query.get("user"),
-            version=_number(request, "version", None, 0, 2**31),
-            turn=_turn(request),
-            since=_number(request, "since", None, 0, 2**40),
-            until=_number(request, "until", None, 0, 2**40),
+            version=number(request, "version", None, 0, 2**31),
+            turn=turn(request),
+            since=number(request, "since", None, 0, 2**40),
+            until=number(request, "until", None, 0, 2**40),
         )
         response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
         await response.prepare(request)
@@ -189,7 +190,7 @@ class Control:
 
     async def rollback(self, request: web.Request) -> web.Response:
         require_admin(request)
-        if "base" in request.query:
+        if flag(request, "base"):
             return _json(_pointer(await self._swap.to(BASE, "rollback to the base", "admin")))
         return _json(_pointer(await self._swap.rollback("admin")))
 
@@ -258,24 +259,3 @@ def _pointer(p: Pointer) -> dict[str, Any]:
 
 def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(status=status, body=orjson.dumps(value), content_type="application/json")
-
-
-def _turn(request: web.Request) -> Turn | None:
-    match request.query.get("turn"):
-        case None:
-            return None
-        case "main":
-            return "main"
-        case "side":
-            return "side"
-        case _:
-            raise BadRequest("`turn` must be main or side.", param="turn")
-
-
-def _number(request: web.Request, key: str, default: Any, low: int, high: int) -> Any:
-    given = request.query.get(key)
-    if given is None:
-        return default
-    if not given.isdecimal() or len(given) > 19 or not low <= int(given) <= high:
-        raise BadRequest(f"`{key}` must be a number from {low} to {high}.", param=key)
-    return int(given)

@@ -84,10 +84,19 @@ def thread(messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], 
     so an edited message is another conversation. Only for finding a reply: what is stored and trained is exact.
     `keepable` takes its secrets out: a name made of a card's number would give it away to whoever tries all numbers.
     """
-    name: bytes | None = None
+    return thread_and_above(messages, keepable)[0]
+
+
+def thread_and_above(
+    messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], Message]
+) -> tuple[bytes | None, bytes | None]:
+    """The thread, and the thread up to the newest reply in it; None where there is no reply."""
+    name = above = None
     for message in messages:
         name = extend_thread(name, message, keepable)
-    return name
+        if message.get("role") == "assistant":
+            above = name
+    return name, above
 
 
 def extend_thread(

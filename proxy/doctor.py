@@ -1,85 +1,22 @@
 """`rlproxy doctor`: one line a check, and what to do about it.
 
-Owns the checks: each is one small function of the facts, and a line in CHECKS. What there is to know is asked once, of
-the running proxy over HTTP and of its home folder; nothing is changed, and no lock is taken. Not here: words of the
-command (cli), what a status says (status).
+Owns the checks: each is one small function of the facts, and a line in CHECKS; those of this machine are in
+doctor_here. Not here: how the facts are found (doctor_facts), words of the command (cli), what a status says (status).
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
-import psutil
+from proxy import doctor_here
+from proxy.doctor_facts import Check, Facts, gather, holder
+from store import secret
+from store.errors import KeyProblem
 
-from config.settings import Settings
-from proxy.cli_client import Client, NoProxyAnswers, Refused
-from proxy.server_address import owner
-from store.lock import NAME as LOCK
+__all__ = ["CHECKS", "Check", "Facts", "examine", "gather", "holder"]
 
-State = Literal["ok", "note", "problem", "unknown"]
-GB: Final = 2**30
 LOW_GB, NONE_GB = 5.0, 1.0  # a run takes some hundred MB, and what is captured grows with every turn
-CLOCK_S: Final = 60.0  # by which the clocks of processes and files may differ
-
-
-class Check(NamedTuple):
-    """`note` is worth knowing and may be meant so; a `problem` keeps something from working."""
-
-    name: str
-    state: State
-    line: str
-    fix: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    settings: Settings
-    url: str
-    status: Mapping[str, Any] | None  # of /rl/status; None: the proxy does not answer, or not us
-    why: str | None  # then why not
-    answers: bool  # whether a proxy is there at all
-    not_ready: str | None  # why the backend does not answer; None: it does
-    models: tuple[str, ...] | None  # that the proxy offers; None too where they are not ours
-    holder: int | None  # the process that holds the home folder
-    owner: int | None  # the process that says it serves there
-    free_gb: float
-
-
-def gather(settings: Settings) -> Facts:
-    client = Client(settings)
-    status, why, answers, not_ready, models = None, None, True, None, None
-    try:
-        status = client.ask("GET", "/rl/status")
-        try:
-            client.ask("GET", "/readyz")
-            if not status["backend"]["foreign"]:  # whose list may want a client's key, and has nothing of ours
-                models = tuple(m["id"] for m in client.ask("GET", "/v1/models")["data"])
-        except Refused as refused:
-            not_ready = str(refused)
-    except Refused as refused:
-        why = str(refused)
-    except NoProxyAnswers as error:
-        why, answers = str(error), False
-    free = shutil.disk_usage(_there(settings.home)).free / GB
-    return Facts(
-        settings, client.url, status, why, answers, not_ready, models, holder(settings.home), owner(settings), free
-    )
-
-
-def holder(home: Path) -> int | None:
-    """The process that took this home's lock and still runs. The kernel lets go of the lock of one that ended."""
-    try:
-        pid = int((home / LOCK).read_text().strip() or 0)
-        taken = (home / LOCK).stat().st_mtime
-        running = psutil.Process(pid).create_time() <= taken + CLOCK_S  # not a later one that got its number
-    except (OSError, ValueError, psutil.Error):
-        return None
-    return pid if running else None
 
 
 def examine(facts: Facts) -> list[Check]:
@@ -120,6 +57,24 @@ def disk(facts: Facts) -> Check:
         return Check("disk", "ok", line)
     fix = "free some space, remove old folders in adapters_out, or lower store.retention_days"
     return Check("disk", "problem" if facts.free_gb < NONE_GB else "note", line, fix)
+
+
+def encryption(facts: Facts) -> Check:
+    name, source = "encryption", facts.settings.store.key_from
+    if not source:
+        if facts.database == "encrypted":
+            line = "the database is encrypted or damaged, and store.key_from names no key"
+            return Check(name, "problem", line, "set store.key_from to where its key is")
+        return Check(name, "ok", "what is kept is in the clear; `rlproxy encrypt` changes that")
+    if facts.database == "clear":
+        fix = "run `rlproxy encrypt`, or take store.key_from away"
+        return Check(name, "problem", "store.key_from names a key, and the database is in the clear", fix)
+    if source.startswith("file:"):  # the others would ask a person, or look into another process's environment
+        try:
+            secret.find(source, facts.settings.home)
+        except KeyProblem as problem:
+            return Check(name, "problem", str(problem), "without its key the database cannot be opened")
+    return Check(name, "ok", f"the database and run folders are encrypted, key from {source.partition(':')[0]}")
 
 
 def capture(facts: Facts) -> Check:
@@ -208,6 +163,28 @@ def base(facts: Facts) -> Check:
     return Check("base", "note" if found["state"] == "unknown" else "ok", found["line"])
 
 
+def template(facts: Facts) -> Check:
+    """Of the comparison, what it says about how a conversation is rendered."""
+    if facts.status is None:
+        return _unknown("template")
+    found = facts.status["match"]
+    by_template = "chat template" in found["line"] or "tokeniser" in found["line"]
+    if found["state"] == "other" and by_template:
+        fix = (
+            "serve with the weights' own template (vLLM --chat-template, llama-server --jinja or --chat-template-file, "
+            "TEMPLATE in Ollama's Modelfile), or train the weights that it belongs to"
+        )
+        return Check("template", "problem" if found["stops"] else "note", found["line"], fix)
+    if found["state"] == "same" and by_template:
+        return Check("template", "ok", "the server renders a conversation as the weights' template does")
+    if found["state"] == "same":
+        line = "this server does not tell how it renders a conversation; its replies are those of the weights' template"
+        return Check("template", "ok", line)
+    if found["state"] == "other":
+        return Check("template", "unknown", "not looked at, since the models differ")
+    return Check("template", "note" if found["state"] == "unknown" else "ok", found["line"])
+
+
 def training(facts: Facts) -> Check:
     if facts.status is None:
         return _unknown("training")
@@ -252,7 +229,8 @@ def ratings(facts: Facts) -> Check:
 
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
-    proxy, data_folder, disk, backend, model, formats, exactness, adapters, base, capture, ratings, training, last_run,
+    proxy, data_folder, disk, doctor_here.memory, encryption, doctor_here.keys, backend, model, formats, exactness,
+    adapters, base, template, doctor_here.agents, capture, ratings, training, last_run,
 )  # fmt: skip
 
 
@@ -265,10 +243,3 @@ def _share(status: Mapping[str, Any]) -> str | None:
 
 def _unknown(name: str) -> Check:
     return Check(name, "unknown", "not known while the proxy or its backend does not answer")
-
-
-def _there(path: Path) -> Path:
-    """The folder itself, or the nearest above it that exists."""
-    while not os.path.exists(path) and path != path.parent:
-        path = path.parent
-    return path

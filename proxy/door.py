@@ -1,4 +1,4 @@
-"""The door between requests and the backend: open, or closed while a training run has the GPU.
+"""The door between requests and the backend: open, or closed while a training run has the GPU or a server changes.
 
 Owns who is inside, who waits in which order, for how long and how many. Nobody waits without an end: after
 `server.hold_s` a request is answered with 503, and so is at once one that finds `server.hold_most` before it.
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
 from config.sections import Server
@@ -30,6 +30,7 @@ class Door:
         self._hold_s, self._most = server.hold_s, server.hold_most
         self._inside = 0
         self._for_good = False  # it does not open again
+        self._quiet = False  # nothing is promised to those who wait
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.closed: str | None = None  # why, in half a sentence
 
@@ -66,7 +67,7 @@ class Door:
             async with asyncio.timeout(self._hold_s):
                 while not waiter.done():
                     await asyncio.wait({waiter}, timeout=BEAT_S)
-                    if beat is not None and not waiter.done():
+                    if beat is not None and not (self._quiet or waiter.done()):
                         await beat()
         except BaseException as error:
             if waiter in self._waiting:
@@ -87,6 +88,18 @@ class Door:
     def close(self, why: str) -> None:
         """Nobody else gets in; who is inside goes on."""
         self.closed = why
+
+    @contextlib.contextmanager
+    def shut(self, why: str) -> Iterator[None]:
+        """Closed for a moment, inside this block, by somebody who is inside. Those who wait hear nothing: which version
+        they will get is what they wait for. Whoever closes it meanwhile keeps it closed."""
+        self.closed, self._quiet = why, True
+        try:
+            yield
+        finally:
+            self._quiet = False
+            if self.closed == why:
+                self.open()
 
     def open(self) -> None:
         """Those who wait go in, in the order in which they came."""

@@ -15,6 +15,7 @@ ProxyError
 ├── BackendRefused        the backend's own error, with its status, in the client's dialect
 ├── BackendBroke 502      the backend answered nonsense or was cut off
 ├── BackendDown 503       the backend does not answer
+├── OutOfFiles 503        no file descriptor is left to reach it
 └── StorageFailed 507     the disk did not take it
 
 Owns status codes and the one error shape. A dialect may wrap the shape in its own (`Dialect.error`).
@@ -26,8 +27,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from aiohttp import web
+
+from proxy.wire import dumps
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -52,7 +54,7 @@ class ProxyError(Exception):
         headers = {"retry-after": str(self.retry_after)} if self.retry_after is not None else None
         return web.Response(
             status=self.status,
-            body=orjson.dumps(self.body() if body is None else body),
+            body=dumps(self.body() if body is None else body),
             content_type="application/json",
             headers=headers,
         )
@@ -116,6 +118,10 @@ class BackendBroke(ProxyError):
 
 class BackendDown(ProxyError):
     status, type, code = 503, "backend_error", "backend_down"
+
+
+class OutOfFiles(ProxyError):
+    status, type, code = 503, "server_error", "out_of_files"
 
 
 class StorageFailed(ProxyError):

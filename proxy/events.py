@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
+from itertools import islice
 from typing import Any, NamedTuple
 
 KEPT = 1000  # events a listener may have missed; more is read from the store
@@ -50,7 +51,8 @@ class Events:
             seen = 0
         while True:
             wake = self._wake
-            fresh = [e for e in self._ring if e.id > seen]
+            # The ring has the newest of them without a gap: those not seen are its last ones.
+            fresh = list(islice(self._ring, max(0, len(self._ring) - (self._next - 1 - seen)), None))
             for happened in fresh:
                 seen = happened.id
                 yield happened

@@ -20,7 +20,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from config.settings import Settings
-from proxy.backends.base import Address, Backend
+from proxy.backends.base import Address, Backend, place_for
 from proxy.backends.openai import down
 from proxy.capture import Capture, Health, new_id
 from proxy.dialects import CHAT, Dialect
@@ -35,6 +35,7 @@ from proxy.limits import Limits
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
+from proxy.recent import Recent
 from proxy.redaction import WORTH_A_THREAD, Redactor
 from proxy.retries import Attempt
 from proxy.security import outgoing_headers, without_keys
@@ -43,7 +44,7 @@ from proxy.swap import Lease, Swap
 from proxy.uncaptured import Uncaptured
 from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
 from proxy.ways import ODD, Native, Question, Translated, Way, wishes
-from proxy.wire import Rules, dumps
+from proxy.wire import Rules, dumps, loads
 from store.errors import DuplicateCompletion
 from store.records import NewCompletion
 from store.store import Store
@@ -52,6 +53,7 @@ log = structlog.get_logger()
 
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
 NOTICED_S: Final = 0.25  # in which the end of a process of ours is seen, after its port has closed
+RESTARTED_S: Final = 10.0  # in which a server that broke off has to answer again, or a question is not asked once more
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 
 
@@ -72,6 +74,7 @@ class Parts:
     events: Events
     redactor: Redactor
     uncaptured: Uncaptured
+    recent: Recent
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
@@ -106,13 +109,19 @@ class Exchange:
         self._capture: Capture | None = None
         self._way: Way
         self._finished = False
+        self._gap = b""  # what ends the last event, where the backend did not
         self._address: Address | None = None  # where the question is
+        self._taken = 0  # how many servers may have taken the question and broke off without a word
         self._overhead_ms = 0.0
 
-    async def capture_as(self, id: str, row: Callable[[], NewCompletion]) -> None:
-        """Raises Conflict where the client chose an id that exists. A long row is made while the backend is asked."""
+    async def capture_as(
+        self, id: str, row: Callable[[], NewCompletion], seen: Callable[[NewCompletion], None]
+    ) -> None:
+        """Raises Conflict where the client chose an id that exists. A long row is made while the backend is asked;
+        `seen` is told of it."""
         own_id = "x-rl-completion-id" in self._request.headers
         parts, size = self._parts, self._question.size
+        await parts.store.room()  # who comes while the disk is behind waits here, and takes no more memory than that
         self._capture = Capture(
             parts.store,
             parts.metrics,
@@ -124,10 +133,10 @@ class Exchange:
             self._keepable,
         )
         if size >= WORTH_A_THREAD and not own_id:
-            self._capture.begin_beside(parts.tasks, row)
+            self._capture.begin_beside(parts.tasks, row, seen)
             return
         try:
-            await self._capture.begin(await off_loop_above(WORTH_A_THREAD, size, row), wait=own_id)
+            await self._capture.begin(await off_loop_above(WORTH_A_THREAD, size, row), seen, wait=own_id)
         except DuplicateCompletion:
             self._capture = None
             raise Conflict(
@@ -237,19 +246,49 @@ class Exchange:
             except aiohttp.SocketTimeoutError as error:  # it took the question and is silent: another would be, too
                 raise down(address.url, error) from error
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                parts.health.files.check(error)
                 elsewhere = parts.backend.elsewhere(address)
                 if last_place or not (elsewhere or await self._is_back(error)):
                     raise down(address.url, error) from error
         raise AssertionError("unreachable")
 
     async def _is_back(self, error: Exception) -> bool:
-        """Where nobody took the question: after a moment in which a server of ours is seen to have ended, and the
-        time it takes to start again. Raises BackendDown where it does not."""
-        if not isinstance(error, aiohttp.ClientConnectorError):
+        """Whether to ask once more. Raises BackendDown where a server of ours does not come back.
+
+        Where nobody took the question: after the time that a server of ours takes to start again. Where one may have
+        taken it, but not a byte of an answer came: once, if somebody answers there again soon. It may have been the
+        question that ended the server, so never a second time; and not where each answer has its price.
+        """
+        if isinstance(error, aiohttp.ClientConnectorError):
+            await asyncio.sleep(NOTICED_S)  # in which a server of ours is seen to have ended
+            await self._parts.backend.ready()
+            return True
+        foreign = self._parts.backend.capabilities.foreign
+        return not foreign and self._taken == 1 and await self._answers_again()
+
+    async def _answers_again(self) -> bool:
+        try:
+            async with asyncio.timeout(RESTARTED_S):
+                await asyncio.sleep(NOTICED_S)
+                while not await self._is_well():
+                    await asyncio.sleep(NOTICED_S)
+        except TimeoutError:
             return False
-        await asyncio.sleep(NOTICED_S)
-        await self._parts.backend.ready()
+        log.warning(
+            "a question whose server broke off is asked once more", completion=self._capture and self._capture.id
+        )
         return True
+
+    async def _is_well(self) -> bool:
+        parts = self._parts
+        assert parts.http is not None
+        try:
+            await parts.backend.ready()
+            with place_for(parts.backend, self._lease.model) as address:
+                async with parts.http.get(f"{address.url}/v1/models", headers=parts.backend.headers()) as response:
+                    return response.status < 500
+        except (ProxyError, aiohttp.ClientError, OSError):
+            return False
 
     async def _post(self, url: str, body: bytes, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
         """Twice where a connection that was kept open had just been closed."""
@@ -263,12 +302,16 @@ class Exchange:
                     url, data=_sendable(body), headers=headers, allow_redirects=False, auto_decompress=True
                 )
             except aiohttp.ServerDisconnectedError as error:
-                if last_try:
+                self._taken += 1
+                if last_try or self._taken > 1:
                     raise
                 closed = error
             except aiohttp.ClientConnectorError:
                 if closed is not None:  # whoever closed the first one may have taken the question, and died of it
                     raise closed from None
+                raise
+            except (aiohttp.ClientOSError, ConnectionResetError):
+                self._taken += 1
                 raise
         raise AssertionError("unreachable")
 
@@ -343,14 +386,28 @@ class Exchange:
                     await self._pass(response, splitter.feed(chunk))
                 elif alive:  # only whole events are written, so this is always between two
                     await response.write(KEEPALIVE)
-            if rest := splitter.rest():
-                await self._pass(response, [Line(rest) if isinstance(splitter, LineSplitter) else Event(rest)])
+            half = await self._rest(response, splitter)
             if not self._finished:
                 await self._ended_without_terminal(response)
+            if half:
+                await response.write(half)
         except BackendBroke as error:
             await self._broken_off(response, error)
         await response.write_eof()
         return response
+
+    async def _rest(self, response: web.StreamResponse, splitter: Splitter | LineSplitter) -> bytes:
+        """What came after the last blank line. Half an event is handed back: where an error of ours has to follow, it
+        is left out, or no client could read the error."""
+        if not (rest := splitter.rest()):
+            return b""
+        line = isinstance(splitter, LineSplitter)
+        event = Line(rest) if line else Event(rest)
+        if self._way.reads.terminal(event) or _is_whole(event):
+            await self._pass(response, [event])
+            self._gap = b"" if self._way.translated else b"\n" if line else b"\n\n"
+            return b""
+        return self._seen(event)
 
     async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
         out = bytearray()
@@ -423,7 +480,7 @@ class Exchange:
         already = self._finished
         await self._finish("partial", error=error.message)
         if not already:
-            await response.write(self._way.broken(error))
+            await response.write(self._gap + self._way.broken(error))
 
     async def _finish(self, status: Any, *, whole: bytes | None = None, error: str | None = None) -> None:
         if self._finished:
@@ -437,6 +494,14 @@ class Exchange:
 
     def _keepable(self, said: str) -> str:
         return without_keys(said, self._parts.request_headers(self._request))
+
+
+def _is_whole(event: Event) -> bool:
+    """Whether all that is lacking is the blank line."""
+    try:
+        return event.data is None or bool(loads(event.data))
+    except ValueError:
+        return False
 
 
 def _sendable(body: bytes) -> bytes | io.BytesIO:

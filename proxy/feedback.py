@@ -87,8 +87,10 @@ class Feedback:
     async def rate(self, new: NewRating, *, wait_s: float = 0.0) -> Rating:
         """Returns when it is on disk. For a completion that is not there yet it waits so long; some are quicker to
         rate than a backend is to begin. Raises NotFound, BadRequest, StorageFailed."""
-        comment, correction = (text and self._redactor.text(text) for text in (new.comment, new.correction))
-        new = replace(new, comment=comment, correction=correction)
+        if new.comment or new.correction:
+            comment, correction = (text and self._redactor.text(text) for text in (new.comment, new.correction))
+            new = replace(new, comment=comment, correction=correction)
+        await self._store.room()
         try:
             rating = await self._store.rate(new)
         except UnknownCompletion:
@@ -150,7 +152,8 @@ class Feedback:
         if isinstance(body, list) or pieces != [body]:
             return await self._batch(pieces, user, who)
         rating = await self.rate(await self._read(body, user, who), wait_s=WAIT_S)
-        return web.json_response(as_json(rating), status=200 if rating.duplicate else 201)
+        status = 200 if rating.duplicate else 201
+        return web.Response(status=status, body=orjson.dumps(as_json(rating)), content_type="application/json")
 
     async def _batch(self, pieces: list[Any], user: str | None, who: Who) -> web.Response:
         """Each by itself, in their order: one that is refused keeps no other from being stored."""

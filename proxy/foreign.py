@@ -7,6 +7,7 @@ here: when a run starts (due), the mathematics (trainer), serving (swap, once a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,8 @@ import structlog
 
 from config.settings import Settings
 from proxy.events import Events
-from store.records import BASE
+from store.rebuild import clean_of
+from store.records import BASE, Adapter
 from store.store import Store
 
 log = structlog.get_logger()
@@ -74,6 +76,12 @@ class Foreign:
         """The next run starts from the local model as it is."""
         if version := await self.parent():
             await self._store.withdraw(version, "reset", actor)
+
+    async def step_back(self, adapters: Iterable[Adapter]) -> None:
+        """Where the newest learned from what was forgotten, the next run starts from the one before that did not."""
+        version = int(await self._store.get_meta(NEWEST, BASE))
+        if (to := clean_of(adapters, version)) != version:
+            await self._store.set_meta(NEWEST, to)
 
     async def report(self) -> dict[str, Any]:
         """For `status`: which model trains, and where what it learned is."""

@@ -1,26 +1,32 @@
 """Forgetting, from a person's word to the last file: rows, words of the search, samples in run folders.
 
 Owns the order: the rows go in one transaction that also writes down what the run folders owe; then the files, which a
-crash in between leaves to the next start. Adapters are not touched: which versions were trained on it is said, and a
-person may roll them back. Not here: which rows go (store.forget), the page's words.
+crash in between leaves to the next start; then, where they are to go as well, the copies of the database that hold it
+(a crash before that: asked again, they are found again). Which versions were trained on it is said; that they go and
+others take their place is `rebuild`. Not here: which rows go (store.forget), the page's words.
 """
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import structlog
 from aiohttp import web
 
 from proxy import run_folder
 from proxy.errors import BadRequest, Conflict, NotFound
+from proxy.rebuild import Rebuilding
+from proxy.recent import Recent
 from proxy.security import require_admin
 from proxy.wire import loads
+from store import copies
+from store.copies import Copies
 from store.errors import InOpenRun, StoreError
 from store.records import Forgetting, Target
 from store.store import Store
+from trainer.launch import Seal
 
 log = structlog.get_logger()
 
@@ -28,32 +34,63 @@ TARGETS: Final = get_args(Target)
 EVERY_RUN: Final = 1_000_000  # all there are
 
 
+class Asked(NamedTuple):
+    kind: Target
+    name: str
+    retrain: bool = False  # what learned from it goes, too, and others are trained without it
+    purge: bool = False  # copies of the database that hold it go, whole
+
+
+class Gone(NamedTuple):
+    """What goes, or has gone."""
+
+    found: Forgetting
+    copies: Copies  # of the database, as they were before
+    purged: bool = False
+    rebuild: dict[str, Any] | None = None  # as in `status`
+
+
 class Forgetter:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, home: Path, rebuilding: Rebuilding, recent: Recent) -> None:
         self._store = store
+        self._home = home
+        self._rebuilding = rebuilding
+        self._recent = recent
 
-    async def look(self, kind: Target, name: str) -> Forgetting:
-        """What would go. Raises NotFound where there is nothing of that name."""
+    async def look(self, kind: Target, name: str) -> Gone:
+        """What would go. Raises NotFound where there is nothing of that name, in copies neither."""
         found = await self._store.would_forget(kind, name)
-        if not found.completions and not found.ratings:
+        there = await self._store.copies_with(self._home, kind, name)
+        if not found.completions and not found.ratings and not there.holding:
             raise NotFound(f"There is no {kind} {name} here, so there is nothing to forget.", param=kind)
-        return found
+        return Gone(found, Copies(*(tuple(self._shown(file) for file in files) for files in there)))
 
-    async def forget(self, kind: Target, name: str, actor: str) -> Forgetting:
+    async def forget(self, asked: Asked, actor: str) -> Gone:
         """Raises NotFound, Conflict where a run under way trains on it, StoreError."""
-        looked = await self.look(kind, name)
+        looked = await self.look(asked.kind, asked.name)
+        before = looked.found
         for run in await self._store.open_runs():
+            seal = Seal(await self._store.known_run_key(run.id))
             if await asyncio.to_thread(
-                run_folder.trains_on, Path(run.folder), set(looked.completions), set(looked.ratings)
+                run_folder.trains_on, Path(run.folder), set(before.completions), set(before.ratings), seal
             ):
                 raise Conflict(str(InOpenRun(run.id)))
         try:
-            found = await self._store.forget_for_good(kind, name, actor)
+            found = await self._store.forget_for_good(asked.kind, asked.name, actor, retrain=asked.retrain)
         except InOpenRun as error:
             raise Conflict(str(error)) from None
+        self._recent.clear()  # whoever they were of: it costs a moment at the next swap
         await self.settle()
-        log.info("forgotten", what=kind, completions=len(found.completions), ratings=len(found.ratings))
-        return found
+        log.info("forgotten", what=asked.kind, completions=len(found.completions), ratings=len(found.ratings))
+        if asked.purge:
+            await asyncio.to_thread(copies.delete, (self._home / file for file in looked.copies.holding))
+        rebuild = None
+        if asked.retrain and found.trained and await self._rebuilding.begin() is not None:
+            rebuild = await self._rebuilding.report()
+        return Gone(found, looked.copies, asked.purge, rebuild)
+
+    def _shown(self, file: Path) -> Path:
+        return file.relative_to(self._home)
 
     async def settle(self) -> int:
         """What run folders still have of what was forgotten, goes; how many samples."""
@@ -63,7 +100,8 @@ class Forgetter:
         completions, ratings = set(owed["completions"]), set(owed["ratings"])
         gone = 0
         for run in await self._store.runs(limit=EVERY_RUN):
-            gone += await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings)
+            seal = Seal(await self._store.known_run_key(run.id))
+            gone += await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings, seal)
         if not await self._store.left_run_folders(owed):
             log.warning("what was forgotten is still in the database's log, until it is written over or rlproxy stops")
         return gone
@@ -82,10 +120,19 @@ class Forgetter:
             body = loads(await request.read())
         except ValueError as error:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        kind, name = target(body if isinstance(body, dict) else {})
-        if body.get("dry_run"):
+        body = body if isinstance(body, dict) else {}
+        kind, name = target(body)
+        asked = Asked(kind, name, retrain=_flag(body, "retrain"), purge=_flag(body, "purge_backups"))
+        if _flag(body, "dry_run"):
             return web.json_response(as_json(await self.look(kind, name)) | {"forgotten": False})
-        return web.json_response(as_json(await self.forget(kind, name, "admin")) | {"forgotten": True})
+        return web.json_response(as_json(await self.forget(asked, "admin")) | {"forgotten": True})
+
+
+def _flag(body: dict[str, Any], name: str) -> bool:
+    given = body.get(name, False)
+    if not isinstance(given, bool):
+        raise BadRequest(f"`{name}` must be true or false.", param=name)
+    return given
 
 
 def target(body: dict[str, Any]) -> tuple[Target, str]:
@@ -96,10 +143,17 @@ def target(body: dict[str, Any]) -> tuple[Target, str]:
     return given[0]
 
 
-def as_json(found: Forgetting) -> dict[str, Any]:
+def as_json(gone: Gone) -> dict[str, Any]:
+    found = gone.found
     return {
         "completions": len(found.completions),
         "ratings": len(found.ratings),
         "trained": list(found.trained),
         "heirs": list(found.heirs),
+        "backups": {
+            "holding": [str(file) for file in gone.copies.holding],
+            "unread": [str(file) for file in gone.copies.unread],
+            "deleted": gone.purged,
+        },
+        "rebuild": gone.rebuild,
     }

@@ -14,9 +14,10 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from proxy.conversations import canonical, extend_thread, thread
+from proxy.conversations import canonical, extend_thread, thread_and_above
 from proxy.errors import BadRequest
 from proxy.large import off_loop_above
+from proxy.query import flag
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.security import require_admin
 from proxy.wire import dumps, loads
@@ -28,6 +29,7 @@ from store.store import Store
 
 ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
 STATES: Final = ("done", "partial", "error")
+ASKED_IN_MESSAGES: Final = ("chat", "messages")  # others may ask for nothing, as Ollama's do to load a model
 
 
 class BadLine(Exception):
@@ -42,7 +44,7 @@ class Importing:
     async def post(self, request: web.Request) -> web.Response:
         """A batch of lines: those that are good are on disk when it answers."""
         require_admin(request)
-        ours = "ours" in request.query
+        ours = flag(request, "ours")
         raw = await request.read()
         rows, refused = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, ours)
         if not rows and not refused:
@@ -89,6 +91,8 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     if not 0 < len(id) <= ID_LENGTH:
         raise BadLine(f"an id has 1 to {ID_LENGTH} characters")
     messages = _list(line, "messages", dict)
+    if not messages and line.get("dialect") in ASKED_IN_MESSAGES:
+        raise BadLine("it has no messages")
     reply = line.get("reply")
     if reply is not None and not isinstance(reply, dict):
         raise BadLine("`reply` is no message")
@@ -97,7 +101,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     request = redactor.json(dumps(line.get("request") or {}), beside)
     prompt = tuple(redactor.message(canonical(m), said) for m in messages)
     redacted = tuple(sorted({*_list(line, "redacted", str), *places(prompt=said, request=beside, reply=replied)}))
-    told = thread(messages, redactor.message)
+    told, above = thread_and_above(messages, redactor.message)
     new = NewCompletion(
         id=id, request_id=_text(line, "request_id"), choice=_number(line, "choice", int),
         created_at=_number(line, "created_at", float), dialect=_text(line, "dialect"), backend=_text(line, "backend"),
@@ -106,7 +110,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
         session=_maybe(line, "session"), user=_maybe(line, "user"),
         turn="side" if line.get("turn") == "side" else "main", turn_rule="imported", streamed=False, prompt=prompt,
         request=request, sampling={k: _number({k: v}, k, float) for k, v in (line.get("sampling") or {}).items()},
-        untrainable=_maybe(line, "untrainable"), redacted=redacted,
+        untrainable=_maybe(line, "untrainable"), redacted=redacted, above=above,
     )  # fmt: skip
     usage = line.get("usage")
     if usage is not None and not isinstance(usage, dict):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,11 +27,12 @@ from proxy.lending import Lending, NotLent
 from proxy.lifecycle import Tasks
 from proxy.match import Match
 from proxy.outcome import Outcome
+from proxy.rebuild import Rebuilding
 from proxy.swap import Swap
 from proxy.when import When
 from store.records import Run
 from store.store import Store
-from trainer.launch import Job, Launcher, LaunchError
+from trainer.launch import Job, Launcher, LaunchError, Seal
 
 log = structlog.get_logger()
 
@@ -56,6 +58,7 @@ class Learner:
         foreign: Foreign | None,
         when: When,
         outcome: Outcome,
+        rebuilding: Rebuilding,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -68,11 +71,15 @@ class Learner:
         self._foreign = foreign
         self._when = when
         self._outcome = outcome
+        self._rebuilding = rebuilding
         self._wake = asyncio.Event()
         self._job: Job | None = None
         self._asked = False  # somebody said `train`: the threshold does not count
         self._stopping = False
+        self._exceeded: str | None = None  # the limit that the last trainer was killed for
         self._cancelled: int | None = None  # the run that somebody wants no more
+        self._heard = 0.0  # when its trainer last said something, by the monotonic clock
+        self.stalled: str | None = None  # why its trainer was ended, where it had stopped saying anything
         self.run: Run | None = None  # the one under way
         self.progress: dict[str, Any] = {}  # its last events, by kind
 
@@ -181,13 +188,16 @@ class Learner:
             if self._when.kept is not None or self._when.paused or self._stopping:
                 return
         asked, self._asked = self._asked, False
+        rebuilds = await self._rebuilding.wanted()
         await self._when.look_at_base(asked=asked)
         if not (await self._when.due(asked=asked)).now or (
             not asked and await self._when.obstacle(anew=True) is not None
         ):
             return
-        if (claimed := await self._claim(asked)) is not None:
+        if (claimed := await self._claim(asked, rebuilds)) is not None:
             await self._carry_out(claimed)
+            if rebuilds:
+                self.wake()  # there may be more of it, or it is over
 
     async def _is_strange(self, run: Run) -> bool:
         """Whether its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
@@ -198,8 +208,9 @@ class Learner:
         """For `status`: the model that trains, where it is another one than the one that answers."""
         return await self._foreign.report() if self._foreign else None
 
-    async def _claim(self, asked: bool) -> Run | None:
+    async def _claim(self, asked: bool, rebuilds: bool) -> Run | None:
         train = self._settings.train
+        runs = self._settings.home / "runs"
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
         version = max(await self._store.next_version(), 1 + newest)
         claimed = await self._store.claim(
@@ -208,11 +219,13 @@ class Learner:
             max_version_gap=train.max_version_gap,
             limit=train.max_samples,
             held_share=train.held_share,
-            folder_of=lambda run: str(self._settings.home / "runs" / f"r{run:05d}"),
+            folder_of=lambda run: str(runs / f"r{run:05d}"),
             version=version,
-            min_total=1 if asked else (await self._when.needed())[0],
+            above=await asyncio.to_thread(run_folder.newest_run, runs),
+            min_total=1 if asked or rebuilds else (await self._when.needed())[0],
             foreign=self._foreign is not None,
             share=train.max_rater_share,
+            rebuilds=rebuilds,
         )
         if claimed is None:
             return None
@@ -234,7 +247,9 @@ class Learner:
         train = self._settings.train
         again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
         again = 0 if self._foreign else again
-        adapters = {a.version: a.path for a in await self._store.adapters()}
+        adapters = {a.version: a.path for a in await self._store.adapters() if not a.gone}
+        if (rebuild := await self._store.rebuild()) is not None:
+            adapters |= rebuild.paths  # to tell how likely they found their own replies
         await asyncio.to_thread(
             run_folder.write,
             run,
@@ -250,20 +265,23 @@ class Learner:
             moments=await self._store.moments(),
             objective=self._foreign.objective if self._foreign else None,
             choices=self._foreign.choices if self._foreign else (),
+            seal=Seal(await self._store.run_key(run.id)),
         )
 
     # One run
 
     async def _carry_out(self, run: Run) -> None:
         """From the claim to its end, or to where it was told to stop."""
+        if self._cancelled == run.id:  # just before it came here: then it has been ended there
+            return
         self.run, self.progress = run, {}
-        self._when.kept, self._when.under_way = None, True
+        self._when.kept, self._when.under_way, self.stalled = None, True, None
         self._outcome.recorded.clear()
         try:
             await self._prepare(run)
             await self._train(run)
         finally:
-            self.run, self._when.under_way = None, False
+            self.run, self._when.under_way, self.stalled = None, False, None
             self._outcome.recorded.set()
 
     async def _train(self, run: Run) -> None:
@@ -297,15 +315,21 @@ class Learner:
                 await asyncio.sleep(HELD_PAUSE_S)
             elif run.attempts >= self._settings.train.max_attempts:
                 reason = f"the trainer ended {run.attempts} times without a result; see {folder}/trainer.log"
+                reason += f". One of those times {self.stalled}" if self.stalled else ""
                 await self._outcome.end(run, "failed", reason, None)
                 return None
             else:
                 await self._store.run_started(run.id)
                 run = await self._store.run(run.id) or run
             self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
+            self._exceeded = None
             status = await self._supervise(run)
             if self._cancelled == run.id:
                 continue
+            if self._exceeded is not None and run_folder.result(folder) is None:
+                await self._outcome.end(run, "failed", self._exceeded, None)  # it would again
+                await asyncio.to_thread(run_folder.tidy, folder)
+                return None
             if self._when.paused or self._stopping:
                 await self._store.run_paused(run.id)  # told to stop: that was no failed attempt
                 return None
@@ -334,24 +358,40 @@ class Learner:
         """One trainer process, from start to end. It never outlives this call."""
         train = self._settings.train
         try:
-            job = await self._launcher.start(Path(run.folder), threads=train.threads, nice=train.nice)
+            job = await self._launcher.start(
+                Path(run.folder),
+                threads=train.threads,
+                nice=train.nice,
+                max_memory_gb=train.max_memory_gb,
+                key=await self._store.run_key(run.id),
+            )
         except LaunchError as error:
             log.error("trainer did not start", run=run.id, error=str(error))
             return -1
         self.run, self._job, self._when.trainer = run, job, job.pid
-        minding = asyncio.create_task(self._mind_rules(run, job), name="rules")
+        self._heard = time.monotonic()
+        minding = [
+            asyncio.create_task(self._mind_rules(run, job), name="rules"),
+            asyncio.create_task(self._mind_life(run, job), name="life"),
+        ]
         try:
             if self._when.paused or self._stopping or self._cancelled == run.id:  # said while the process was starting
                 await job.terminate()
             async for event in job.events():
+                self._heard = time.monotonic()
+                if event.get("event") == "alive":
+                    continue
                 if event.get("event") == "phase":
                     self.progress.pop("step", None)  # it was of the phase before
                 self.progress[event.get("event", "")] = event
                 self._events.emit("run", **{**event, "run": run.id})
-            return await job.wait()
+            status = await job.wait()
+            self._exceeded = f"{job.exceeded} (train.max_memory_gb)" if job.exceeded else None
+            return status
         finally:
-            minding.cancel()
-            await asyncio.wait({minding})
+            for task in minding:
+                task.cancel()
+            await asyncio.wait(minding)
             self._job = self._when.trainer = None
             await job.terminate()
 
@@ -362,4 +402,19 @@ class Learner:
             self._when.kept = await self._when.kept_from(run.id, starting=False)
         self._lending.put_off(self._when.kept)  # or it would be freed for it again and again
         self._wait(run, self._when.kept)
+        await job.terminate()
+
+    async def _mind_life(self, run: Run, job: Job) -> None:
+        """A trainer that has long said nothing is hung: it is ended, and tried again as one that crashed."""
+        minutes = self._settings.train.stall_minutes
+        if not minutes:
+            return
+        while (left := self._heard + minutes * 60 - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+        phase = self.progress.get("phase", {}).get("phase", "start")
+        self.stalled = (
+            f"it had said nothing for {minutes:g} minutes (train.stall_minutes) in phase `{phase}`, and was ended"
+        )
+        log.error("trainer is hung", run=run.id, why=self.stalled)
+        self._events.emit("problem", message=f"The trainer of run {run.id} is tried again: {self.stalled}.")
         await job.terminate()

@@ -88,24 +88,24 @@ class Limits:
         too_large = TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")
         if request.content_length is not None and request.content_length > limit:
             raise too_large
-        reading = asyncio.ensure_future(request.read())
         try:
-            request[BODY] = await self._in_time(reading, request)
+            # Nearly always it came with its head: then nothing is waited for, and no task is needed.
+            request[BODY] = await (request.read() if request.content.is_eof() else self._in_time(request))
         except web.HTTPRequestEntityTooLarge:
             raise too_large from None
+
+    async def _in_time(self, request: web.Request) -> bytes:
+        patience, before = self._settings.slow_client_s, 0
+        reading = asyncio.ensure_future(request.read())
+        try:
+            while not (await asyncio.wait({reading}, timeout=patience))[0]:
+                came = request.content.total_bytes
+                if came - before < patience * PACE:
+                    raise too_slow(came)
+                before = came
+            return reading.result()
         finally:
             reading.cancel()
-
-    async def _in_time(self, reading: asyncio.Future[bytes], request: web.Request) -> bytes:
-        patience, before = self._settings.slow_client_s, 0
-        if request.content.is_eof():  # nearly always: it came with its head
-            return await reading
-        while not (await asyncio.wait({reading}, timeout=patience))[0]:
-            came = request.content.total_bytes
-            if came - before < patience * PACE:
-                raise too_slow(came)
-            before = came
-        return reading.result()
 
     async def passing(self, request: web.Request) -> AsyncIterator[bytes]:
         """The body of a request that passes through, piece by piece. Raises TooSlow."""

@@ -10,7 +10,6 @@ from aiohttp import web
 from proxy.backends.base import Backend
 from proxy.door import Door
 from proxy.swap import Swap
-from store.records import BASE
 from store.store import Store
 
 
@@ -29,7 +28,7 @@ class Models:
         theirs = [m for m in listed if not str(m.get("id", "")).startswith(f"{model}@")]
         adapters = await self._store.adapters()
         ours = [_entry(f"{model}@base", model, 0)] if self._backend.capabilities.adapters else []
-        ours += [_entry(self._swap.name(a.version), model, int(a.created_at)) for a in adapters if a.version != BASE]
+        ours += [_entry(self._swap.name(a.version), model, int(a.created_at)) for a in adapters if not a.gone]
         return web.Response(
             body=orjson.dumps({"object": "list", "data": theirs + ours}), content_type="application/json"
         )

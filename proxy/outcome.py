@@ -21,6 +21,7 @@ from proxy.lending import Lending
 from proxy.metrics import Metrics
 from proxy.swap import Swap
 from store.records import Adapter, Run
+from store.runs import WAITING
 from store.store import Store
 from trainer.launch import AdapterError, verify_adapter
 
@@ -106,5 +107,6 @@ class Outcome:
             newest = max(adapters, key=lambda a: a.version)
             if newest.version == await self._store.get_meta(NEWEST, None):
                 return
-            if newest.withdrawn is None and newest.parent == pointer.live and newest.created_at > pointer.changed_at:
+            waiting = await self._store.get_meta(WAITING, None) == newest.version
+            if waiting and newest.withdrawn is None and newest.parent == pointer.live:
                 await self._go_live(newest.version, newest.run_id)

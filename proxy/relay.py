@@ -6,6 +6,7 @@ What happens from there on is an `Exchange`. Routes that no dialect knows pass t
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from proxy.backends.base import Backend
 from proxy.backends.openai import down
 from proxy.capture import new_id
 from proxy.chat_command import ChatCommands
-from proxy.conversations import Speaker, canonical, command_at, speaker, thread, without_commands
+from proxy.conversations import Speaker, canonical, command_at, speaker, thread_and_above, without_commands
 from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
 from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
@@ -68,13 +69,13 @@ class Relay:
         self._commands = commands
         self._earlier = EarlierAnswers(parts.store, parts.redactor)
         self._retries = Retries(parts.store)
-        self.last_request = 0.0  # Unix seconds; the learner waits for quiet
+        self.last_request = -math.inf  # monotonic; the learner waits for quiet
 
     # The captured routes
 
     async def data(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
         started = time.perf_counter()
-        self.last_request = time.time()
+        self.last_request = time.monotonic()
         try:
             response = await self._data(request, dialect, started)
         except (ProxyError, StoreError) as error:
@@ -155,12 +156,16 @@ class Relay:
                 rules = self.parts.settings.turns.rules
                 turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
                 row = partial(_row, call, asked, turn, lease, self.parts.backend, self.parts.redactor)
-                await exchange.capture_as(call.id, row)
+                await exchange.capture_as(call.id, row, partial(self._remember, call.dialect, question, lease))
                 if call.attempt is not None:
                     call.attempt.completion = call.id
             return await exchange.run()
         finally:
             lease.release()
+
+    def _remember(self, dialect: Dialect, question: Question, lease: Lease, row: NewCompletion) -> None:
+        if lease.version is not None and not lease.pinned:
+            self.parts.recent.note(row, dialect, question)
 
     async def _command(
         self, request: web.Request, dialect: Dialect, asked: Asked, at: int, who: Speaker, id: str
@@ -219,6 +224,10 @@ class Relay:
             if response is not None or isinstance(error, GONE):
                 raise  # the answer had begun: all we can do is break it off, as the backend did
             raise down(self.parts.backend.url, error) from error
+        except aiohttp.ClientError as error:
+            if response is not None:
+                raise
+            raise BackendBroke(f"The backend answered with what is no HTTP ({type(error).__name__}).") from error
 
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
@@ -235,6 +244,7 @@ def _row(call: Call, asked: Asked, turn: Decision, lease: Lease, backend: Backen
     beside: set[str] = set()
     request = dumps({k: v for k, v in call.given.items() if k not in call.dialect.carriers})
     served = backend.served
+    name, above = thread_and_above(asked.messages, redactor.message)
     return NewCompletion(
         id=call.id,
         request_id=call.id,
@@ -253,7 +263,8 @@ def _row(call: Call, asked: Asked, turn: Decision, lease: Lease, backend: Backen
         prompt=tuple(redactor.message(canonical(m), said) for m in asked.messages),
         request=redactor.json(request, beside),
         sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
-        thread=thread(asked.messages, redactor.message),
+        thread=name,
+        above=above,
         untrainable=asked.untrainable or more_than_text(asked.messages),
         asked=redactor.text(words(asked.messages)),
         redacted=places(prompt=said, request=beside),

@@ -7,7 +7,7 @@ A completion is one line, whatever the number of its raters; what they are worth
 from __future__ import annotations
 
 import contextlib
-import os
+import fcntl
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +22,7 @@ from proxy.redaction import was_redacted
 from proxy.rewards import worth
 from store.learning import why_held
 from store.records import BASE, Completion, Message, Moments, Run, Sample
+from trainer.launch import IN_THE_CLEAR, Seal, SealError
 
 FORMAT = 1
 
@@ -41,12 +42,13 @@ def write(
     moments: Moments,
     objective: str | None = None,
     choices: Sequence[Mapping[str, Any]] = (),
+    seal: Seal = IN_THE_CLEAR,
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
 
     `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier` trained in those: the
     trainer may choose among them what trains once more. `objective` is that of the preset where it is None; `choices`
-    are said with the run's own. Raises OSError (disk full).
+    are said with the run's own. What people said is written under `seal`. Raises OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -56,8 +58,8 @@ def write(
     lines = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
     lines += [_sample(group, train, moments, "held") for group in before.values()]
     lines += [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
-    _write(folder / "samples.jsonl", lines)
-    _write(folder / "calibration.jsonl", [_completion(c, ()) for c in calibration])
+    _write(folder / "samples.jsonl", lines, seal)
+    _write(folder / "calibration.jsonl", [_completion(c, ()) for c in calibration], seal)
     used = {s.completion.new.version for s in (*samples, *earlier)} | {run.parent}
     aim = {"objective": objective} if objective else {}
     order = {
@@ -94,7 +96,16 @@ def of_model(adapters_dir: Path, model: str) -> Path:
 
 def newest_version(folder: Path) -> int:
     """Folders count too: a version number is never used twice, even if the database was lost."""
-    names = [p.name[1:] for p in folder.glob("v*")]
+    return _highest(folder, "v")
+
+
+def newest_run(runs: Path) -> int:
+    """Of folders, too: after an older backup was restored, those of runs that it does not know are still there."""
+    return _highest(runs, "r")
+
+
+def _highest(folder: Path, letter: str) -> int:
+    names = [p.name[1:] for p in folder.glob(f"{letter}*")]
     return max((int(n) for n in names if n.isdecimal()), default=0)
 
 
@@ -128,25 +139,42 @@ def tidy(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def without(folder: Path, completions: Collection[str], ratings: Collection[str]) -> int:
-    """Take what was forgotten out of the files of a run; how many lines went. Blocking; raises OSError."""
+def without(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> int:
+    """Take what was forgotten out of the files of a run; how many lines went. Blocking; raises OSError.
+
+    A file whose key is lost, since an older database was restored, nobody can read again: it goes whole.
+    """
     gone = 0
     for name in ("samples.jsonl", "calibration.jsonl"):
         path = folder / name
         if not path.is_file():
             continue
-        lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        try:
+            lines = [orjson.loads(line) for line in seal.read(path).splitlines()]
+        except SealError:
+            path.unlink()
+            continue
         kept = [line for line in lines if not _of(line, completions, ratings)]
         if len(kept) < len(lines):
             gone += len(lines) - len(kept)
-            _write(path, kept)
+            try:
+                _write(path, kept, seal)
+            except FileNotFoundError:
+                if folder.exists():
+                    raise
+                return gone  # a rebuild has just taken the whole folder away
+            if name == "samples.jsonl":  # what a run without a version left has learned from them, too
+                for left in ("checkpoint", "cache", "rejected"):
+                    shutil.rmtree(folder / left, ignore_errors=True)
     return gone
 
 
-def trains_on(folder: Path, completions: Collection[str], ratings: Collection[str]) -> bool:
-    """Whether a sample of this run is one of these. Blocking."""
+def trains_on(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> bool:
+    """Whether a sample of this run is one of these; not where nobody can read them. Blocking; raises OSError."""
     path = folder / "samples.jsonl"
-    lines = path.read_bytes().splitlines() if path.is_file() else []
+    lines: list[bytes] = []
+    with contextlib.suppress(SealError):
+        lines = seal.read(path).splitlines() if path.is_file() else []
     return any(_of(orjson.loads(line), completions, ratings) for line in lines)
 
 
@@ -163,6 +191,18 @@ def expire(runs: Path, before: float) -> int:
                 file.unlink()
                 gone += 1
     return gone
+
+
+def at_work(folder: Path) -> bool:
+    """Whether a trainer holds the folder: one of a proxy that was killed may be about to end."""
+    try:
+        with (folder / "lock").open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def complete(folder: Path) -> bool:
@@ -217,11 +257,5 @@ def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str
     }
 
 
-def _write(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    part = path.with_suffix(path.suffix + ".part")
-    with part.open("wb") as file:
-        for line in lines:
-            file.write(orjson.dumps(line) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+def _write(path: Path, lines: Iterable[dict[str, Any]], seal: Seal = IN_THE_CLEAR) -> None:
+    seal.write(path, b"".join(orjson.dumps(line) + b"\n" for line in lines))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -29,8 +30,9 @@ _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the n
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
 SHORTEST_OFF_LOOPBACK: Final = 16
 GUEST: Final = "guest"
+KNOWN: Final = 64  # hosts whose reading is remembered: nearly all requests name the same
 _RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
-_OPEN: Final = ("/healthz", "/readyz")
+OPEN: Final = ("/healthz", "/readyz")
 _SIGNED: Final = "/rl/webhooks/"  # come from outside and prove by a signature who they are (proxy.webhooks)
 _OURS: Final = ("host", "content-length", "expect")
 _COOKIES: Final = re.compile(r"rl_[^=;]*=[^;]*;?\s*")  # the page's, which a backend has no business with
@@ -40,12 +42,14 @@ _DATA: Final = re.compile(r"(/s/[^/]+)?/(v1|api)/")
 _BEHIND: Final = re.compile(
     r"(/s/[^/]+)?/(v1/(un)?load_lora_adapter|api/(create|copy|delete|pull|push|blobs)|api/v\d+/models/\w+)\b"
 )
+_HALF: Final = re.compile("[\ud800-\udfff]")  # how bytes that are no UTF-8 are read
 _DOTS: Final = re.compile(r"(^|[/\\]|%2f|%5c)(\.|%2e){1,2}($|[/\\?#]|%2f|%5c)", re.IGNORECASE)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ByCookie = Callable[[web.Request], Who | None]
 
 
+@lru_cache(maxsize=KNOWN)
 def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
@@ -92,10 +96,11 @@ class Guard:
         self._limits.check_head(request)
         if _DOTS.search(request.raw_path.partition("?")[0]) or not request.raw_path.startswith("/"):
             raise BadRequest("A path starts with / and has no dots as a part; nothing was passed on.")
-        with self._limits.one_more(exempt=request.path in _OPEN):
+        _check_text(request)
+        with self._limits.one_more(exempt=request.path in OPEN):
             if request.path.startswith(_SIGNED):
                 return await handler(request)
-            if request.path in _OPEN:
+            if request.path in OPEN:
                 return await handler(request)
             self._no_foreign_page(request)
             if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
@@ -132,10 +137,7 @@ class Guard:
         given = request.headers.get("host")
         if given is None:  # of HTTP 1.0: no browser does that
             return
-        try:
-            host = (urlsplit(f"//{given}").hostname or "").rstrip(".")
-        except ValueError:
-            raise BadRequest("The Host header is no name and no address.") from None
+        host = _host(given)
         if is_loopback(host) or host in self._hosts:
             return
         if is_loopback(self._settings.host):
@@ -166,6 +168,22 @@ class Guard:
             response.headers["access-control-max-age"] = "600"
 
 
+@lru_cache(maxsize=KNOWN)
+def _host(given: str) -> str:
+    """The name in a Host header. Raises BadRequest."""
+    try:
+        return (urlsplit(f"//{given}").hostname or "").rstrip(".")
+    except ValueError:
+        raise BadRequest("The Host header is no name and no address.") from None
+
+
+def _check_text(request: web.Request) -> None:
+    """What is no UTF-8 can be neither stored nor said again. Other headers than ours only pass through."""
+    for name, value in request.headers.items():
+        if name.lower().startswith("x-rl-") and _HALF.search(value):
+            raise BadRequest(f"The header {name} is no UTF-8; nothing was done.", param=name.lower())
+
+
 def is_data(path: str) -> bool:
     """What models are used by; ratings are not."""
     return _DATA.match(path) is not None and not path.startswith("/v1/feedback")
@@ -178,7 +196,7 @@ def needs(method: str, path: str) -> Role:
         return "admin" if _BEHIND.match(path) and not reads else "use"
     if path.startswith("/v1/feedback") or path == "/rl/links":
         return "rate"
-    if path in ("/rl/status", "/metrics"):
+    if path in ("/rl/status", "/metrics", "/openapi.json"):
         return "use"
     if path.startswith("/rl/"):
         return "rate" if reads and not path.startswith(("/rl/export", "/rl/keys", "/rl/audit")) else "admin"

@@ -1,7 +1,8 @@
 """`rlproxy serve`: one process from settings to a clean stop.
 
 Owns: logs, the store's lifetime, the listening socket, signals, and the address file by which the CLI finds us.
-The order of a stop: no new connections, running answers end, learner, pending commits, backend, store.
+The order of a stop: no new connections; the learner, whose run stops at its next step; running answers end, at most
+STOP_S; what they leave to be stored; everything that runs beside; the backend; the store.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from config.settings import Settings
-from proxy import security
+from proxy import files, security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.server_address import ADDRESS_FILE
+from store.errors import MissingExtra
+from store.secret import Secret, find
 from store.store import Store
-from trainer.launch import LocalLauncher
+from trainer.launch import LocalLauncher, sealing_lacks
 
 STOP_S: Final = 30.0  # how long running answers may take to end
+LET_IN_S: Final = 0.05  # from the last connection to its first turn
 KEEPALIVE_S: Final = 75.0  # for a head to come to its end, and between two requests
 
 
@@ -72,13 +76,21 @@ def _no_request(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
+def key_of(settings: Settings) -> Secret | None:
+    """The database's key. Before the loop runs: who is asked for it can still press Ctrl-C. Raises StoreError."""
+    secret = find(settings.store.key_from, settings.home)
+    if secret is not None and (why := sealing_lacks()) is not None:
+        raise MissingExtra(f"The database is encrypted, and {why}.")
+    return secret
+
+
 @contextlib.asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[str]:
+async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIterator[str]:
     """A running proxy; yields its address, without `/v1`. Raises ProxyError, StoreError, OSError (port taken)."""
     settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
-    store = await Store.open(settings.home)
+    store = await Store.open(settings.home, secret)
     try:
         security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys()))
         app = make_app(settings, store, backend, launcher)
@@ -97,6 +109,10 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
                 yield url
             finally:
                 address.unlink(missing_ok=True)
+                await site.stop()
+                # Who was let in just before is heard: aiohttp would ignore what a connection that it closes before
+                # its first turn says, and wait for it as long as for an answer.
+                await asyncio.sleep(LET_IN_S)
         finally:
             await runner.cleanup()
     finally:
@@ -112,8 +128,9 @@ def _write_address(path: Path, found: dict[str, Any]) -> None:
     half.replace(path)
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, secret: Secret | None = None) -> None:
     """Until SIGINT or SIGTERM; the second one ends at once, and loses nothing that was committed."""
+    files.raise_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -126,7 +143,7 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signalled)
     starting = asyncio.create_task(stop.wait(), name="stop")
-    async with serving(settings) as url:
+    async with serving(settings, secret) as url:
         gc.collect()
         gc.freeze()  # what is there now stays: no collection need look at it again
         print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=Unfailing(), flush=True)

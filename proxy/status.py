@@ -14,11 +14,13 @@ from proxy.formats import Formats
 from proxy.learner import Learner
 from proxy.lending import Lending
 from proxy.match import Match
+from proxy.rebuild import Rebuilding
 from proxy.swap import Swap
 from proxy.watch import Watch
 from proxy.when import When
 from store.records import Run
 from store.store import Store
+from store.writer import ROOM
 
 PHASES: Final = {
     "load": "loading the model",
@@ -43,6 +45,7 @@ class StatusReport:
         formats: Formats,
         door: Door,
         lending: Lending,
+        rebuilding: Rebuilding,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -55,6 +58,7 @@ class StatusReport:
         self._formats = formats
         self._door = door
         self._lending = lending
+        self._rebuilding = rebuilding
 
     async def full(self) -> dict[str, Any]:
         runs = await self._store.runs(limit=1)
@@ -104,10 +108,26 @@ class StatusReport:
             "held": {"why": self._door.closed, "requests": self._door.waiting},
             "match": self._match.report(),
             "watch": await self._watch.report(),
+            "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),
-            "problem": self._health.problem or self._lending.problem or self._swap.problem,
+            "problem": self._health.problem
+            or self._health.files.problem
+            or self._behind()
+            or self._lending.problem
+            or self._rebuilding.problem
+            or self._swap.problem
+            or self._hung(run),
         }
+
+    def _behind(self) -> str | None:
+        if (waiting := self._store.waiting) < ROOM:
+            return None
+        return f"The disk is slow: {waiting} writes wait for it, and new requests with them; nothing is lost."
+
+    def _hung(self, run: Run | None) -> str | None:
+        why = self._learner.stalled
+        return f"The trainer of run {run.id} was started again: {why}." if run and why else None
 
     async def text(self) -> str:
         """For the chat: what a person wants to know, in three or four lines."""
@@ -124,6 +144,8 @@ class StatusReport:
             lines.append(f"What trains: {trains['line']}.")
         if s["held"]["why"]:
             lines.append(f"{s['held']['why']}: {s['held']['requests']} requests wait.")
+        if s["rebuild"] and s["rebuild"]["state"] == "under way":
+            lines.append(f"{s['rebuild']['line']}.")
         if s["watch"]:
             lines.append(f"{s['watch']['line']}.")
         if s["problem"]:

@@ -39,6 +39,7 @@ class StoredResponses:
             return await self._relay.passthrough(request)
         if found.ratings:
             raise Conflict("This response has been rated and is kept for training; take the rating back first.")
+        self._relay.parts.recent.clear()
         await self._store.forget([found.new.id])
         return _json({"id": found.new.id, "object": "response", "deleted": True})
 

@@ -1,27 +1,28 @@
 """Which version answers: the live pointer, and who still uses which version.
 
 Owns loading, switching, draining and unloading of versions. A swap: load beside the old one, one warm-up
-request, move the pointer (one row, one transaction), unload what nobody uses. The previous version stays loaded
-for rollback. Where any step fails, the pointer has not moved and nothing is lost.
-Not here: how a version came to be (learner), how a server loads it (backends).
+request, read ahead what runs now, move the pointer (one row, one transaction), unload what nobody uses. The previous
+version stays loaded for rollback. Where any step fails, the pointer has not moved and nothing is lost.
+Not here: how a version came to be (learner), how a server loads it (backends), what it is first asked (warm_up).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import structlog
 
-from proxy.backends.base import Address, Backend
+from proxy.backends.base import Backend
 from proxy.door import Door
 from proxy.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
 from proxy.events import Events
 from proxy.lifecycle import Tasks
-from proxy.wire import loads
+from proxy.warm_up import WarmUp
 from store.errors import StoreError
 from store.records import BASE, Adapter, Pointer
 from store.store import Store
@@ -30,7 +31,6 @@ from trainer.launch import AdapterError, verify_adapter
 log = structlog.get_logger()
 
 ROOM_S = 120.0  # that a swap waits for the last requests of a version whose place it needs
-WARM_UP_S = 120.0  # a first request on a cold adapter may compile kernels
 
 
 class Lease:
@@ -58,12 +58,15 @@ def label(version: int | None) -> str:
 
 
 class Swap:
-    def __init__(self, store: Store, backend: Backend, tasks: Tasks, events: Events, door: Door) -> None:
+    def __init__(
+        self, store: Store, backend: Backend, tasks: Tasks, events: Events, door: Door, warm_up: WarmUp
+    ) -> None:
         self._store = store
         self._backend = backend
         self._tasks = tasks
         self._events = events
         self._door = door
+        self._warm_up = warm_up
         self._loaded: set[int] = {BASE}
         self._in_use: Counter[int] = Counter()
         self._changing = asyncio.Lock()
@@ -102,7 +105,8 @@ class Swap:
             if not self._backend.capabilities.adapters:
                 return  # what the store points at waits for a backend that can
             self._pointer = await self._store.pointer()
-            for version in dict.fromkeys((self._pointer.live, self._pointer.previous)):
+            # The live one last: where a server has room for one, that is the one that stays in its memory.
+            for version in dict.fromkeys((self._pointer.previous, self._pointer.live)):
                 try:
                     await self._load(version)
                 except (AdapterError, BackendBroke, NotFound) as error:
@@ -214,10 +218,18 @@ class Swap:
                 raise Conflict(f"{self._label(version)} is live already.")
             if not self._backend.capabilities.adapters:
                 raise Unsupported(self._backend.capabilities.why_not)
+            began, at_once = time.perf_counter(), version == self._pointer.previous
             try:
+                if version != BASE:
+                    await self._adapter(version)  # one that is loaded may be gone for good
                 await self._load(version)
-                await self._warm(version)
-                self._pointer = await self._store.point(version, reason, actor)
+                loaded = time.perf_counter()
+                with self._alone(version):
+                    await self._warm(version)
+                    if not at_once:  # what is being taken back is not to answer for a moment longer
+                        await self._warm_up.read_ahead(self.name(version))
+                    warm = time.perf_counter()
+                    self._pointer = await self._store.point(version, reason, actor)
             except (ProxyError, AdapterError, StoreError) as error:
                 self._failed(f"{self._label(version)} did not go live: {error} {self._label(self.live)} still answers.")
                 self._tasks.spawn("unload-failed", self._unload_unused())  # what cannot answer is in the way
@@ -227,16 +239,37 @@ class Swap:
                     raise StorageFailed(str(self.problem)) from error
                 raise
             self.problem = None
-        log.info("swap", live=version, previous=self._pointer.previous, reason=reason)
-        self._events.emit("swap", live=version, previous=self._pointer.previous, reason=reason)
+        took = {"load_s": loaded - began, "warm_up_s": warm - loaded, "switch_s": time.perf_counter() - warm}
+        took = {key: round(seconds, 3) for key, seconds in took.items()}
+        log.info("swap", live=version, previous=self._pointer.previous, reason=reason, **took)
+        self._events.emit("swap", live=version, previous=self._pointer.previous, reason=reason, **took)
         await self._unload_unused()
         return self._pointer
+
+    @contextlib.contextmanager
+    def _alone(self, version: int) -> Iterator[None]:
+        """Where a server wears one version at a time: nobody is let in until this one is worn and live.
+
+        A request for the old one would wait there all the same, and have it take the new one off again.
+        """
+        if not self._backend.capabilities.wears_one:
+            yield
+            return
+        with self._door.shut(f"{self._label(version)} is being put on"):
+            yield
 
     async def rollback(self, actor: str) -> Pointer:
         """Back to the version that was live before. Raises Conflict where there is none."""
         if self._pointer.previous == self.live:
             raise Conflict(f"There is no version before {self._label(self.live)} to go back to.")
         return await self.to(self._pointer.previous, f"rollback from {self._label(self.live)}", actor)
+
+    async def read_again(self) -> None:
+        """What the store has changed: the version that a rollback returns to may be gone for good."""
+        async with self._changing:
+            if (pointer := await self._store.pointer()).live == self._pointer.live:
+                self._pointer = pointer
+        await self._unload_unused()
 
     def _failed(self, problem: str) -> None:
         self.problem = problem
@@ -292,6 +325,8 @@ class Swap:
         adapter = await self._store.adapter(version)
         if adapter is None:
             raise NotFound(f"There is no version v{version}; `rlproxy adapters` lists them.", param="model")
+        if adapter.gone:
+            raise NotFound(f"v{version} learned from what was forgotten, and is gone for good.", param="model")
         return adapter
 
     async def _warm(self, version: int) -> None:
@@ -300,33 +335,13 @@ class Swap:
         Needs the lock. A backend that was restarted beside us does not have what it had: it is given back.
         """
         for again in (True, False):
-            answers = [await self._ask_shortly(a) for a in self._backend.addresses(self.name(version))]
-            status, text = next((answer for answer in answers if answer[0] != 200), (200, ""))
+            status, text = await self._warm_up.answers(self._backend.addresses(self.name(version)))
             if status == 200:
                 return
             if not (again and version != BASE and status in self._backend.capabilities.lost):
                 raise BackendBroke(f"The warm-up request was answered with {status}: {text[:200]}")
             self._loaded.discard(version)
             await self._load(version)
-
-    async def _ask_shortly(self, address: Address) -> tuple[int, str]:
-        body: dict[str, Any] = {
-            "messages": [{"role": "user", "content": "Hello"}],
-            "max_tokens": 1,
-        }
-        body |= {key: loads(value) for key, value in address.members.items()}
-        url = f"{address.url}/v1/chat/completions"
-        timeout = aiohttp.ClientTimeout(total=WARM_UP_S)
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout) as http,
-                http.post(url, json=body, headers=self._backend.headers()) as response,
-            ):
-                return response.status, await response.text()
-        except TimeoutError as error:
-            raise BackendDown(f"The warm-up request was not answered within {WARM_UP_S:g} s.") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise BackendDown(f"The warm-up request failed ({error or type(error).__name__}).") from error
 
     async def _unload_unused(self) -> None:
         async with self._changing:

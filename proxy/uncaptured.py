@@ -11,6 +11,7 @@ from typing import Final
 from aiohttp import web
 
 from proxy.errors import BadRequest
+from proxy.recent import Recent
 from proxy.wire import dumps, loads
 from store.store import Store
 
@@ -20,8 +21,8 @@ LONGEST: Final = 200
 
 
 class Uncaptured:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, recent: Recent) -> None:
+        self._store, self._recent = store, recent
         self._sessions: set[str] = set()
 
     async def start(self) -> None:
@@ -50,6 +51,7 @@ class Uncaptured:
         found = self._sessions | {session} if capture == "off" else self._sessions - {session}
         if len(found) > MOST:
             raise BadRequest(f"{MOST} sessions are off already; turn some on again.", param="session")
+        self._recent.clear()  # what it said a moment ago, too
         self._sessions |= found  # before it is stored: of a request that comes meanwhile nothing is kept
         await self._store.set_meta(META, sorted(found))
         self._sessions = found

@@ -18,11 +18,13 @@ from proxy.events import Events
 from proxy.swap import Swap
 from store.errors import StoreError
 from store.records import BASE
+from store.runs import RATED_BEFORE
 from store.store import Store
 
 log = structlog.get_logger()
 
 ACTOR: Final = "rlproxy"
+EVERY: Final = 2**62
 RETRY_S: Final = 10.0  # where the rollback itself failed
 
 
@@ -82,7 +84,8 @@ class Watch:
         went_live_by_itself = pointer.actor == ACTOR and pointer.live > pointer.previous
         if not self._on or pointer.live == BASE or not went_live_by_itself:
             return None
-        old = [vote.good for vote in await self._store.votes(pointer.previous) if vote.at <= pointer.changed_at]
+        before = await self._store.get_meta(RATED_BEFORE, EVERY)  # not known of a swap of before it was kept
+        old = [vote.good for vote in await self._store.votes(pointer.previous) if vote.seq <= before]
         return compare(old, [vote.good for vote in await self._store.votes(pointer.live)])
 
     async def report(self) -> dict[str, Any] | None:

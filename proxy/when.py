@@ -59,6 +59,7 @@ class When:
         self.by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
         self.kept: str | None = None  # the rule that keeps the open run from training
         self.under_way = False  # a run is
+        self.rebuilds = False  # the next run is one that a person asked for, whatever the number of ratings
         self.trainer: int | None = None  # its process
 
     async def start(self) -> None:
@@ -73,24 +74,24 @@ class When:
         self.by_hand = run_id
         await self._store.set_meta("by_hand", run_id)
 
-    async def fresh(self, *, before: float | None = None) -> Fresh:
+    async def fresh(self, *, before_run: int | None = None) -> Fresh:
         gap = self._settings.train.max_version_gap
         foreign = self._foreign is not None
         share = self._settings.train.max_rater_share
         return await self._store.fresh(
-            live=self._swap.live, max_version_gap=gap, before=before, foreign=foreign, share=share
+            live=self._swap.live, max_version_gap=gap, before_run=before_run, foreign=foreign, share=share
         )
 
     async def needed(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
         last = next(iter(await self._store.runs(limit=1)), None)
-        seen = (await self.fresh(before=last.created_at)).total if last else 0
+        seen = (await self.fresh(before_run=last.id)).total if last else 0
         return needed(self._settings.train, last, seen)
 
     async def due(self, *, asked: bool = False, early: bool = False) -> Due:
         """`early`: whatever the number of ratings and the served model, could a run train now?"""
         train = self._settings.train
-        if not train.enabled and not asked:
+        if not train.enabled and not asked and not self.rebuilds:
             return Due(False, "training is off (train.enabled = false)")
         if self._foreign and (lacks := self._foreign.lacks()) is not None:
             return Due(False, lacks)
@@ -111,8 +112,8 @@ class When:
         fresh = await self.fresh()
         if fresh.total == 0:
             return Due(False, dampened(fresh) or "there are no fresh ratings")
-        if not asked and not early:
-            lacks = enough(train, fresh, *await self.needed(), silent_s=time.time() - self._last_request())
+        if not asked and not early and not self.rebuilds:
+            lacks = enough(train, fresh, *await self.needed(), silent_s=time.monotonic() - self._last_request())
             if lacks is not None:
                 return Due(False, lacks)
         if (kept := await self.kept_from(None, starting=True, by_hand=asked)) is not None:

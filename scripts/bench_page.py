@@ -2,8 +2,8 @@
 
 `scripts/bench_page.py [--completions N] [--home DIR] [--no-browser]` writes benchmarks/page.json, with the plan of each
 query. The home is made up: answers of 120 words (of Python's own manual) with token ids and log-probs, two models,
-eight versions, sessions of 20 turns, one side turn in five, two ratings in five, all used by one run. Each query is
-asked 15 times, the median counts.
+eight versions, conversations of 20 turns, one side turn in five, two ratings in five, all used by one run. Each query
+is asked 15 times, the median counts.
 """
 
 from __future__ import annotations
@@ -39,15 +39,18 @@ from store.store import Store  # noqa: E402
 TIMES, BATCH, DAYS = 15, 500, 60
 PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
 QUERIES: dict[str, Wanted] = {
-    "newest": Wanted(turn="main"),
+    "newest": Wanted(turn="main", newest_of_each=True),
+    "newest, each turn": Wanted(turn="main"),
     "newest, side turns too": Wanted(),
     "page in the middle": Wanted(turn="main", before_seq=50_000),
-    "unrated": Wanted(turn="main", unrated=True),
+    "unrated": Wanted(turn="main", unrated=True, newest_of_each=True),
+    "turns of one conversation": Wanted(turn="main", conversation=21),
     "one version": Wanted(turn="main", version=3),
     "one model": Wanted(turn="main", model="other"),
     "one session": Wanted(turn="main", session="session-42"),
     "unrated of a version and a model": Wanted(turn="main", unrated=True, version=3, model="other"),
     "nothing matches": Wanted(turn="main", version=99, unrated=True),
+    "nothing of the newest 10,000 matches": Wanted(turn="none", newest_of_each=True),  # type: ignore[arg-type]
     "one rare version": Wanted(turn="main", version=7, unrated=True, model="other"),
     "search, two words": Wanted(turn="main", search="walrus operator"),
     "search, a very common word": Wanted(turn="main", search="the"),
@@ -82,13 +85,14 @@ async def fill(store: Store, count: int) -> None:
                     model="other" if n % 7 == 0 else "smollm2", served_model="smollm2", version=n * 8 // count,
                     session=f"session-{n // 20}", user=None, turn="side" if n % 5 == 0 else "main", turn_rule="default",
                     streamed=True, prompt=prompt, request=b"{}", asked=asked,
+                    above=f"session-{n // 20}".encode() if n % 20 else None,
                 )
             )  # fmt: skip
             ended.append(
                 FinishedCompletion(
                     id=f"c{n}", status="done", finished_at=at, text=text, finish_reason="stop", exact=True,
                     reply=Message("assistant", json.dumps({"content": text}).encode()), token_ids=list(range(160)),
-                    prompt_token_ids=list(range(200)), logprobs=[-0.5] * 160,
+                    prompt_token_ids=list(range(200)), logprobs=[-0.5] * 160, thread=f"session-{n // 20}".encode(),
                 )
             )  # fmt: skip
             if n % 5 in (1, 3):
@@ -121,7 +125,7 @@ async def queries(store: Store) -> list[dict[str, Any]]:
     for name, wanted in QUERIES.items():
         sql, values = inbox.query(wanted)
         plan = [row["detail"] for row in await store._reader.rows(f"EXPLAIN QUERY PLAN {sql}", values)]
-        rows = len(await store.inbox(wanted))
+        rows = len((await store.inbox(wanted)).rows)
         took = await median(lambda wanted=wanted: store.inbox(wanted))  # type: ignore[misc]
         found.append({"query": name, "ms": took, "rows": rows, "plan": plan})
         print(f"{took:8.2f} ms  {rows:3} rows  {name}: {'; '.join(plan)}", flush=True)

@@ -1,7 +1,10 @@
 """Swaps and rollbacks that nobody notices: streamed clients ask all the while, and every reply is checked by its text.
 
-`scripts/bench_swap.py [--backend builtin|llamacpp|llamacpp-router|vllm|mlx] [--quick] [--swaps 10] [--rollbacks 5]
-[--seconds 60] [--clients 8] [--tokens 32]` writes its figures to benchmarks/swap.json, beside those of other backends.
+`scripts/bench_swap.py [--backend all|builtin|llamacpp|llamacpp-router|vllm|mlx …] [--resume] [--quick] [--swaps 10]
+[--rollbacks 5] [--seconds 60] [--clients 8] [--tokens 32]` writes the figures of each backend to benchmarks/swap.json
+as soon as it has them, beside those of the others. It says how long it will take; a backend that fails, or takes four
+times as long, does not keep the next one from being measured. With `--resume`, those that the file has already in this
+form and of this commit are left out.
 
 Each version answers each client's question otherwise (greedily), and what it says is asked for by its pin before
 anything is measured. A reply that is not word for word that of the version in its `x-rl-adapter` counts as mixed.
@@ -22,9 +25,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +41,15 @@ from scripts.swap_setup import MODEL, Timed, adapters, proxy, publish  # noqa: E
 from trainer.weights import resolve  # noqa: E402
 
 AFTER_S = 2.0  # that still counts as during a change
+BACKENDS = ("builtin", "llamacpp", "llamacpp-router", "mlx", "vllm")
+START_S, VERSION_S, CHANGE_S = 90.0, 20.0, 10.0  # what each takes, about, on two idle cores
 QUESTIONS = (
     "Tell me about the sea.", "How do I boil an egg?", "Who was Newton?", "Write a letter to a friend.",
     "Name a fruit and say why.", "What do bees make?", "Why is the sky blue?", "What is a proxy?",
+)  # fmt: skip
+SHOWN = (
+    "failed_count", "mixed_count", "first_token", "between_chunks", "until_all_have_it", "load_s", "switch_s",
+    "pointer_s", "swap_to_first_token_s",
 )  # fmt: skip
 Lengths = dict[str, int]  # how long the reply to a question may be
 
@@ -64,7 +73,8 @@ class Change:
     switched: float  # the pointer has moved
     done: float
     load_s: float | None  # None: it was loaded already
-    switch_s: float  # from the end of the load
+    switch_s: float  # from the end of the load, the warm-up with it
+    pointer_s: float  # from the end of the warm-up
 
 
 async def streamed(http: aiohttp.ClientSession, model: str, question: str, tokens: int) -> Reply:
@@ -147,12 +157,14 @@ class Pointer:
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self._http = http
         self.moved: dict[int, float] = {}
+        self.took_s: dict[int, float] = {}
 
     async def listen(self) -> None:
         timeout = aiohttp.ClientTimeout(total=None)
         async with self._http.get("/rl/events", timeout=timeout) as response:
             async for line in response.content:
                 if line.startswith(b"data: {") and "previous" in (event := json.loads(line[6:])):
+                    self.took_s[event["live"]] = event["switch_s"]
                     self.moved[event["live"]] = time.perf_counter()
 
 
@@ -169,6 +181,7 @@ async def change(http: aiohttp.ClientSession, pointer: Pointer, timed: Timed, ac
     return Change(
         act.partition("/")[0].replace("promote", "swap"), live, asked, switched, done,
         timed.loaded - timed.began if loaded else None, switched - (timed.loaded if loaded else asked),
+        pointer.took_s[live],
     )  # fmt: skip
 
 
@@ -182,11 +195,11 @@ def acts(swaps: int, rollbacks: int) -> list[str]:
     return found
 
 
-async def measure(options: argparse.Namespace, weights: Path, scratch: Path) -> dict[str, Any]:
+async def measure(backend: str, options: argparse.Namespace, weights: Path, scratch: Path) -> dict[str, Any]:
     await adapters(weights, scratch / "adapters", options.swaps)
     lengths = lengths_of(options.tokens, options.clients)
     async with (
-        proxy(options.backend, weights, scratch / "home", options.threads) as (url, store, timed),
+        proxy(backend, weights, scratch / "home", options.threads) as (url, store, timed),
         aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as http,
     ):
         for version in range(1, options.swaps + 1):
@@ -256,6 +269,7 @@ def figures(clients: Clients, changes: Sequence[Change]) -> dict[str, Any]:
         },
         "load_s": _spread(loads),
         "switch_s": _spread([c.switch_s for c in changes]),
+        "pointer_s": _spread([c.pointer_s for c in changes]),
         "swap_to_first_token_s": _spread(first_tokens),
         "changes": [{"kind": c.kind, "live": c.live, "seconds": round(c.done - c.asked, 3)} for c in changes],
     }
@@ -286,10 +300,45 @@ def _spread(seconds: Sequence[float]) -> dict[str, float] | None:
 
 
 def main() -> None:
+    options = _options()
+    weights = resolve(options.weights)
+    git = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    path: Path | None = options.out or (None if options.quick else ROOT / "benchmarks" / "swap.json")
+    form = {
+        "commit": commit,
+        "clients": options.clients,
+        "tokens_per_reply": options.tokens,
+        "seconds_before_each": options.seconds,
+    }
+    wanted = [b for b in options.backend if not (options.resume and path and _has(path, b, form, options.swaps))]
+    each = estimate(options)
+    end = datetime.now() + timedelta(seconds=each * len(wanted))
+    names = ", ".join(wanted) or "nothing left"
+    print(f"{names}: about {each / 60:.0f} minutes each, until {end:%H:%M}; more on a busy machine", flush=True)
+    failed = []
+    for backend in wanted:
+        began = {"backend": backend, "date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+        print(f"--- {backend}", flush=True)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                found = asyncio.run(_in_time(4 * each, measure(backend, options, weights.path, Path(folder))))
+        except (Exception, SystemExit) as error:
+            failed.append(backend)
+            print(f"{backend} failed, and its figures stay as they were: {error!r}", flush=True)
+            continue
+        result = {**began, "python": platform.python_version(), "model": weights.path.name, **form, **found}
+        if path:
+            _keep(path, result)
+        print(json.dumps({key: result[key] for key in SHOWN}, indent=2), flush=True)
+    if failed:
+        raise SystemExit(f"Failed: {', '.join(failed)}. With --resume only what is missing is measured.")
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--backend", default="builtin", choices=["builtin", "llamacpp", "llamacpp-router", "vllm", "mlx"]
-    )
+    parser.add_argument("--backend", nargs="+", default=["builtin"], choices=["all", *BACKENDS])
+    parser.add_argument("--resume", action="store_true", help="leave out what has been measured in this form")
     parser.add_argument("--quick", action="store_true", help="two swaps and a rollback, four seconds each")
     parser.add_argument("--swaps", type=int, default=10)
     parser.add_argument("--rollbacks", type=int, default=5)
@@ -302,27 +351,30 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.swaps, options.rollbacks, options.seconds, options.tokens = 2, 1, 4.0, 12
-    about, weights = machine(), resolve(options.weights)
-    git = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
-    with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(options, weights.path, Path(folder)))
-    result = {
-        "backend": options.backend,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": about,
-        "python": platform.python_version(),
-        "commit": commit,
-        "model": weights.path.name,
-        "clients": options.clients,
-        "tokens_per_reply": options.tokens,
-        "seconds_before_each": options.seconds,
-        **found,
-    }
-    if path := options.out or (None if options.quick else ROOT / "benchmarks" / "swap.json"):
-        _keep(path, result)
-    shown = {key: result[key] for key in ("failed_count", "mixed_count", "first_token", "between_chunks", "load_s")}
-    print(json.dumps(shown | {key: result[key] for key in ("switch_s", "swap_to_first_token_s")}, indent=2))
+    if "all" in options.backend:
+        options.backend = list(BACKENDS)
+    return options
+
+
+def estimate(options: argparse.Namespace) -> float:
+    """Seconds for one backend."""
+    changes = options.swaps + options.rollbacks
+    return START_S + (options.swaps + 1) * VERSION_S + changes * (float(options.seconds) + AFTER_S + CHANGE_S)
+
+
+async def _in_time(seconds: float, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    async with asyncio.timeout(seconds):
+        return await work
+
+
+def _has(path: Path, backend: str, form: dict[str, Any], swaps: int) -> bool:
+    """Whether these figures are there already. Having written some of them makes a commit dirty, not another one."""
+
+    def clean(found: dict[str, Any]) -> dict[str, Any]:
+        return {**{key: found.get(key) for key in form}, "commit": str(found["commit"]).removesuffix("-dirty")}
+
+    kept = [r for r in (json.loads(path.read_text()) if path.exists() else []) if r["backend"] == backend]
+    return any(clean(one) == clean(form) and sum(c["kind"] == "swap" for c in one["changes"]) == swaps for one in kept)
 
 
 def _keep(path: Path, result: dict[str, Any]) -> None:

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/learning-rules.md", "docs/agents.md")
+PAGES = (
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/learning-rules.md",
+    "docs/agents.md",
+    "docs/reliability.md",
+    "docs/http-api.md",
+)
 
 
 def demo(found: dict[str, Any]) -> str:
@@ -54,7 +61,7 @@ def swap(found: list[dict[str, Any]]) -> str:
     heads = (
         "backend | changes | replies | failed | mixed | first token, p99 before → during | between chunks, p99 "
         "| first token, until all have it | between chunks, until then "
-        "| load | switch after it | asked → first token of the new version"
+        "| load | warm-up and switch | switch alone | asked → first token of the new version"
     )
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
 
@@ -62,8 +69,11 @@ def swap(found: list[dict[str, Any]]) -> str:
         before, during = part["before"]["p99_ms"] / 1000, part["during"]["p99_ms"] / 1000
         return f"{before:.2f} → {during:.2f} s ({part['p99_ratio']:.1f}×)"
 
+    def seconds(spread: dict[str, float] | None) -> str:
+        return f"{spread['median']:.2f} s (≤ {spread['most']:.2f})" if spread else "–"  # not measured at first
+
     for one in found:
-        load, switch, first = one["load_s"], one["switch_s"], one["swap_to_first_token_s"]
+        first = one["swap_to_first_token_s"]
         kinds = [change["kind"] for change in one["changes"]]
         longer = one.get("until_all_have_it")  # not measured at first
         wider = [parted(longer[part]) if longer else "–" for part in ("first_token", "between_chunks")]
@@ -71,8 +81,8 @@ def swap(found: list[dict[str, Any]]) -> str:
             f"| {one['backend']} | {kinds.count('swap')} + {kinds.count('rollback')} | {one['replies']} "
             f"| {one['failed_count']} | {one['mixed_count']} | {parted(one['first_token'])} "
             f"| {parted(one['between_chunks'])} | {wider[0]} | {wider[1]} "
-            f"| {load['median']:.2f} s (≤ {load['most']:.2f}) "
-            f"| {switch['median']:.2f} s (≤ {switch['most']:.2f}) | {first['median']:.1f} s (≤ {first['most']:.1f}) |"
+            f"| {seconds(one['load_s'])} | {seconds(one['switch_s'])} | {seconds(one.get('pointer_s'))} "
+            f"| {first['median']:.1f} s (≤ {first['most']:.1f}) |"
         )
     each = "; ".join(
         f"{one['backend']} {one['date'][:16].replace('T', ' ')}, {one['seconds_before_each']:g} s before each change, "
@@ -244,6 +254,57 @@ def start(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"Medians of {found['times']}. {_when(found)}"])
 
 
+def chaos(found: dict[str, Any]) -> str:
+    kills, cuts = found["kills"], found["power_cuts"]
+    lines = ["| | instants | answers had whole | ratings and undos acknowledged | missing, doubled or damaged |"]
+    lines += ["|---" * 5 + "|"]
+    early = f"{kills['instants']}, {kills['while_starting']} of them during a start"
+    lines.append(f"| kill -9 | {early} | {kills['whole']:,} | {kills['acts']:,} | {len(kills['wrong'])} |")
+    if "cuts" in cuts:
+        unsynced = f"{cuts['cuts']}, {cuts['with_unsynced']} of them with unsynced writes"
+        lines.append(f"| power cut | {unsynced} | {cuts['whole']:,} | {cuts['acts']:,} | {len(cuts['wrong'])} |")
+    return "\n".join([*lines, "", f"{_at(found)} SQLite {found['sqlite']}, {found['seconds'] / 60:.0f} minutes."])
+
+
+def soak(found: dict[str, Any]) -> str:
+    heads = "minutes | clients | answers | ratings and undos | hung up | runs, live version | memory, a minute | peak"
+    lines = [f"| {heads} | lost or doubled |", "|---" * 9 + "|"]
+    cells = [f"{found['minutes']:g}", str(found["clients"]), f"{found['answers']:,}", f"{found['acts']:,}"]
+    cells += [f"{found['hung_up']:,}", f"{found['runs']}, v{found['live']}", f"{found['slope_mb_per_min']:+.2f} MB"]
+    cells += [f"{found['peak_mb']:.0f} MB", str(len(found["wrong"]))]
+    lines += [f"| {' | '.join(cells)} |", "", "| open in the proxy | before | after |", "|---|---|---|"]
+    names = ("tasks", "files", "connections", "threads")
+    lines += [f"| {name} | {found['start'][name]} | {found['end'][name]} |" for name in names]
+    return "\n".join([*lines, "", _at(found)])
+
+
+def _at(found: dict[str, Any]) -> str:
+    load = f", load {found['load_before']:.1f} before it began" if found["load_before"] > 0.5 else ""
+    return f"{found['date'][:10]}, {found['machine']}{load}, commit `{found['commit']}`."
+
+
+def fuzz(found: dict[str, Any]) -> str:
+    heads = (
+        "house | requests | a second | 2xx, 3xx | 4xx | 5xx of ours | closed, left | longest wait | memory, after 30 % "
+        "and in the end | completions kept | acknowledged and not there | failures"
+    )
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    for one in found["houses"]:
+        by, stored, memory = one["by_status"], one["store"], one["memory_mb"]
+        counts = [sum(n for status, n in by.items() if status[0] in first) for first in ("23", "4", "cl")]
+        lost = stored["missing"] - stored["deleted"] + stored["witnesses"] - stored["witnesses_whole"]
+        cells = [
+            "with keys, a backend with every format" if one["keys"] else "no keys, a backend with chat completions",
+            f"{one['requests']:,}", f"{one['per_s']:.0f}", f"{counts[0]:,}", f"{counts[1]:,}", str(one["own_5xx"]),
+            f"{counts[2]:,}", f"{one['slowest_s']:.1f} s", f"{memory[int(len(memory) * 0.3)]:.0f}, {memory[-1]:.0f} MB",
+            f"{stored['completions']:,}", str(max(0, lost)), str(len(one["failures"])),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(
+        [*lines, "", f"{found['date'][:10]}, {found['machine']}, seed {found['seed']}, commit `{found['commit']}`."]
+    )
+
+
 def _when(found: dict[str, Any]) -> str:
     machine = found["machine"]
     load = f", load {machine['load_before']:.1f} before it began" if machine["load_before"] > 0.5 else ""
@@ -261,6 +322,9 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "relay": ("benchmarks/relay.json", relay),
     "store": ("benchmarks/store.json", store),
     "start": ("benchmarks/start.json", start),
+    "chaos": ("benchmarks/chaos.json", chaos),
+    "soak": ("benchmarks/soak.json", soak),
+    "fuzz": ("benchmarks/fuzz.json", fuzz),
     "learn": ("benchmarks/learn/*-default-seed*.json", learn),
 }
 

@@ -13,17 +13,20 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
-from store import ledger, schema
-from store.errors import StoreDamaged, StoreError
+from store import conversion, driver, ledger, schema
+from store.errors import StoreDamaged, StoreError, WrongKey
 from store.lock import Lock
+from store.secret import Secret
 
 FOLDER: Final = "backups"  # in the home: those made by themselves
 
 
-def backup(database: Path, to: Path) -> int:
-    """One moment of the database, also of one in use; how many bytes it has. Raises StoreError, and leaves nothing."""
+def backup(database: Path, to: Path, secret: Secret | None = None) -> int:
+    """One moment of the database, also of one in use; how many bytes it has. Raises StoreError, and leaves nothing.
+
+    Of an encrypted database it is encrypted with the same key.
+    """
     if not database.is_file():
         raise StoreError(f"There is no database at {database}, so there is nothing to back up.")
     if to.exists():
@@ -32,50 +35,60 @@ def backup(database: Path, to: Path) -> int:
     part.unlink(missing_ok=True)
     try:
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # conversations are private
-        with closing(_read_only(database)) as db:
-            db.execute("VACUUM INTO ?", (str(part),))
-        check(part)
+        with closing(driver.connect(database, secret, read_only=True)) as db:
+            db.execute("VACUUM INTO ?", (str(part),))  # SQLCipher takes the key along
+        check(part, secret)
         _sync(part)
         part.replace(to)
         _sync(to.parent)
-    except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"No backup was made of {database} ({error}); the database is as it was.") from error
+    except driver.errors(OSError) as error:
+        why = f"{error}{driver.perhaps_encrypted(error)}"
+        raise StoreError(f"No backup was made of {database} ({why}); the database is as it was.") from error
     finally:
         part.unlink(missing_ok=True)
     return to.stat().st_size
 
 
-def restore(home: Path, of: Path) -> Path | None:
-    """Put a backup in the place of the database; where that is kept now. Raises StoreBusy, StoreDamaged, StoreError."""
+def restore(home: Path, of: Path, secret: Secret | None = None) -> Path | None:
+    """Put a backup in the place of the database; where that is kept now. Raises StoreBusy, StoreDamaged, StoreError.
+
+    With `secret` the database is encrypted afterwards, also where the backup is of a time when it was not.
+    """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(home)
     path = home / schema.NAME
     part = home / (schema.NAME + ".restoring")
     try:
-        check(of)
+        conversion.tidy(path)
+        in_the_clear = of.is_file() and driver.is_plain(of)
+        opened_with = None if in_the_clear else secret
+        check(of, opened_with)
         part.unlink(missing_ok=True)
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        with closing(_read_only(of)) as db:
+        with closing(driver.connect(of, opened_with, read_only=True)) as db:
             db.execute("VACUUM INTO ?", (str(part),))
-        _make_current(part, of)
+        if in_the_clear and secret is not None:
+            conversion.convert(part, secret, encrypt=True, progress=lambda *_: None)
+        _make_current(part, of, secret)
         _sync(part)
-        kept = _set_aside(path)
+        kept = _set_aside(path, secret)
         part.replace(path)
         _sync(home)
         return kept
-    except (sqlite3.Error, OSError) as error:
+    except driver.errors(OSError) as error:
         raise StoreError(f"{of} was not restored ({error}); the database is as it was.") from error
     finally:
-        part.unlink(missing_ok=True)
+        conversion.wipe(part)
+        conversion.tidy(part)
         lock.release()
 
 
-def check(file: Path) -> None:
+def check(file: Path, secret: Secret | None = None) -> None:
     """Raises StoreDamaged where this is no whole database of ours, StoreError where it is of a newer rlproxy."""
     if not file.is_file():
         raise StoreError(f"There is no file {file}.")
     try:
-        with closing(_read_only(file)) as db:
+        with closing(driver.connect(file, secret, read_only=True)) as db:
             verdicts = [str(row[0]) for row in db.execute("PRAGMA integrity_check(3)")]
             if verdicts != ["ok"]:
                 raise StoreDamaged(f"{file} is damaged ({'; '.join(verdicts)}).")
@@ -83,26 +96,28 @@ def check(file: Path) -> None:
                 raise StoreDamaged(f"{file} is damaged: rows name others that are not there.")
             schema.pending(db)
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.DatabaseError as error:
-        raise StoreDamaged(f"{file} is no database, or a damaged one ({error}).") from error
+    except driver.errors() as error:
+        why = f"{error}{driver.perhaps_encrypted(error)}"
+        raise StoreDamaged(f"{file} is no database, or a damaged one ({why}).") from error
     if not {"completions", "ratings", "messages", "pointer"} <= tables:
         raise StoreDamaged(f"{file} is no database of rlproxy's.")
 
 
-def audit_verdict(home: Path, expected: str | None) -> ledger.Verdict:
+def audit_verdict(home: Path, expected: str | None, secret: Secret | None = None) -> ledger.Verdict:
     """Whether the audit log is as it was written. Raises StoreError."""
     path = home / schema.NAME
     try:
-        with closing(_read_only(path)) as db:
+        with closing(driver.connect(path, secret, read_only=True)) as db:
             if schema.pending(db):
                 raise StoreError(f"{path} is of an older rlproxy; start `rlproxy serve` once to bring it up to date.")
             return ledger.verify(db, expected)
-    except sqlite3.Error as error:
-        raise StoreError(f"The audit log in {path} cannot be read ({error}).") from error
+    except driver.errors() as error:
+        why = f"{error}{driver.perhaps_encrypted(error)}"
+        raise StoreError(f"The audit log in {path} cannot be read ({why}).") from error
 
 
 def before_migration(db: sqlite3.Connection, path: Path, seen: int) -> Path:
-    """A copy of what is about to change. Raises StoreError: without one nothing is changed."""
+    """A copy of what is about to change, encrypted as it is. Raises StoreError: without one nothing is changed."""
     folder = path.parent / FOLDER
     to = folder / f"schema-{seen}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}.db"
     try:
@@ -111,7 +126,7 @@ def before_migration(db: sqlite3.Connection, path: Path, seen: int) -> Path:
         db.execute("VACUUM INTO ?", (str(to),))
         _sync(to)
         _sync(folder)
-    except (sqlite3.Error, OSError) as error:
+    except driver.errors(OSError) as error:
         with contextlib.suppress(OSError):
             to.unlink()
         raise StoreError(
@@ -129,20 +144,20 @@ def expire(home: Path, before: float) -> None:
                 file.unlink()
 
 
-def _make_current(part: Path, of: Path) -> None:
-    with closing(sqlite3.connect(part, isolation_level=None)) as db:
-        db.row_factory = sqlite3.Row
+def _make_current(part: Path, of: Path, secret: Secret | None) -> None:
+    with closing(driver.connect(part, secret, named=True)) as db:
         schema.migrate(db)
         db.execute("BEGIN")
         ledger.audit(db, "restore", "restore", {"of": str(of)})
         db.execute("COMMIT")
 
 
-def _set_aside(path: Path) -> Path | None:
+def _set_aside(path: Path, secret: Secret | None) -> Path | None:
     """The database under another name too, and nothing of it in a WAL that the next one would take for its own."""
     if not path.exists():
         return None
-    with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:
+    key = None if driver.is_plain(path) else secret
+    with contextlib.suppress(*driver.errors(WrongKey)), closing(driver.connect(path, key)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     kept = path.with_name(f"{path.name}.replaced-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}")
     os.link(path, kept)
@@ -151,10 +166,6 @@ def _set_aside(path: Path) -> Path | None:
         if beside.exists():
             beside.rename(kept.with_name(kept.name + ending))
     return kept
-
-
-def _read_only(file: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(os.fspath(file))}?mode=ro", uri=True, isolation_level=None)
 
 
 def _sync(path: Path) -> None:

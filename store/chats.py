@@ -49,8 +49,9 @@ async def linked(reader: Reader, platform: str, channel: str, message_id: str) -
 async def newest_link(reader: Reader, platform: str, channel: str, person: str) -> Link | None:
     """The newest in that channel, of those for this person if it is known whom they are for."""
     row = await reader.row(
-        """SELECT * FROM links WHERE platform = ? AND channel = ? AND (person IS NULL OR person = ?)
-        ORDER BY created_at DESC LIMIT 1""",
+        """SELECT l.* FROM links l CROSS JOIN completions c ON c.id = l.completion_id
+        WHERE l.platform = ? AND l.channel = ? AND (l.person IS NULL OR l.person = ?)
+        ORDER BY c.seq DESC, l.created_at DESC LIMIT 1""",  # of its answer, that is: a clock may be set back
         (platform, channel, person),
     )
     return _link(row)

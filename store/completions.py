@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import aiosqlite
 import orjson
 
-from store import blobs, tree
+from store import blobs, conversations, tree
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.reader import Reader
 from store.records import Completion, FinishedCompletion, Message, NewCompletion, Rating, Turn
@@ -28,6 +28,8 @@ c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
 x'7b7d' AS request, NULL AS prompt_token_ids, NULL AS token_ids, NULL AS logprobs FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
+EXPIRING = """c.created_at < ? AND +c.status <> 'pending'
+AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)"""
 CHUNK = 100  # completions deleted in one operation: others may write in between
 NEWEST = 2**63 - 1  # above any seq
 STOPPED = "rlproxy stopped before this answer ended"
@@ -40,13 +42,13 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request,
-            untrainable, asked, redacted, prompt_hash, status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
+            untrainable, asked, redacted, prompt_hash, conversation, status)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
                 to_json(new.sampling), new.request, new.untrainable, new.asked, to_json(new.redacted or None),
-                tree.add(db, tree.said(new.prompt)),
+                tree.add(db, tree.said(new.prompt)), conversations.of(db, new),
             ),
         )  # fmt: skip
         tree.add_aside(db, new.id, new.prompt)
@@ -85,11 +87,16 @@ def recover(db: sqlite3.Connection) -> int:
 def expire(db: sqlite3.Connection, before: float) -> int:
     """Delete a chunk of the old ones that nobody ever rated, and so no run ever used."""
     rows = db.execute(
-        """SELECT c.id FROM completions c WHERE c.created_at < ? AND c.status <> 'pending'
-        AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id) LIMIT ?""",
+        f"SELECT c.id FROM completions c WHERE {EXPIRING} LIMIT ?",  # noqa: S608  ours
         (before, CHUNK),
     )
     return forget(db, [row["id"] for row in rows])
+
+
+async def expiring(reader: Reader, before: float) -> int:
+    row = await reader.row(f"SELECT count(*) AS going FROM completions c WHERE {EXPIRING}", (before,))  # noqa: S608
+    assert row is not None
+    return int(row["going"])
 
 
 def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:

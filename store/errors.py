@@ -5,6 +5,11 @@ StoreError
 ├── StoreClosed            the store was closed before this
 ├── StoreDamaged           the database failed its check
 ├── StoreFull              no space: nothing of this operation was kept
+├── KeyProblem
+│   ├── NoKey              the key is not where the settings say, or is none
+│   ├── WrongKey           the key that is there does not open this file
+│   ├── NotEncrypted       there is a key, and the database is in the clear
+│   └── MissingExtra       what encryption needs is not installed
 ├── DuplicateCompletion    the id was given before
 ├── CompletionEnded        it was finished before
 ├── RunEnded               it was ended before
@@ -45,6 +50,32 @@ class StoreFull(StoreError):
     pass
 
 
+class KeyProblem(StoreError):
+    """Of encryption at rest; nothing was changed."""
+
+
+class NoKey(KeyProblem):
+    pass
+
+
+class WrongKey(KeyProblem):
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"The key does not open {path}: it is of another key, or the file is damaged; nothing was changed."
+        )
+
+
+class NotEncrypted(KeyProblem):
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"store.key_from names a key and {path} is not encrypted: run `rlproxy encrypt`, or take the setting away."
+        )
+
+
+class MissingExtra(KeyProblem):
+    pass
+
+
 class DuplicateCompletion(StoreError):
     pass
 
@@ -60,7 +91,8 @@ class RunEnded(StoreError):
 class InOpenRun(StoreError):
     def __init__(self, run: int) -> None:
         super().__init__(
-            f"Run {run} is training on it: cancel that run, or wait until it has ended. Nothing was forgotten."
+            f"Run {run} is training on it, or from a version that did: cancel that run, or wait until it has ended. "
+            "Nothing was forgotten."
         )
         self.run = run
 
@@ -97,9 +129,9 @@ class UnknownKey(Unknown):
     pass
 
 
-def translated(error: sqlite3.Error) -> StoreError:
+def translated(error: Exception) -> StoreError:
     """What SQLite said, in this store's words."""
     # An error that Python itself raises has no code; the low byte is the primary one.
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+    if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_FULL:
         return StoreFull("The disk is full, this was not stored; free some space and try again.")
     return StoreError(f"The database refused this, it was not stored: {error}.")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from store import completions, ledger
+from store import completions, ledger, rebuild
 from store.errors import InOpenRun
 from store.records import Forgetting, Target
 
@@ -45,7 +45,8 @@ def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
     runs = db.execute(_RUNS, (_json(ratings),)).fetchall()
     trained = {row["version"] for row in runs if row["status"] == "done" and row["split"] == "train"}
     trained |= {row["version"] for row in db.execute(_REPLAYED, (_json(ratings),))}
-    there = {row["version"]: row["parent"] for row in db.execute("SELECT version, parent FROM adapters")}
+    rows = db.execute("SELECT version, parent FROM adapters WHERE path != ''")  # those that are gone are
+    there = {row["version"]: row["parent"] for row in rows}
     trained &= there.keys()
     open_run = next((row["id"] for row in runs if row["status"] in ("claimed", "running")), None)
     return Forgetting(
@@ -53,11 +54,17 @@ def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
     )
 
 
-def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str) -> Forgetting:
-    """Raises InOpenRun where a run under way has taken one of the ratings."""
+def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str, *, retrain: bool = False) -> Forgetting:
+    """Raises InOpenRun where a run under way has taken one of the ratings.
+
+    `retrain`: the versions that learned from it go, too, and so no run may be under way on top of one.
+    """
     found = look(db, kind, name)
     if found.open_run is not None:
         raise InOpenRun(found.open_run)
+    tainted = {*found.trained, *found.heirs}
+    if retrain and (on_top := _open_run_on(db, tainted)) is not None:
+        raise InOpenRun(on_top)
     if not found.completions and not found.ratings:
         return found
     completions.forget(db, found.completions)
@@ -73,7 +80,9 @@ def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str) -> Forge
     )
     # Counts alone: a log that keeps the names has not forgotten them.
     detail: dict[str, Any] = {"what": kind, "completions": len(found.completions), "ratings": len(found.ratings)}
-    ledger.audit(db, actor, "forget", {**detail, "trained": found.trained, "heirs": found.heirs})
+    ledger.audit(db, actor, "forget", {**detail, "trained": found.trained, "heirs": found.heirs, "retrain": retrain})
+    if retrain and tainted:
+        rebuild.begin(db, tainted)
     return found
 
 
@@ -82,6 +91,14 @@ def paid(db: sqlite3.Connection, owed: dict[str, list[str]]) -> None:
     now = ledger.read_meta(db, OWED, {"completions": [], "ratings": []})
     left = {key: [id for id in ids if id not in set(owed[key])] for key, ids in now.items()}
     ledger.set_meta(db, OWED, left)
+
+
+def _open_run_on(db: sqlite3.Connection, versions: Iterable[int]) -> int | None:
+    row = db.execute(
+        "SELECT id FROM runs WHERE status IN ('claimed', 'running') AND parent IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(sorted(versions)).decode(),),
+    ).fetchone()
+    return None if row is None else int(row["id"])
 
 
 def _heirs(parents: dict[int, int], trained: set[int]) -> set[int]:

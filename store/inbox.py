@@ -13,20 +13,22 @@ from typing import Any, Final
 import orjson
 
 from store.reader import Reader
-from store.records import Listed, Message, Rating, Wanted
+from store.records import Inbox, Listed, Message, Rating, Wanted
 from store.rows import to_rating
 from store.tree import cut
 
 SHOWN: Final = 6000  # characters of an answer that a list shows
 ASKED: Final = 2000  # characters that are kept of what was asked
 AT_ONCE: Final = 200  # completions that go into the search in one operation
+LOOK: Final = 10_000  # rows that one page looks through: filters that leave nothing must not cost more
+COUNTED: Final = 100  # turns of a conversation, at most
 BEGUN: Final = 3  # letters of which a word may be the beginning
 SLICE: Final = 200  # pages of the index that one operation merges
 NEWEST: Final = 2**63 - 1
 
 COLUMNS: Final = f"""c.seq, c.id, c.created_at, c.status, c.model, c.version, c.session, c.user, c.turn, c.dialect,
 c.asked, substr(c.text, 1, {SHOWN}) AS text, length(c.text) AS length, c.finish_reason, c.error, c.untrainable,
-c.choice, c.prompt_hash"""
+c.choice, c.prompt_hash, coalesce(c.conversation, c.seq) AS conversation"""
 CALLS: Final = """SELECT c.seq, m.body FROM completions c JOIN messages m ON m.hash = c.reply_hash
 WHERE c.seq IN (SELECT value FROM json_each(?)) AND m.cut = 0 AND instr(m.body, '"tool_calls"')"""
 RATINGS: Final = """SELECT r.* FROM ratings r WHERE +r.live = 1
@@ -46,41 +48,84 @@ def sought(text: str) -> str:
     return " ".join('"' + word.replace('"', '""') + ('"*' if len(word) >= BEGUN else '"') for word in words)
 
 
-def query(wanted: Wanted) -> tuple[str, list[Any]]:
-    """The seqs of one page, newest first."""
-    below = NEWEST if wanted.before_seq is None else wanted.before_seq
+def query(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+    """The seqs of one page, newest first, of the `LOOK` newest rows that the first filter leaves."""
+    first, rest, values = _filters(wanted)
+    sql = f"WITH looked AS ({_looked(wanted, first)}) SELECT i.seq FROM looked i WHERE 1{_all(rest, 'i')}"  # noqa: S608
+    if wanted.newest_of_each:
+        newer = (
+            f"SELECT 1 FROM listed n WHERE n.conversation = i.conversation AND n.seq > i.seq{_all(first + rest, 'n')}"  # noqa: S608
+        )
+        sql += f" AND NOT EXISTS ({newer})"
+    return f"{sql} LIMIT :limit", values
+
+
+def reach(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+    """How many rows that page has looked through, and the last of them."""
+    first, _, values = _filters(wanted)
+    return f"SELECT count(*) AS looked, min(i.seq) AS last FROM ({_looked(wanted, first, 'l.seq')}) i", values  # noqa: S608
+
+
+def _filters(wanted: Wanted) -> tuple[list[str], list[str], dict[str, Any]]:
+    """The filter that finds rows by its index, the others, and what they are compared with."""
+    values: dict[str, Any] = {"below": NEWEST if wanted.before_seq is None else wanted.before_seq}
+    values |= {"limit": wanted.limit, "look": LOOK}
+    given = [
+        column
+        for column in ("conversation", "session", "version", "model", "turn")
+        if getattr(wanted, column) is not None
+    ]
+    values |= {column: getattr(wanted, column) for column in given}
+    tests = [f"{{}}.{column} = :{column}" for column in given]
+    if wanted.unrated:  # a partial index has to be told the value itself
+        tests.insert(sum(column in ("conversation", "session", "version") for column in given), "{}.rated = 0")
     if wanted.search:
-        sql = """SELECT l.seq FROM search CROSS JOIN listed l ON l.seq = search.rowid
-        WHERE search MATCH ? AND search.rowid < ?"""
-        values: list[Any] = [sought(wanted.search), below]
+        values["search"] = sought(wanted.search)
+        return [], tests, values
+    if given == ["turn"] and not wanted.unrated:  # which has no index: nearly all are main turns
+        return [], tests, values
+    return tests[:1], tests[1:], values
+
+
+def _looked(wanted: Wanted, first: list[str], columns: str = "l.*") -> str:
+    if wanted.search:
+        found, seq = "search CROSS JOIN listed l ON l.seq = search.rowid WHERE search MATCH :search AND", "search.rowid"
     else:
-        sql, values = "SELECT l.seq FROM listed l WHERE l.seq < ?", [below]
-    # The index of the narrowest filter finds the rows; a plus sign keeps SQLite from choosing another.
-    free = not wanted.search
-    for column, value in (
-        ("session", wanted.session),
-        ("version", wanted.version),
-        ("rated", 0 if wanted.unrated else None),
-        ("model", wanted.model),
-        ("turn", wanted.turn),
-    ):
-        if value is None:
-            continue
-        if column == "rated":  # a partial index has to be told the value itself
-            sql += f" AND {'' if free else '+'}l.rated = 0"
-        else:
-            sql += f" AND {'' if free else '+'}l.{column} = ?"
-            values.append(value)
-        free = False
-    order = "search.rowid" if wanted.search else "l.seq"
-    return f"{sql} ORDER BY {order} DESC LIMIT ?", [*values, wanted.limit]
+        found, seq = "listed l WHERE", "l.seq"
+    by_index = "".join(f" AND {test.format('l')}" for test in first)
+    return f"SELECT {columns} FROM {found} {seq} < :below{by_index} ORDER BY {seq} DESC LIMIT :look"  # noqa: S608
 
 
-async def page(reader: Reader, wanted: Wanted) -> list[Listed]:
+def _all(tests: list[str], alias: str) -> str:
+    """These tests; the plus signs keep SQLite from choosing an index for one of them."""
+    return "".join(f" AND {test.format(f'+{alias}')}" for test in tests)
+
+
+async def page(reader: Reader, wanted: Wanted) -> Inbox:
+    """A page may be short and have another after it: no page looks through more than `LOOK` rows."""
     if wanted.search is not None and not sought(wanted.search):
-        return []
-    sql, values = query(wanted)
-    return await load(reader, [row["seq"] for row in await reader.rows(sql, values)])
+        return Inbox([], {}, None)
+    seqs = [row["seq"] for row in await reader.rows(*query(wanted))]
+    if len(seqs) == wanted.limit:
+        before: int | None = seqs[-1]
+    else:
+        looked = await reader.row(*reach(wanted))
+        before = looked["last"] if looked is not None and looked["looked"] == LOOK else None
+    return Inbox(await load(reader, seqs), await _others(reader, wanted, seqs), before)
+
+
+async def _others(reader: Reader, wanted: Wanted, seqs: list[int]) -> dict[int, int]:
+    """How many turns of their conversations stand behind these: earlier ones that the filters let through too, or
+    any others where a search found them."""
+    if not wanted.newest_of_each and not wanted.search:
+        return {}
+    first, rest, values = _filters(wanted)
+    also = " AND e.seq <> l.seq" if wanted.search else f" AND e.seq < l.seq{_all(first + rest, 'e')}"
+    sql = f"""SELECT l.seq, (SELECT count(*) FROM (SELECT 1 FROM listed e
+    WHERE e.conversation = l.conversation{also} LIMIT {COUNTED})) AS others
+    FROM listed l WHERE l.seq IN (SELECT value FROM json_each(:seqs))"""  # noqa: S608
+    rows = await reader.rows(sql, {**values, "seqs": orjson.dumps(seqs).decode()})
+    return {row["seq"]: row["others"] for row in rows if row["others"]}
 
 
 async def load(reader: Reader, seqs: Iterable[int]) -> list[Listed]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from store import ledger
+from store import driver, ledger
 from store.errors import NameTaken, UnknownKey
 from store.reader import Reader
 from store.records import Key
@@ -24,7 +24,9 @@ def add(db: sqlite3.Connection, key: Key, actor: str) -> None:
             "INSERT INTO keys (id, name, role, hash, created_at) VALUES (?, ?, ?, ?, ?)",
             (key.id, key.name, key.role, key.hash, key.created_at),
         )
-    except sqlite3.IntegrityError:
+    except driver.errors() as error:
+        if driver.code(error) != driver.CONSTRAINT:
+            raise
         raise NameTaken(f"There is a key named {key.name} already.") from None
     ledger.audit(db, actor, "key created", {"id": key.id, "name": key.name, "role": key.role})
 

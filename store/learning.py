@@ -51,14 +51,16 @@ RATERS = "SELECT rater, count(*) FROM ratings WHERE live = 1 AND created_at > ? 
 
 
 async def fresh(
-    reader: Reader, live: int, max_version_gap: int, before: float | None, foreign: bool, share: float = 1.0
+    reader: Reader, live: int, max_version_gap: int, before_run: int | None, foreign: bool, share: float = 1.0
 ) -> Fresh:
+    """`before_run`: only those that were there when that run took its own. By their order: a clock may be set back."""
     rows = await reader.rows(
         f"""SELECT rater, total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
         total(near AND value = 0) AS neutral, total(NOT near) AS stale
         FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH}
-        AND (:before IS NULL OR r.created_at < :before)) GROUP BY rater""",  # noqa: S608  constants of this module
-        {"live": live, "gap": max_version_gap, "before": before, "foreign": foreign},
+        AND (:run IS NULL OR r.seq <= (SELECT max(x.seq) FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
+                                       WHERE t.run_id = :run))) GROUP BY rater""",  # noqa: S608  constants of this module
+        {"live": live, "gap": max_version_gap, "run": before_run, "foreign": foreign},
     )
     counts = {row["rater"]: int(row["good"] + row["bad"] + row["neutral"]) for row in rows}
     bounds: dict[str, int] = {}
@@ -91,18 +93,24 @@ def claim(
     min_total: int,
     foreign: bool,
     share: float,
+    above: int = 0,
+    oldest_first: bool = False,
 ) -> Run | None:
-    """Make a run of the newest completions with fresh ratings; None while another is open or there are too few."""
+    """Make a run of the newest completions with fresh ratings (or the oldest), its number `above` that one.
+
+    None while another is open or there are too few.
+    """
     if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
         return None
     rows = db.execute(
-        f"SELECT r.id, r.completion_id, r.value, r.rater {FRESH} AND {NEAR} ORDER BY r.seq DESC",
+        f"""SELECT r.id, r.completion_id, r.value, r.rater {FRESH} AND {NEAR}
+        ORDER BY r.seq {"ASC" if oldest_first else "DESC"}""",
         {"live": live, "gap": max_version_gap, "foreign": foreign},
     ).fetchall()
     others = {} if share >= 1 else dict(map(tuple, db.execute(RATERS, (time.time() - RECENT_S,))))
     # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
     usable = _within([Candidate(*row) for row in rows], share, others)
-    taken = _within(_newest(usable, limit), share, others)
+    taken = _within(_first(usable, limit), share, others)
     if not taken or len(usable) < min_total:
         return None
     trained = _trained(db, taken)
@@ -111,9 +119,10 @@ def claim(
     chosen = {rating.completion_id for rating in taken}
     kept_back = {rating.completion_id for rating in taken if rating.id in held}
     (run_id,) = db.execute(
-        """INSERT INTO runs (status, model, version, parent, folder, created_at, samples, held)
-        VALUES ('claimed', ?, ?, ?, '', ?, ?, ?) RETURNING id""",
-        (model, version, live, time.time(), len(chosen), len(kept_back)),
+        """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held)
+        VALUES (1 + max(?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)),
+                'claimed', ?, ?, ?, '', ?, ?, ?) RETURNING id""",
+        (above, model, version, live, time.time(), len(chosen), len(kept_back)),
     ).fetchone()
     db.executemany(
         "INSERT INTO run_samples VALUES (?, ?, ?)",
@@ -124,7 +133,7 @@ def claim(
 
 
 def _within(ratings: Sequence[Candidate], share: float, others: Mapping[str, int]) -> list[Candidate]:
-    """These without a rater's oldest above the bound."""
+    """These without what a rater has above the bound, the last ones in this order."""
     left = caps(Counter(rating.rater for rating in ratings), share, others)
     kept = []
     for rating in ratings:
@@ -135,8 +144,8 @@ def _within(ratings: Sequence[Candidate], share: float, others: Mapping[str, int
     return kept
 
 
-def _newest(ratings: Iterable[Candidate], limit: int) -> list[Candidate]:
-    """All fresh ratings of the `limit` completions that were rated last."""
+def _first(ratings: Iterable[Candidate], limit: int) -> list[Candidate]:
+    """All fresh ratings of the first `limit` completions in this order."""
     taken: list[Candidate] = []
     chosen: set[str] = set()
     for rating in ratings:

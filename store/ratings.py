@@ -97,12 +97,12 @@ async def history(reader: Reader, completion_id: str) -> list[Rating]:
 async def votes(reader: Reader, version: int) -> list[Vote]:
     """One a rated main turn of that version, oldest first; those on which the raters cancel out are left out."""
     rows = await reader.rows(
-        """SELECT min(r.created_at) AS at, total(r.value) AS opinion
+        """SELECT min(r.seq) AS first, total(r.value) AS opinion
         FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
-        WHERE r.live = 1 AND c.version = ? AND c.turn = 'main' GROUP BY c.id HAVING opinion != 0 ORDER BY at""",
+        WHERE r.live = 1 AND c.version = ? AND c.turn = 'main' GROUP BY c.id HAVING opinion != 0 ORDER BY first""",
         (version,),
     )
-    return [Vote(row["at"], row["opinion"] > 0) for row in rows]
+    return [Vote(row["first"], row["opinion"] > 0) for row in rows]
 
 
 async def moments(reader: Reader) -> Moments:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Final
 
 import aiosqlite
+
+from store import driver
+from store.secret import Secret
+
+CHUNK: Final = 64  # rows at once where a cursor is iterated, aiosqlite's own default
 
 
 class Reader:
@@ -20,13 +23,12 @@ class Reader:
         self._lock = asyncio.Lock()  # a query of one caller must not fall into the snapshot of another
 
     @classmethod
-    async def open(cls, path: Path) -> Reader:
-        uri = f"file:{quote(os.fspath(path))}?mode=ro"
-        opening = aiosqlite.connect(uri, uri=True, isolation_level=None)
+    async def open(cls, path: Path, secret: Secret | None = None) -> Reader:
+        # aiosqlite.connect would call sqlite3.connect; its Connection takes any connector.
+        opening = aiosqlite.Connection(lambda: driver.connect(path, secret, read_only=True, named=True), CHUNK)
         # A daemon, like the writer, so that a process that never called close can still end.
         opening._thread.daemon = True
         db = await opening
-        db.row_factory = sqlite3.Row
         await db.execute("PRAGMA query_only = ON")
         return cls(db)
 
@@ -45,8 +47,9 @@ class Reader:
     async def snapshot(self) -> AsyncIterator[aiosqlite.Connection]:
         """Several queries that see the database at one moment."""
         async with self._lock:
-            await self._db.execute("BEGIN")
             try:
+                await self._db.execute("BEGIN")  # in here: it begins also where its caller is cancelled meanwhile
                 yield self._db
             finally:
-                await self._db.execute("ROLLBACK")
+                with suppress(*driver.errors()):  # it had not begun
+                    await self._db.execute("ROLLBACK")

@@ -48,6 +48,7 @@ class NewCompletion:
     request: bytes  # the request body without its messages, JSON
     sampling: dict[str, float] = field(default_factory=dict)  # temperature, top_p, top_k, … as in force
     thread: bytes | None = None  # the loose name of the prompt; not stored, the reply's grows from it
+    above: bytes | None = None  # the same up to the newest reply in the prompt, for the conversation; not stored either
     untrainable: str | None = None  # why it never trains, in one word: the tree has not all that the model saw
     asked: str = ""  # what the person said last, for lists and the search
     redacted: tuple[str, ...] = ()  # what was replaced before this was stored: "prompt:api_key", …
@@ -101,6 +102,8 @@ class Wanted:
     version: int | None = None
     session: str | None = None
     turn: Turn | None = None
+    conversation: int | None = None
+    newest_of_each: bool = False  # of each conversation only the newest turn that the filters let through
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,18 @@ class Listed:
     untrainable: str | None
     choice: int
     prompt_hash: bytes | None
+    conversation: int  # the seq of its first turn
     calls: Message | None  # the reply itself, where it has tool calls
     ratings: tuple[Rating, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """A page of a list."""
+
+    rows: list[Listed]
+    others: dict[int, int]  # by seq: how many more turns its conversation has, up to a bound; nothing where none
+    before_seq: int | None  # where the next page goes on; None: there is nothing more
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +214,7 @@ class Reacted:
 class Vote:
     """What all raters of one completion think of it, in one word."""
 
-    at: float  # of the first rating that still stands
+    seq: int  # of the first rating that still stands
     good: bool
 
 
@@ -233,6 +246,18 @@ class Forgetting:
     trained: tuple[int, ...]  # versions that were trained on these ratings
     heirs: tuple[int, ...]  # versions that were built on those
     open_run: int | None  # a run under way that has taken one of them
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Versions that learned from what was forgotten, and what is made in their place."""
+
+    versions: tuple[int, ...] = ()
+    paths: dict[int, str] = field(default_factory=dict)  # their folders, until those are deleted
+    runs: tuple[int, ...] = ()  # that made them, and gave their ratings back
+    clean: int = BASE  # the newest version in the live one's line that did not learn from it
+    made: tuple[int, ...] = ()  # runs since
+    over: str | None = None  # how it ended, in a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,10 +319,14 @@ class Adapter:
     parent: int
     run_id: int | None
     model: str
-    path: str
+    path: str  # empty: it learned from what was forgotten and is gone
     created_at: float
     manifest: dict[str, Any]
     withdrawn: str | None = None  # why rlproxy rolled it back; it goes live again by a person's word only
+
+    @property
+    def gone(self) -> bool:
+        return not self.path
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from store.reader import Reader
 from store.records import BASE, Adapter, Pointer, Run, RunStatus
 from store.rows import to_adapter, to_json, to_pointer, to_run
 
+WAITING = "not_yet_live"  # the version that was published since the pointer moved last
+RATED_BEFORE = "rated_before"  # the newest rating (seq) when it did: no clock that is set can change what was before
 BASELINE = "baseline"  # the meta key of the reward baseline, which runs hand on
 
 
@@ -54,16 +56,18 @@ def publish(db: sqlite3.Connection, run_id: int, adapter: Adapter, result: dict[
         ),
     )  # fmt: skip
     ledger.set_meta(db, BASELINE, baseline)
+    ledger.set_meta(db, WAITING, adapter.version)
 
 
 def point(db: sqlite3.Connection, live: int, reason: str, actor: str) -> Pointer:
-    """Make a version live. The one before becomes `previous`, unless nothing changed."""
+    """Make a version live. The one before becomes `previous`, unless nothing changed, or it is gone for good."""
     if live != BASE and db.execute("SELECT 1 FROM adapters WHERE version = ?", (live,)).fetchone() is None:
         raise UnknownAdapter(live)
     before = to_pointer(db.execute("SELECT * FROM pointer").fetchone())
+    gone = db.execute("SELECT 1 FROM adapters WHERE version = ? AND path = ''", (before.live,)).fetchone() is not None
     after = Pointer(
         live=live,
-        previous=before.previous if live == before.live else before.live,
+        previous=before.previous if live == before.live else live if gone else before.live,
         changed_at=time.time(),
         reason=reason,
         actor=actor,
@@ -72,6 +76,9 @@ def point(db: sqlite3.Connection, live: int, reason: str, actor: str) -> Pointer
         "UPDATE pointer SET live = ?, previous = ?, changed_at = ?, reason = ?, actor = ?",
         (after.live, after.previous, after.changed_at, after.reason, after.actor),
     )
+    ledger.set_meta(db, WAITING, None)
+    (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
+    ledger.set_meta(db, RATED_BEFORE, newest)
     ledger.audit(db, actor, "point", {"live": live, "was": before.live, "reason": reason})
     return after
 

@@ -13,8 +13,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from store import blobs, completions, inbox, ledger
-from store.errors import StoreDamaged, StoreError
+from store import blobs, completions, conversations, driver, inbox, ledger
+from store.errors import NotEncrypted, StoreDamaged, StoreError
+from store.secret import Secret
 
 BeforeMigration = Callable[[sqlite3.Connection, Path, int], object]
 
@@ -33,17 +34,24 @@ PRAGMAS = (
 
 
 # What SQL cannot say of a migration, in its transaction; by number.
-_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: ledger.chain}
+_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: ledger.chain, 11: conversations.fill}
 
 
-def open_database(path: Path, before_migration: BeforeMigration | None = None) -> sqlite3.Connection:
+def open_database(
+    path: Path, before_migration: BeforeMigration | None = None, secret: Secret | None = None
+) -> sqlite3.Connection:
     """The one connection that writes, ready to use: migrated, checked if need be, nothing left pending.
 
-    `before_migration` keeps a copy of a database that is about to change; without it such a one is refused.
+    `before_migration` keeps a copy of a database that is about to change; without it such a one is refused. With
+    `secret` it is an encrypted one, or a new one that will be. Raises StoreError.
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # conversations are private
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    db.row_factory = sqlite3.Row
+    if secret is not None and driver.is_plain(path):
+        raise NotEncrypted(str(path))
+    try:
+        db = driver.connect(path, secret, named=True)
+    except driver.errors() as error:
+        raise StoreError(f"{path} cannot be opened: {error}.") from error
     try:
         for pragma in PRAGMAS:
             db.execute(pragma)
@@ -61,8 +69,8 @@ def open_database(path: Path, before_migration: BeforeMigration | None = None) -
             completions.recover(db)
     except BaseException as error:
         db.close()
-        if isinstance(error, sqlite3.Error):
-            raise StoreError(f"{path} cannot be opened: {error}.") from error
+        if isinstance(error, driver.errors()):
+            raise StoreError(f"{path} cannot be opened: {error}{driver.perhaps_encrypted(error)}.") from error
         raise
     return db
 
@@ -90,7 +98,7 @@ def migrate(db: sqlite3.Connection) -> None:
             if (also := _ALSO.get(number)) is not None:
                 also(db)
             db.execute("COMMIT")
-        except sqlite3.Error:
+        except driver.errors():
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise

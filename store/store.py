@@ -19,6 +19,9 @@ from store import (
     backup,
     chats,
     completions,
+    conversion,
+    copies,
+    driver,
     export,
     figures,
     imports,
@@ -27,6 +30,8 @@ from store import (
     learning,
     ledger,
     ratings,
+    rebuild,
+    run_keys,
     runs,
     schema,
     tree,
@@ -42,6 +47,7 @@ from store.records import (
     FinishedCompletion,
     Forgetting,
     Fresh,
+    Inbox,
     Key,
     Link,
     Listed,
@@ -53,6 +59,7 @@ from store.records import (
     Pointer,
     Rating,
     Reacted,
+    Rebuild,
     Run,
     Sample,
     Target,
@@ -61,6 +68,7 @@ from store.records import (
     Vote,
     Wanted,
 )
+from store.secret import Secret
 from store.writer import Writer
 
 COUNTS = """SELECT
@@ -74,19 +82,26 @@ COUNTS = """SELECT
 
 
 class Store:
-    def __init__(self, lock: Lock, writer: Writer, reader: Reader) -> None:
+    def __init__(self, lock: Lock, writer: Writer, reader: Reader, secret: Secret | None = None) -> None:
+        self.encrypted = secret is not None
+        self._secret = secret  # as it was given: each copy has a salt of its own
         self._lock = lock
         self._writer = writer
         self._reader = reader
         self._closed = False
 
     @classmethod
-    async def open(cls, home: Path) -> Store:
-        """Take the home folder, bring its database up to date and end what was left pending."""
-        lock, connection = await asyncio.to_thread(_take, home)
+    async def open(cls, home: Path, secret: Secret | None = None) -> Store:
+        """Take the home folder, bring its database up to date and end what was left pending.
+
+        With `secret` the database is encrypted. Raises StoreError: also where there is a key and the database is in
+        the clear, or the other way round.
+        """
+        lock, connection, salted = await asyncio.to_thread(_take, home, secret)
         writer = Writer(connection)
         try:
-            return cls(lock, writer, await Reader.open(home / schema.NAME))
+            reader = await Reader.open(home / schema.NAME, salted)
+            return cls(lock, writer, reader, secret)
         except BaseException:
             await writer.stop()
             lock.release()
@@ -107,6 +122,15 @@ class Store:
     def commits(self) -> int:
         """Transactions committed since the store was opened."""
         return self._writer.commits
+
+    async def room(self) -> None:
+        """Returns once the disk has caught up enough for more to be asked of it."""
+        await self._writer.room()
+
+    @property
+    def waiting(self) -> int:
+        """Writes that the disk has not taken yet."""
+        return self._writer.waiting
 
     # Completions
 
@@ -176,6 +200,10 @@ class Store:
             total += gone
         return total
 
+    async def would_expire(self, before: float) -> int:
+        """How many that would be."""
+        return await completions.expiring(self._reader, before)
+
     async def forget(self, ids: Sequence[str]) -> int:
         """Delete these completions, rated or not, with all that hangs on them."""
         return await self._writer.submit(lambda db: completions.forget(db, ids))
@@ -193,8 +221,8 @@ class Store:
 
     # Lists
 
-    async def inbox(self, wanted: Wanted) -> list[Listed]:
-        """What ended, newest first, without prompts. A search first takes in the newest that it does not know yet."""
+    async def inbox(self, wanted: Wanted) -> Inbox:
+        """A page of what ended, newest first, without prompts. A search takes in the newest first that it lacks yet."""
         if wanted.search:
             await self.index_words()
         return await inbox.page(self._reader, wanted)
@@ -230,9 +258,16 @@ class Store:
     async def would_forget(self, kind: Target, name: str) -> Forgetting:
         return await self._writer.submit(lambda db: forgetting.look(db, kind, name))
 
-    async def forget_for_good(self, kind: Target, name: str, actor: str) -> Forgetting:
-        """Rows, words of the search and the database's log. Run folders are owed: `owed_to_run_folders`."""
-        found = await self._writer.submit(lambda db: forgetting.forget(db, kind, name, actor))
+    async def copies_with(self, home: Path, kind: Target, name: str) -> copies.Copies:
+        """Copies of the database that still have it."""
+        return await asyncio.to_thread(copies.looked_through, home, kind, name, self._secret)
+
+    async def forget_for_good(self, kind: Target, name: str, actor: str, *, retrain: bool = False) -> Forgetting:
+        """Rows, words of the search and the database's log. Run folders are owed: `owed_to_run_folders`.
+
+        `retrain`: the versions that learned from it are gone, too, and a `rebuild` has begun.
+        """
+        found = await self._writer.submit(lambda db: forgetting.forget(db, kind, name, actor, retrain=retrain))
         if found.completions:
             first = True
             while await self._writer.submit(lambda db, first=first: inbox.purge(db, first)):  # type: ignore[misc]
@@ -248,6 +283,18 @@ class Store:
         """These are out of the run folders, too; False where the database's log could not be emptied just now."""
         await self._writer.submit(lambda db: forgetting.paid(db, owed))
         return await self._writer.empty_log()
+
+    async def rebuild(self) -> Rebuild | None:
+        """What takes the place of versions that learned from what was forgotten: the last one, under way or over."""
+        return await rebuild.state(self._reader)
+
+    async def left_to_rebuild(self, of: Rebuild, *, live: int, max_version_gap: int, foreign: bool) -> tuple[int, int]:
+        """Ratings that were given back and that no run has taken since: that could train, and that are too old."""
+        return await rebuild.left(self._reader, of.runs, live, max_version_gap, foreign)
+
+    async def rebuilt(self, line: str) -> None:
+        """That is over, and the old versions' files are deleted."""
+        await self._writer.submit(lambda db: rebuild.end(db, line))
 
     # Ratings
 
@@ -314,12 +361,13 @@ class Store:
         *,
         live: int,
         max_version_gap: int,
-        before: float | None = None,
+        before_run: int | None = None,
         foreign: bool = False,
         share: float = 1.0,
     ) -> Fresh:
-        """Ratings that a run could take; with `before` those that were given earlier. `share` bounds each rater."""
-        return await learning.fresh(self._reader, live, max_version_gap, before, foreign, share)
+        """Ratings that a run could take; with `before_run` those that were there for that one. `share` bounds each
+        rater."""
+        return await learning.fresh(self._reader, live, max_version_gap, before_run, foreign, share)
 
     async def untrainable(self) -> dict[str, int]:
         """Live ratings of completions that never train, by why."""
@@ -338,13 +386,19 @@ class Store:
         min_total: int,
         foreign: bool = False,
         share: float = 1.0,
+        above: int = 0,
+        rebuilds: bool = False,
     ) -> tuple[Run, list[Sample]] | None:
-        """Make a run of the `limit` newest completions with fresh ratings, and of all those.
+        """Make a run of the `limit` newest completions with fresh ratings, and of all those; one that `rebuilds` takes
+        the oldest, as those did whose place it takes. Its number is `above` those of folders that are there.
 
-        None while another run is open or there are fewer than `min_total` ratings.
+        None while another run is open, there are fewer than `min_total` ratings or the live version is gone.
         """
-        run = await self._writer.submit(
-            lambda db: learning.claim(
+
+        def take(db: sqlite3.Connection) -> Run | None:
+            if not rebuild.may_claim(db, live):
+                return None
+            claimed = learning.claim(
                 db,
                 model=model,
                 live=live,
@@ -356,8 +410,14 @@ class Store:
                 min_total=min_total,
                 foreign=foreign,
                 share=share,
+                above=above,
+                oldest_first=rebuilds,
             )
-        )
+            if claimed is not None and rebuilds:
+                rebuild.claimed(db, claimed.id)
+            return claimed
+
+        run = await self._writer.submit(take)
         return None if run is None else (run, await self.run_samples(run.id))
 
     async def run_started(self, run_id: int) -> None:
@@ -388,6 +448,17 @@ class Store:
 
     async def open_runs(self) -> list[Run]:
         return await runs.still_open(self._reader)
+
+    async def run_key(self, run_id: int) -> bytes | None:
+        """What opens the files of a run, made at the first call; None where nothing is encrypted."""
+        if not self.encrypted:
+            return None
+        known = await run_keys.known(self._reader, run_id)
+        return known or await self._writer.submit(lambda db: run_keys.of(db, run_id))
+
+    async def known_run_key(self, run_id: int) -> bytes | None:
+        """The same, of a run that has one."""
+        return await run_keys.known(self._reader, run_id)
 
     async def run_samples(self, run_id: int) -> list[Sample]:
         return await learning.samples_of(self._reader, run_id)
@@ -460,11 +531,16 @@ class Store:
         return dict(row)
 
 
-def _take(home: Path) -> tuple[Lock, sqlite3.Connection]:
+def _take(home: Path, secret: Secret | None) -> tuple[Lock, sqlite3.Connection, Secret | None]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(home)
     try:
-        return lock, schema.open_database(home / schema.NAME, backup.before_migration)
+        path = home / schema.NAME
+        conversion.tidy(path)
+        secret = secret and driver.of_file(secret, path)  # for all connections: nobody may read the file from now on
+        db = schema.open_database(path, backup.before_migration, secret)
+        conversion.wipe_journal(path)
+        return lock, db, secret
     except BaseException:
         lock.release()
         raise

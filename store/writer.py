@@ -17,12 +17,14 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
+from store.driver import errors
 from store.errors import StoreClosed, translated
 
 T = TypeVar("T")
 
 GROUP = 256  # most operations in one commit: a long queue must not make its first wait for its last
 WAITS_S = 0.05  # an operation that nobody waits for, for others to share its commit with
+ROOM = 1024  # operations that wait, before those who would bring more have to
 CHECKPOINT_CHANGES = 1000  # rows between two checkpoints, about 4 MiB of WAL at the usual size of a completion
 
 
@@ -49,6 +51,7 @@ class Writer:
         self._emptied: bool | None = True  # None: the log is to be emptied at the next checkpoint
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
+        self._room = asyncio.Event()
         self._stopping = False
         # A daemon, so that a process that never called stop can still end; what was acknowledged is on disk.
         self._thread = Thread(target=self._work, name="store-writer", daemon=True)
@@ -63,6 +66,17 @@ class Writer:
         else:
             self._queue.put(_Queued(operation, future, may_wait))
         return future
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.qsize()
+
+    async def room(self) -> None:
+        """Returns once fewer than ROOM operations wait. Clients that leave and ask again would fill the memory, where
+        the disk is slower than they are."""
+        while self._queue.qsize() >= ROOM:
+            self._room.clear()
+            await self._room.wait()
 
     async def empty_log(self) -> bool:
         """Move the whole WAL into the database and cut it to nothing; False where a reader was in the way."""
@@ -83,12 +97,16 @@ class Writer:
             group, stopping = self._next_group()
             outcomes = self._commit(group) if group else []
             with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
-                self._loop.call_soon_threadsafe(_resolve, outcomes)
+                self._loop.call_soon_threadsafe(self._tell, outcomes)
             del group, outcomes  # an idle writer keeps no conversation in memory
             self._checkpoint()
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*errors()):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
+
+    def _tell(self, outcomes: list[_Outcome]) -> None:
+        _resolve(outcomes)
+        self._room.set()
 
     def _next_group(self) -> tuple[list[_Queued], bool]:
         """Wait for one operation that is waited for, then take all that came meanwhile."""
@@ -110,7 +128,7 @@ class Writer:
     def _commit(self, group: list[_Queued]) -> list[_Outcome]:
         try:
             self._db.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:  # another program holds the database: trying each would only take longer
+        except errors() as error:  # another program holds the database: trying each would only take longer
             return [_Outcome(queued.future, error=translated(error)) for queued in group]
         try:
             outcomes = [_Outcome(queued.future, result=queued.operation(self._db)) for queued in group]
@@ -129,7 +147,7 @@ class Writer:
             self._db.execute("BEGIN IMMEDIATE")
             outcomes = [self._run(queued) for queued in group]
             self._db.execute("COMMIT")
-        except sqlite3.Error:
+        except errors():
             self._undo()
             # One of them may be too large for the disk while the others still fit: each on its own, then.
             return [outcome for queued in group for outcome in self._commit([queued])]
@@ -138,7 +156,7 @@ class Writer:
 
     def _undo(self) -> None:
         if self._db.in_transaction:
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(*errors()):
                 self._db.execute("ROLLBACK")
 
     def _run(self, queued: _Queued) -> _Outcome:
@@ -157,11 +175,11 @@ class Writer:
         """Move the WAL into the database between commits, when nobody waits for it."""
         if self._emptied is None:
             self._emptied = False
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(*errors()):
                 self._emptied = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
         if self._db.total_changes - self._checkpointed >= CHECKPOINT_CHANGES:
             self._checkpointed = self._db.total_changes
-            with contextlib.suppress(sqlite3.Error):  # the WAL keeps all of it; the next one tries again
+            with contextlib.suppress(*errors()):  # the WAL keeps all of it; the next one tries again
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
@@ -183,4 +201,4 @@ def _resolve(outcomes: list[_Outcome]) -> None:
 
 
 def _as_ours(error: Exception) -> Exception:
-    return translated(error) if isinstance(error, sqlite3.Error) else error
+    return translated(error) if isinstance(error, errors()) else error

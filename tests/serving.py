@@ -27,6 +27,7 @@ class Serving:
         self._env = {**clean, "RLPROXY_TRAIN__MIN_FREE_MEMORY_GB": "0", **env}
         self.process: asyncio.subprocess.Process
         self.http: aiohttp.ClientSession
+        self.url = ""
         self._log = home.parent / f"{home.name}.log"
 
     async def start(self) -> None:
@@ -40,8 +41,8 @@ class Serving:
             while not (self.home / ADDRESS_FILE).exists():
                 assert self.process.returncode is None, self.log
                 await asyncio.sleep(0.05)
-        url = json.loads((self.home / ADDRESS_FILE).read_text())["url"]
-        self.http = aiohttp.ClientSession(base_url=url)
+        self.url = json.loads((self.home / ADDRESS_FILE).read_text())["url"]
+        self.http = aiohttp.ClientSession(base_url=self.url)
 
     @property
     def log(self) -> str:

@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import pytest
 import typer.main
 
 from config.sections import Backend
 from proxy.cli import app as cli
+from scripts import api_tables
 from scripts.tables import PAGES, filled
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 
@@ -57,6 +59,11 @@ def test_tables_are_those_of_the_benchmarks() -> None:
         assert filled(read(page)) == read(page), f"{page}: run scripts/tables.py"
 
 
+def test_the_tables_of_routes_are_those_of_the_openapi_document() -> None:
+    page = read("docs/http-api.md")
+    assert api_tables.filled(page) == page, "run scripts/api_tables.py"
+
+
 def test_links_lead_somewhere() -> None:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
     for page in pages:
@@ -93,10 +100,19 @@ def test_the_table_of_clients_is_true() -> None:
         assert version in page, f"docs/agents.md does not name {package} {version}"
 
 
-def test_the_table_of_faults_is_true() -> None:
+@pytest.mark.parametrize(
+    ("page", "head"),
+    [
+        ("docs/backends.md", "| fault | what happened | test |"),
+        ("docs/reliability.md", "| fault | what the client saw | what was stored | what came after | tests |"),
+        ("docs/reliability.md", "| what | how | tests |"),
+    ],
+)
+def test_the_tables_of_faults_are_true(page: str, head: str) -> None:
     """Each row names tests that there are."""
-    page = read("docs/backends.md")
-    rows = page[page.index("| fault | what happened | test |") :].split("\n\n")[0].splitlines()[2:]
+    text = read(page)
+    rows = text[text.index(head) :].split("\n\n")[0].splitlines()[2:]
+    assert rows
     for row in rows:
         tests = re.findall(r"`([\w/.]+)::(\w+)`", row)
         assert tests, row

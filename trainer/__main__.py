@@ -9,7 +9,8 @@ from pathlib import Path
 
 from trainer.launch import default_threads
 from trainer.progress import Progress, Stop, Stopped
-from trainer.run_folder import Held, RunError, locked, read_spec
+from trainer.run_folder import SAMPLES, Held, RunError, locked, read_spec
+from trainer.sealed import KEY_BYTES, Seal, SealError
 
 EXIT_FAILED = 1
 EXIT_HELD = 75  # EX_TEMPFAIL
@@ -20,10 +21,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer", description="One training run.")
     parser.add_argument("folder", type=Path, help="a run folder: run.json, samples.jsonl, calibration.jsonl")
     parser.add_argument("--watch-stdin", action="store_true", help="end when stdin closes")
+    parser.add_argument("--key-on-stdin", action="store_true", help="the first line of stdin opens the samples")
     asked = parser.parse_args()
     folder: Path = asked.folder.absolute()
     if not folder.is_dir():
         parser.error(f"{folder} is not a folder")
+    try:
+        seal = Seal(_key() if asked.key_on_stdin else None)
+        if (folder / SAMPLES).exists():
+            seal.read(folder / SAMPLES)  # no verdict on a run by one who cannot read it
+    except (SealError, ImportError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_FAILED
     stop = Stop()
     stop.on_signals()
     if asked.watch_stdin:
@@ -31,10 +40,11 @@ def main() -> int:
     _limit_threads(folder)
     try:
         with locked(folder), Progress(folder, sys.stdout) as progress:
+            stop.looked_at = progress.alive
             from trainer.loop import run  # here, because torch reads the thread limits when it is imported
 
             try:
-                result = run(folder, progress, stop)
+                result = run(folder, progress, stop, seal)
             except Stopped as why:
                 progress.event("stopped", reason=f"{why}; the same command goes on from here")
                 return EXIT_STOPPED
@@ -42,6 +52,20 @@ def main() -> int:
         print(error, file=sys.stderr)
         return EXIT_HELD
     return EXIT_FAILED if result["status"] == "failed" else 0
+
+
+def _key() -> bytes:
+    """One line of hexadecimal digits; byte by byte, since what follows is not ours to read."""
+    line = b""
+    while (byte := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):
+        line += byte
+    try:
+        key = bytes.fromhex(line.decode())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise SealError("The first line on stdin is no key of a run.")
+    return key
 
 
 def _limit_threads(folder: Path) -> None:

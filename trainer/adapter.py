@@ -18,6 +18,8 @@ from trainer import momentum
 from trainer.manifest import FORMAT, MANIFEST, AdapterError, sha256, verify
 from trainer.run_folder import sync_folder
 
+READABLE = 0o022  # umask: the server that reads it may be another user; who gets so far is up to the folder around it
+
 
 def write(out: Path, save: Callable[[Path], None], about: Mapping[str, Any]) -> dict[str, Any]:
     """`save` fills a folder, which then becomes `out`. Returns the manifest.
@@ -30,6 +32,14 @@ def write(out: Path, save: Callable[[Path], None], about: Mapping[str, Any]) -> 
         if (manifest.get("run"), manifest.get("samples")) != (about.get("run"), about.get("samples")):
             raise AdapterError(f"{out} already holds the adapter of run {manifest.get('run')}.")
         return manifest
+    before = os.umask(READABLE)
+    try:
+        return _write(out, save, about)
+    finally:
+        os.umask(before)
+
+
+def _write(out: Path, save: Callable[[Path], None], about: Mapping[str, Any]) -> dict[str, Any]:
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -46,6 +56,8 @@ def write(out: Path, save: Callable[[Path], None], about: Mapping[str, Any]) -> 
         }
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
         for part in [*parts, temporary / MANIFEST]:
+            if part.name != momentum.FILE:
+                part.chmod(0o666 & ~READABLE)  # safetensors writes for its owner only, whatever the umask
             _sync(part)
         sync_folder(temporary)
         os.rename(temporary, out)

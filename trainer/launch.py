@@ -1,8 +1,9 @@
 """Where a run and the built-in backend run: a child process on this machine, later Ray.
 
 The one module of this room that the proxy imports, so it is free of torch. Owns the children: their threads, their
-environment (no secret of ours goes in), their stdin (a pipe that closes with us, so that no orphan outlives a killed
-proxy), what they print. Not here: what a run does (loop), when one starts (the proxy's learner).
+limits (limits), their environment (no secret of ours goes in), their stdin (a pipe that closes with us, so that no
+orphan outlives a killed proxy), what they print. Not here: what a run does (loop), when one starts (the proxy's
+learner).
 
     LaunchError     a child did not start, or ended before it was ready
     AdapterError    an adapter folder is not what its manifest says
@@ -24,19 +25,28 @@ from typing import IO, Any, Protocol
 from config import presets
 from trainer import profile
 from trainer.fitting import fit
+from trainer.limits import GB, Limits, in_use, within
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
+from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed
+from trainer.sealed import missing as sealing_lacks
 from trainer.weights import local
 
 __all__ = [
+    "IN_THE_CLEAR",
     "AdapterError",
     "Job",
     "LaunchError",
     "Launcher",
     "LocalLauncher",
+    "Seal",
+    "SealError",
     "Server",
     "available",
     "default_threads",
+    "is_sealed",
+    "local",
+    "sealing_lacks",
     "verify_adapter",
 ]
 
@@ -45,10 +55,14 @@ ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, in
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # the first start may download the weights
 CONVERTER_NICE = 10  # a large model takes minutes, beside the server that answers
+MEASURE_S = 0.5  # between two looks at a run's memory, where that is bounded
+PRIVATE = 0o077  # umask: a run folder and its log are for its owner only
+UNBOUNDED = Limits(file_bytes=0)  # a fused model may be as large as models are
 LINE = 2**20  # bytes of one event; asyncio's default of 64 KiB is short for an `end` with many samples
 NO_SCALARS = (
     "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
 )
+FIRST_TO_GO = "800"  # where memory runs out, the kernel ends a run, which goes on later, and not who answers
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")  # how weights are downloaded; may hold a password
 
@@ -61,6 +75,7 @@ class Job(Protocol):
     """A run under way."""
 
     pid: int  # its process on this machine
+    exceeded: str | None  # the limit that it was killed for
 
     def events(self) -> AsyncIterator[dict[str, Any]]:
         """What it prints, as it does; ends when the run does."""
@@ -89,8 +104,10 @@ class Launcher(Protocol):
     def available(self, *, tensorboard: bool = False) -> str | None:
         """None, or one sentence on what has to be installed first."""
 
-    async def start(self, run_folder: Path, *, threads: int, nice: int) -> Job:
-        """`threads` 0 chooses by the machine. Raises LaunchError."""
+    async def start(
+        self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
+    ) -> Job:
+        """`threads` 0: by the machine; `max_memory_gb` 0: no limit; `key` opens the samples. Raises LaunchError."""
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         """Of the adapter that a run would make."""
@@ -153,14 +170,19 @@ class LocalLauncher:
     def available(self, *, tensorboard: bool = False) -> str | None:
         return available() or (NO_SCALARS if tensorboard and find_spec("tensorboardX") is None else None)
 
-    async def start(self, run_folder: Path, *, threads: int, nice: int) -> LocalJob:
+    async def start(
+        self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
+    ) -> LocalJob:
         process = await _spawn(
-            ["-m", "trainer", str(run_folder), "--watch-stdin"],
+            ["-m", "trainer", str(run_folder), "--watch-stdin", *(["--key-on-stdin"] if key else [])],
             threads=threads or default_threads()[1],
             log=run_folder / "trainer.log",
         )
+        if key:  # through the pipe that is there anyway: arguments and environments can be looked at
+            assert process.stdin is not None
+            process.stdin.write(key.hex().encode() + b"\n")
         _step_back(process, nice)
-        return LocalJob(process)
+        return LocalJob(process, int(max_memory_gb * GB))
 
     async def probe(
         self, weights: str, conversations: Sequence[Mapping[str, Any]], *, threads: int, nice: int, log: Path
@@ -239,12 +261,15 @@ class LocalLauncher:
 
 
 class LocalJob:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, memory_bytes: int = 0) -> None:
+        """`memory_bytes`: what it may use; 0 is no limit."""
         self._process = process
         self.pid = process.pid
+        self.exceeded: str | None = None
         # Read whether or not anybody asks for events: a full pipe would stop the trainer.
         self._queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._reader = asyncio.create_task(self._read(), name=f"trainer-{process.pid}")
+        self._measuring = asyncio.create_task(self._measure(memory_bytes)) if memory_bytes else None
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         while (event := await self._queue.get()) is not None:
@@ -261,12 +286,25 @@ class LocalJob:
         await _end(self._process, grace=GRACE_S)
         await self._reader
 
+    async def _measure(self, most: int) -> None:
+        """Kill it at once where it uses more: whoever waits for the end of a step may wait for the machine."""
+        while self._process.returncode is None:
+            used = await asyncio.to_thread(in_use, self.pid)
+            if used > most:
+                self.exceeded = f"it used {used / GB:.1f} GB of memory, {most / GB:g} GB are allowed"
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.kill()
+                return
+            await asyncio.sleep(MEASURE_S)
+
     async def _read(self) -> None:
         try:
             async for event in _lines(self._process):
                 self._queue.put_nowait(event)
         finally:
             self._queue.put_nowait(None)
+            if self._measuring is not None:
+                self._measuring.cancel()
 
 
 class LocalServer:
@@ -300,7 +338,7 @@ class LocalServer:
 async def _converted(module: str, *arguments: str) -> str | None:
     """Run one of our converters, behind everything else on the machine: None, or why it failed."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, *arguments,
+        *within(UNBOUNDED, [sys.executable, "-m", module, *arguments]),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         env=child_environment(1), start_new_session=True,
     )  # fmt: skip
@@ -317,20 +355,25 @@ async def _converted(module: str, *arguments: str) -> str | None:
 
 
 async def _spawn(
-    command: list[str], *, threads: int, log: Path, more: Mapping[str, str] | None = None
+    command: list[str],
+    *,
+    threads: int,
+    log: Path,
+    more: Mapping[str, str] | None = None,
+    limits: Limits = Limits(),  # noqa: B008  frozen
 ) -> asyncio.subprocess.Process:
     errors: IO[bytes] | None = None
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         errors = log.open("ab")
         return await asyncio.create_subprocess_exec(
-            sys.executable,
-            *command,
+            *within(limits, [sys.executable, *command]),
             stdin=asyncio.subprocess.PIPE,  # kept open: it closes when we end, however we do
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
             env=child_environment(threads) | dict(more or {}),
             limit=LINE,
+            umask=PRIVATE,
             start_new_session=True,  # Ctrl-C in a terminal is for us: we end our children in order
         )
     except OSError as error:
@@ -343,6 +386,8 @@ async def _spawn(
 def _step_back(process: asyncio.subprocess.Process, nice: int) -> None:
     with contextlib.suppress(OSError):  # gone already, or not ours to slow down
         os.setpriority(os.PRIO_PROCESS, process.pid, nice)  # before it has a second thread, which would inherit
+    with contextlib.suppress(OSError):  # not Linux, or gone
+        Path(f"/proc/{process.pid}/oom_score_adj").write_text(FIRST_TO_GO)
 
 
 def _is_secret(name: str, value: str) -> bool:

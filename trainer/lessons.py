@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from config.presets import Preset
 from trainer import acceptance, objective, objective_kin, packing, teacher, typical
 from trainer.acceptance import Outcome
+from trainer.cache import Cache
 from trainer.objective import OFF, Bools, Floats, Verdict
 from trainer.objective_kin import TAUGHT, UNFILTERED
 from trainer.packing import Tokens
@@ -80,7 +80,7 @@ def prepare(
     unusable: Sequence[Unusable],
     calibration: Sequence[Sample],
     *,
-    cache: Path,
+    cache: Cache,
     progress: Progress,
     stop: Stop,
 ) -> Lessons:
@@ -295,15 +295,15 @@ def _pulls(
     }
 
 
-def log_probs(policy: Policy, sequences: Sequence[Tokens], *, who: str, cache: Path, stop: Stop) -> list[LogProbs]:
+def log_probs(policy: Policy, sequences: Sequence[Tokens], *, who: str, cache: Cache, stop: Stop) -> list[LogProbs]:
     """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""
     if not sequences:
         return []
     content = repr(("with entropy", who, [(s.prompt, s.reply, s.temperature, s.top_p, s.top_k) for s in sequences]))
-    path = cache / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npy"
+    name = f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
     bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
-    if path.exists():
-        flat = np.load(path)  # (3, N)
+    if (kept := cache.arrays(name)) is not None:
+        flat = kept["flat"]  # (3, N)
     else:
         flat = np.empty((3, bounds[-1]))
         for members in packing.group(sequences, policy.budget):
@@ -313,10 +313,7 @@ def log_probs(policy: Policy, sequences: Sequence[Tokens], *, who: str, cache: P
             ends = np.cumsum(packed.lengths)
             for i, part in zip(members, np.split(every, ends[:-1], axis=1), strict=True):
                 flat[:, bounds[i] : bounds[i + 1]] = part
-        cache.mkdir(exist_ok=True)
-        temporary = path.with_suffix(".tmp.npy")
-        np.save(temporary, flat)
-        temporary.replace(path)
+        cache.keep_arrays(name, flat=flat)
     return [LogProbs(*flat[:, a:b]) for a, b in pairwise(bounds)]
 
 

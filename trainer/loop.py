@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from config import presets
 from config.errors import SettingsError
 from config.presets import Preset
@@ -35,13 +37,15 @@ from trainer import (
     weights,
 )
 from trainer.acceptance import Outcome
+from trainer.cache import Cache
 from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
 from trainer.manifest import AdapterError
 from trainer.policy import Policy
 from trainer.progress import Progress, Stop
-from trainer.run_folder import RunError, RunSpec, read_spec, write_atomic
+from trainer.run_folder import SAMPLES, RunError, RunSpec, read_spec, write_atomic
 from trainer.scalars import Scalars
+from trainer.sealed import IN_THE_CLEAR, Seal
 from trainer.steps import Diverged, Trained, train
 
 Result = dict[str, Any]
@@ -51,7 +55,7 @@ class NothingToLearn(Exception):
     """No optimiser step was taken, and why."""
 
 
-def run(folder: Path, progress: Progress, stop: Stop) -> Result:
+def run(folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR) -> Result:
     """result.json of this folder: read when it is there, else made. Raises Stopped when asked to stop half-way."""
     if (folder / "result.json").exists():
         finished: Result = json.loads((folder / "result.json").read_bytes())
@@ -60,12 +64,12 @@ def run(folder: Path, progress: Progress, stop: Stop) -> Result:
     start = time.monotonic()
     result: Result = {"adapter": None, "baseline_after": None, "metrics": {}, "gate": {}, "samples": {}}
     try:
-        _run(folder, result, progress, stop)
+        _run(folder, result, progress, stop, seal)
     except NothingToLearn as end:
         result |= {"status": "empty", "reason": str(end)}
     except (RunError, SettingsError, AdapterError, weights.WeightsError, profile.ProfileError, Diverged) as error:
         result |= {"status": "failed", "reason": str(error)}
-    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # disk, files, arrays
+    except (OSError, SafetensorError, ValueError, RuntimeError, AssertionError) as error:  # disk, files, arrays
         result |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
     result["seconds"] = round(time.monotonic() - start + result.pop("seconds_before", 0.0), 2)
     write_atomic(folder / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
@@ -73,7 +77,7 @@ def run(folder: Path, progress: Progress, stop: Stop) -> Result:
     return result
 
 
-def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
+def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Seal) -> None:
     spec = read_spec(folder)
     result["baseline_after"] = spec.baseline
     preset = presets.resolve(spec.preset, spec.overrides)
@@ -115,9 +119,9 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
     policy.restore(optimiser)
     progress.choice("optimiser", "warm" if optimiser else "cold", why)
     template = samples.Template(policy.tokenizer)
-    loaded, unusable = samples.load(folder / "samples.jsonl", template, max_seq_len=preset.max_seq_len)
+    loaded, unusable = samples.load(folder / SAMPLES, template, max_seq_len=preset.max_seq_len, seal=seal)
     calibration = samples.load_calibration(
-        folder / "calibration.jsonl", template, version=spec.parent, max_seq_len=preset.max_seq_len
+        folder / "calibration.jsonl", template, version=spec.parent, max_seq_len=preset.max_seq_len, seal=seal
     )
     loaded = replay.choose(loaded, spec, preset, progress)
     training = [s for s in loaded if not s.held]
@@ -141,7 +145,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop) -> None:
         loaded,
         unusable,
         calibration,
-        cache=folder / "cache",
+        cache=Cache(folder / "cache", seal),
         progress=progress,
         stop=stop,
     )

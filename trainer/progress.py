@@ -12,14 +12,18 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Final, Self
 
 
 class Stopped(Exception):
     """The run was asked to stop, and did at a point from where it can go on."""
+
+
+BEAT_S: Final = 20.0  # between two signs of life
 
 
 class Stop:
@@ -27,11 +31,14 @@ class Stop:
 
     def __init__(self) -> None:
         self.why: str | None = None
+        self.looked_at: Callable[[], None] | None = None  # whoever looks is at work
 
     def ask(self, why: str) -> None:
         self.why = self.why or why
 
     def check(self) -> None:
+        if self.looked_at is not None:
+            self.looked_at()
         if self.why:
             raise Stopped(self.why)
 
@@ -57,6 +64,7 @@ class Progress:
         self._file = (folder / "progress.jsonl").open("a", encoding="utf-8")
         self._out = out
         self._listeners: list[Callable[[dict[str, Any]], None]] = []
+        self._told = time.monotonic()
 
     def also(self, listener: Callable[[dict[str, Any]], None]) -> None:
         """Told of every event from now on."""
@@ -68,7 +76,13 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
         self._file.close()
 
+    def alive(self) -> None:
+        """Said now and then in long work: who hears nothing for an hour takes the run for hung."""
+        if time.monotonic() - self._told > BEAT_S:
+            self.event("alive")
+
     def event(self, event: str, **fields: Any) -> None:
+        self._told = time.monotonic()
         happened = {"event": event} | fields
         line = json.dumps(happened, ensure_ascii=False) + "\n"
         self._file.write(line)

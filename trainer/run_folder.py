@@ -7,6 +7,7 @@ checkpoint holds (loop). The format is in docs/architecture.md.
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -15,7 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from trainer.sealed import IN_THE_CLEAR, Seal
+
 FORMAT = 1
+SAMPLES = "samples.jsonl"
 Framework = Literal["auto", "torch", "mlx"]
 Compute = Literal["auto", "float32", "bfloat16"]
 
@@ -98,19 +102,18 @@ def read_spec(folder: Path) -> RunSpec:
     return spec
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+def read_lines(path: Path, seal: Seal = IN_THE_CLEAR) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """(line number, object) of a JSON-lines file; None for a line that is not an object. A missing file is empty."""
     if not path.exists():
         return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                value = json.loads(line)
-            except ValueError:
-                value = None
-            yield number, value if isinstance(value, dict) else None
+    for number, line in enumerate(io.BytesIO(seal.read(path)), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        yield number, value if isinstance(value, dict) else None
 
 
 def write_atomic(path: Path, data: bytes) -> None:

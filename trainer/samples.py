@@ -21,6 +21,7 @@ from trainer.objective import Floats
 from trainer.packing import Tokens
 from trainer.run_folder import read_lines
 from trainer.sanity import Flag
+from trainer.sealed import IN_THE_CLEAR, Seal
 from trainer.turns import Chat
 
 # Servers write −9999 (or lower) where they have no log-prob; no token that was really sampled comes near it.
@@ -123,12 +124,14 @@ class Template:
         return int(next((i for i in whole[len(before) :] if i in special), eos))
 
 
-def load(path: Path, template: Template, *, max_seq_len: int) -> tuple[list[Sample], list[Unusable]]:
+def load(
+    path: Path, template: Template, *, max_seq_len: int, seal: Seal = IN_THE_CLEAR
+) -> tuple[list[Sample], list[Unusable]]:
     """The samples of samples.jsonl in order, and the lines that cannot be used."""
     samples: list[Sample] = []
     unusable: list[Unusable] = []
     seen: set[str] = set()
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, seal):
         rating = str(line.get("rating") or f"line {number}") if line else f"line {number}"
         try:
             if line is None:
@@ -142,10 +145,12 @@ def load(path: Path, template: Template, *, max_seq_len: int) -> tuple[list[Samp
     return samples, unusable
 
 
-def load_calibration(path: Path, template: Template, *, version: int, max_seq_len: int) -> list[Sample]:
+def load_calibration(
+    path: Path, template: Template, *, version: int, max_seq_len: int, seal: Seal = IN_THE_CLEAR
+) -> list[Sample]:
     """Exact completions of `version` from calibration.jsonl, newest first. Others say nothing about serving noise."""
     fresh: list[Sample] = []
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, seal):
         if line is None or line.get("exact") is not True or line.get("version") != version:
             continue
         try:

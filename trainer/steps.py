@@ -159,6 +159,7 @@ def accumulate(
         sums: dict[str, float] = {}
         try:
             for members in packing.group(sequences, policy.budget):
+                progress.alive()
                 part = [batch[i] for i in members]
                 packed = packing.pack([sequences[i] for i in members])
                 for name, value in policy.backward(packed, terms(part, len(batch), zero), loss).items():

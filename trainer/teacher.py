@@ -13,17 +13,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from config.presets import Preset
 from trainer import packing
+from trainer.cache import Cache
 from trainer.packing import Tokens
 from trainer.policy import Policy, Teaching
 from trainer.progress import Progress, Stop
-from trainer.run_folder import write_atomic
 from trainer.samples import BadLine, Sample, Template
 from trainer.sanity import loops
 
@@ -67,7 +66,7 @@ def prepare(
     *,
     seed: int,
     who: str,
-    cache: Path,
+    cache: Cache,
     progress: Progress,
     stop: Stop,
 ) -> Taught:
@@ -149,16 +148,15 @@ def _hinted(
 
 
 def teachings(
-    policy: Policy, sequences: Sequence[Tokens], k: int, *, who: str, cache: Path, stop: Stop
+    policy: Policy, sequences: Sequence[Tokens], k: int, *, who: str, cache: Cache, stop: Stop
 ) -> list[Teaching]:
     """The teacher's distributions on each reply, from the cache when these very tokens are in it."""
     if not sequences:
         return []
-    path = cache / f"{_key(who, k, [(s.prompt, s.reply, s.temperature) for s in sequences])}.npz"
+    name = f"{_key(who, k, [(s.prompt, s.reply, s.temperature) for s in sequences])}.npz"
     bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
-    if path.exists():
-        with np.load(path) as kept:
-            ids, values = kept["ids"], kept["log_probs"]
+    if (kept := cache.arrays(name)) is not None:
+        ids, values = kept["ids"], kept["log_probs"]
     else:
         found: dict[int, Teaching] = {}
         for members in packing.group(sequences, policy.budget):
@@ -169,10 +167,7 @@ def teachings(
                 found[i] = Teaching(ids, values)
         told = [found[i] for i in range(len(sequences))]
         ids, values = np.concatenate([t.ids for t in told]), np.concatenate([t.log_probs for t in told])
-        cache.mkdir(exist_ok=True)
-        temporary = path.with_suffix(".tmp.npz")
-        np.savez(temporary, ids=ids, log_probs=values)
-        temporary.replace(path)
+        cache.keep_arrays(name, ids=ids, log_probs=values)
     return [Teaching(ids[a:b], values[a:b]) for a, b in pairwise(bounds)]
 
 
@@ -183,14 +178,14 @@ def _replies(
     *,
     seed: int,
     who: str,
-    cache: Path,
+    cache: Cache,
     stop: Stop,
 ) -> list[list[int]]:
     """One reply to each hinted prompt, sampled as the rated one was but for the truncation."""
-    path = cache / f"{_key(who, seed, [(prompt, s.tokens.temperature) for s, prompt in hinted])}.json"
-    if path.exists():
-        kept: list[list[int]] = json.loads(path.read_bytes())
-        return kept
+    name = f"{_key(who, seed, [(prompt, s.tokens.temperature) for s, prompt in hinted])}.json"
+    if (kept := cache.get(name)) is not None:
+        said: list[list[int]] = json.loads(kept)
+        return said
     replies: list[list[int]] = [[]] * len(hinted)
     by_temperature: dict[float, list[int]] = {}
     for i, (sample, _) in enumerate(hinted):
@@ -208,8 +203,7 @@ def _replies(
             )
             for i, reply in zip(part, made, strict=True):
                 replies[i] = reply
-    cache.mkdir(exist_ok=True)
-    write_atomic(path, json.dumps(replies).encode())
+    cache.keep(name, json.dumps(replies).encode())
     return replies
 
 

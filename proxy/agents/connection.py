@@ -88,6 +88,14 @@ def apply(changes: list[Change]) -> list[str]:
     return made
 
 
+def connect(home: Path, agent: str, changes: list[Change], record: dict[str, Any] | None) -> None:
+    """Write what connecting changes, its record first."""
+    folders = list(record["folders"]) if record else []
+    folders += [str(p) for c in changes for p in c.file.resolve().parents if not p.exists()]
+    save(home, agent, changes, sorted(set(folders)))
+    apply(changes)
+
+
 def tidy(folders: list[str]) -> None:
     """Folders that connecting made go when nothing is in them."""
     for folder in sorted(folders, key=len, reverse=True):
@@ -123,6 +131,30 @@ def save(home: Path, agent: str, changes: list[Change], folders: list[str]) -> N
         if change.sets
     ]
     _write(file, json.dumps({"files": files, "folders": folders}, indent=1).encode())
+
+
+def lost(record: dict[str, Any]) -> list[str]:
+    """What we set and is there no more, by its place in its file. Raises Unreadable."""
+    found = []
+    for one in _files(record):
+        file = Path(one["file"])
+        now = _read(file)
+        if now is not None and _hash(now) == one["after"]:
+            continue
+        text = _decoded(file, now)
+        for each in one["sets"]:
+            if now is None or not _still_ours(text, each):
+                found.append(f"{_shown(each['place'])} in {file}")
+    return found
+
+
+def _still_ours(text: str, one: dict[str, Any]) -> bool:
+    if one["format"] == "text":
+        return bool(text == one["value"])
+    try:
+        return bool(look(FORMATS[one["format"]].parse(text), _unpacked(one["place"])) == one["value"])
+    except Unreadable:
+        return False
 
 
 def forget(home: Path, agent: str) -> None:

@@ -27,6 +27,7 @@ class Capabilities:
     implied_tag: str = ""  # what a model's name may end in and mean the same
     foreign: bool = False  # it runs a model that is not ours: what it says is of no version
     frees: bool = False  # gives its memory back while a run trains
+    wears_one: bool = False  # at a time: a request for another version waits until all running ones have ended
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 
@@ -118,6 +119,10 @@ class Backend(Protocol):
 
     async def load(self, name: str, path: Path) -> None:
         """Make the adapter at `path` answer to the model name `name`. Loading what is loaded is no error."""
+
+    async def reads_ahead(self, name: str) -> int:
+        """How many prompts this version may be given before it goes live, all at once, each to be found again when its
+        conversation goes on. Raises BackendDown, BackendBroke."""
 
     async def unload(self, name: str) -> None:
         """Running replies finish on it. Unloading what is not there is no error."""

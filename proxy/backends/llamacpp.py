@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from config.settings import Settings
 from proxy.backends import llamacpp_presets as presets
@@ -219,6 +220,15 @@ class LlamaRouter(LlamaCpp):
     async def reclaim(self) -> None:
         await self.ready()
         await self._run(self._model, await self._status(self._model))
+
+    async def reads_ahead(self, name: str) -> int:
+        """One for each of its slots. One more would take the slot that is most like it, and what that one has read."""
+        address = self.address(name)
+        status, body = await self._call("GET", f"/props?model={quote(name)}", url=address.url)
+        try:
+            return int(loads(body)["total_slots"]) if status == 200 else 0
+        except (ValueError, KeyError, TypeError) as error:
+            raise BackendBroke(f"llama-server at {address.url} does not say how many slots it has.") from error
 
     async def unload(self, name: str) -> None:
         await self._end(name)

@@ -98,6 +98,8 @@ class LlamaManaged(LlamaCpp):
         if (process := self._versions.pop(name, None)) is not None:
             await process.stop()
 
+    reads_ahead = LlamaRouter.reads_ahead
+
     async def free(self) -> None:
         self._freed = True
         await self.stop()

@@ -29,6 +29,7 @@ class MLX(OpenAICompatible):
         token_ids=False,  # of the reply only, and in whole answers only
         logprobs=False,  # before temperature and top-p, and none in streams
         dialects=frozenset({"chat", "completions"}),
+        wears_one=True,
         why_not="mlx_lm.server sends no ids of prompts, and no log-probs in streams: a run computes its own.",
     )
 

@@ -121,6 +121,9 @@ class OpenAICompatible:
     async def load(self, name: str, path: Path) -> None:
         raise Unsupported(self.capabilities.why_not)
 
+    async def reads_ahead(self, name: str) -> int:
+        return 0
+
     async def unload(self, name: str) -> None:
         raise Unsupported(self.capabilities.why_not)
 
@@ -136,7 +139,9 @@ class OpenAICompatible:
     async def reclaim(self) -> None:
         return None  # it never gave anything back
 
-    async def _call(self, method: str, path: str, *, timeout_s: float | None = None, **more: Any) -> tuple[int, bytes]:
+    async def _call(
+        self, method: str, path: str, *, timeout_s: float | None = None, url: str | None = None, **more: Any
+    ) -> tuple[int, bytes]:
         """One control request, a short one unless told otherwise. Raises BackendDown where nobody answers."""
         if self._http is None:
             raise BackendDown("The backend has not been started.")
@@ -144,7 +149,7 @@ class OpenAICompatible:
         timeout = aiohttp.ClientTimeout(total=seconds)
         try:
             async with self._http.request(
-                method, self.url + path, headers=self.headers(), timeout=timeout, **more
+                method, (url or self.url) + path, headers=self.headers(), timeout=timeout, **more
             ) as response:
                 return response.status, await response.read()
         except aiohttp.ServerTimeoutError as error:  # no connection

@@ -215,6 +215,9 @@ class Replicas:
             with contextlib.suppress(ProxyError):  # then it is there and never asked for
                 await replica.server.unload(name)
 
+    async def reads_ahead(self, name: str) -> int:
+        return min([await replica.server.reads_ahead(name) for replica in self._up()])
+
     async def unload(self, name: str) -> None:
         async with self._changing:
             path = self._adapters.pop(name, None)

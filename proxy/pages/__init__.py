@@ -8,14 +8,14 @@ build step. Not here: what the acts do (feedback, learner, swap, forgetting).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import structlog
 from aiohttp import web
 
 from config.settings import Settings
-from proxy.errors import ProxyError
+from proxy.errors import BadRequest, ProxyError
 from proxy.feedback import Feedback
 from proxy.forgetting import Forgetter
 from proxy.keys import Keys
@@ -26,9 +26,10 @@ from proxy.pages.inbox import Inbox
 from proxy.pages.progress import ProgressPage
 from proxy.pages.signin import SignIn
 from proxy.pages.versions import VersionsPage
-from proxy.pages.view import HEADERS, HERE, VISITOR, View
+from proxy.pages.view import HEADERS, VISITOR, View
 from proxy.pages.visit import TOKEN_FIELD, Visits
 from proxy.pages.why import WhyPage
+from proxy.retention import Retention
 from proxy.security import GUEST, ROLE, who_asks
 from proxy.status import StatusReport
 from proxy.swap import Swap
@@ -40,11 +41,6 @@ log = structlog.get_logger()
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 INDEX_EVERY_S: Final = 5.0
-_STATIC: Final = {
-    "page.css": "text/css", "page.js": "text/javascript", "plots.js": "text/javascript",
-    "htmx.min.js": "text/javascript", "uPlot.iife.min.js": "text/javascript", "uPlot.min.css": "text/css",
-    "icon.svg": "image/svg+xml",
-}  # fmt: skip
 
 
 class Pages:
@@ -59,6 +55,7 @@ class Pages:
         feedback: Feedback,
         status: StatusReport,
         forgetter: Forgetter,
+        retention: Retention,
     ) -> None:
         self.visits = Visits(settings.server, keys)
         self._store = store
@@ -68,7 +65,7 @@ class Pages:
         self._versions = VersionsPage(view, store, swap)
         self._why = WhyPage(view, store)
         self._compare = ComparePage(view, store, swap, feedback, keys)
-        self._data = DataPage(view, store, forgetter, settings)
+        self._data = DataPage(view, store, forgetter, retention, settings.home)
         self._sign_in = SignIn(view, self.visits)
 
     async def start(self) -> None:
@@ -99,6 +96,7 @@ class Pages:
             ("/page/compare", self._compare.ask),
             ("/page/compare/pick", self._compare.pick),
             ("/page/forget", self._data.forget),
+            ("/page/retention", self._data.retain),
             ("/logout", self._sign_in.leave),
         ]
         return [
@@ -106,7 +104,7 @@ class Pages:
             *(web.post(path, self._ours(handler)) for path, handler in acts),
             web.get("/login", self._ours(self._sign_in.page, guests=True)),
             web.post("/login", self._ours(self._sign_in.enter, guests=True)),
-            web.get("/static/{name}", self._static),
+            web.get("/static/{name}", self._view.assets.get),
         ]
 
     def _ours(self, handler: Handler, *, guests: bool = False) -> Handler:
@@ -127,7 +125,7 @@ class Pages:
             if request[ROLE] == GUEST and not guests:
                 return _to_login(request)
             if request.method == "POST":
-                form = await request.post()
+                form = await _form(request)
                 self.visits.check(request, str(form.get(TOKEN_FIELD) or ""))
             return await handler(request)
         except web.HTTPSeeOther as found:
@@ -140,13 +138,13 @@ class Pages:
     async def _pulse(self, request: web.Request) -> web.Response:
         return self._view.page(request, "pulse.html")
 
-    async def _static(self, request: web.Request) -> web.StreamResponse:
-        kind = _STATIC.get(request.match_info["name"])
-        if kind is None:
-            raise web.HTTPNotFound
-        # The browser asks each time whether it is still the same; an update shows at once.
-        headers = {"content-type": kind, "cache-control": "no-cache", "x-content-type-options": "nosniff"}
-        return web.FileResponse(HERE / "static" / request.match_info["name"], headers=headers)
+
+async def _form(request: web.Request) -> Any:
+    """Read here once; who asks for it later gets the same. Raises BadRequest."""
+    try:
+        return await request.post()
+    except (ValueError, LookupError, AssertionError) as error:  # no UTF-8, an unknown charset, no multipart
+        raise BadRequest(f"The form cannot be read ({error}); nothing was done.") from None
 
 
 def _to_login(request: web.Request) -> web.Response:

@@ -17,7 +17,7 @@ import orjson
 from aiohttp import web
 
 from proxy.conversations import as_chat
-from proxy.errors import BackendBroke, BadRequest, NotFound
+from proxy.errors import BackendBroke, BackendRefused, BadRequest, NotFound
 from proxy.feedback import MAX_TEXT, OWNER, Feedback
 from proxy.keys import Keys
 from proxy.pages.view import VISITOR, View
@@ -52,7 +52,7 @@ class ComparePage:
             about=about,
             siblings=[row for row in found if about and row.id != about.id],
             picked=_picked(pair, request[VISITOR].name),
-            choices=[BASE, *(a.version for a in await self._store.adapters())],
+            choices=[BASE, *(a.version for a in await self._store.adapters() if not a.gone)],
             left=_version(query.get("left"), self._swap.live),
             right=_version(query.get("right"), self._swap.pointer.previous),
             prompt=query.get("prompt", ""),
@@ -95,7 +95,7 @@ class ComparePage:
         return found
 
     async def _said(self, request: web.Request, messages: list[dict[str, Any]], version: int) -> str:
-        """One answer of one version; its id. Raises BackendBroke."""
+        """One answer of one version; its id. Raises BackendRefused with the status it got, BackendBroke."""
         model = f"{self._swap.model}@{f'v{version}' if version else 'base'}"
         headers = {"x-rl-turn": "side", "x-rl-session": SESSION, "authorization": f"Bearer {self._key}"}
         body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": MAX_TOKENS}
@@ -110,7 +110,7 @@ class ComparePage:
                     if response.status == 200:
                         return response.headers["x-rl-completion-id"]
                     answer = await response.json()
-                    raise BackendBroke(f"{model} did not answer: {answer['error']['message']}")
+                    raise BackendRefused(response.status, f"{model} did not answer: {answer['error']['message']}")
             except (TimeoutError, aiohttp.ClientError, ValueError, KeyError) as error:
                 raise BackendBroke(f"{model} did not answer ({error or type(error).__name__}).") from error
 

@@ -1,7 +1,9 @@
 """The inbox: the newest completions as conversations, live, to be rated with a key or a tap each.
 
-Owns the list with its filters and search, one completion's row, and the acts on it. A page goes on from the `seq` of
-its last row. Not here: what a rating is (feedback), what happens meanwhile (`/rl/events`, to which the page listens).
+Owns the list with its filters and search, one completion's row, and the acts on it. A conversation stands where its
+newest turn is, with the earlier ones folded under it; a search, and one conversation alone, show each turn. A page goes
+on from the `seq` of its last row. Not here: what a rating is (feedback), what happens meanwhile (`/rl/events`, to which
+the page listens).
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from proxy.errors import BadRequest, Conflict, NotFound
 from proxy.feedback import MAX_TEXT, Feedback, judged
 from proxy.pages.view import VISITOR, View, html
 from proxy.pages.words import own
+from store.inbox import COUNTED
 from store.records import BASE, Listed, NewRating, Rating, Turn, Wanted
 from store.store import Store
 
 PAGE: Final = 30
 SOURCE: Final = "page"
-FILTERS: Final = ("q", "unrated", "side", "model", "version", "session")
+FILTERS: Final = ("q", "unrated", "side", "model", "version", "session", "conversation")
 FORMS: Final = ("comment", "correct")
 
 
@@ -49,16 +52,18 @@ class Inbox:
     async def _list(self, request: web.Request) -> dict[str, Any]:
         asked = wanted(request)
         found = await self._store.inbox(asked)
-        more = len(found) == asked.limit
         query = {key: request.query.get(key, "") for key in FILTERS}
         given = {key: value for key, value in query.items() if value}
         return {
-            "rows": found,
+            "rows": found.rows,
+            "others": found.others,
+            "counted": COUNTED,
+            "folded": asked.newest_of_each,
             "me": request[VISITOR].name,
             "query": query,
             "filtered": bool(given),
             "filters": urlencode(given),
-            "older": urlencode({**given, "before": found[-1].seq}) if more else None,
+            "older": urlencode({**given, "before": found.before_seq}) if found.before_seq else None,
             "continued": asked.before_seq is not None,
         }
 
@@ -124,15 +129,19 @@ def wanted(request: web.Request) -> Wanted:
     query = request.query
     turn: Turn | None = None if query.get("side") else "main"
     version = _number(query.get("version"), "version")
+    conversation = _number(query.get("conversation"), "conversation")
+    search = (query.get("q") or "").strip()[:200] or None
     return Wanted(
         limit=PAGE,
         before_seq=_number(query.get("before"), "before"),
-        search=(query.get("q") or "").strip()[:200] or None,
+        search=search,
         unrated=bool(query.get("unrated")),
         model=query.get("model") or None,
         version=version,
         session=query.get("session") or None,
         turn=turn,
+        conversation=conversation,
+        newest_of_each=search is None and conversation is None,
     )
 
 

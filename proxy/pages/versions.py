@@ -76,7 +76,7 @@ class VersionsPage:
             "verdicts": verdicts,
             "pointer": pointer,
             "can_roll_back": can_roll_back(pointer),
-            "choices": [BASE, *(a.version for a in adapters)],
+            "choices": [BASE, *(a.version for a in adapters if not a.gone)],
         }
 
     async def why(self, request: web.Request) -> web.Response:

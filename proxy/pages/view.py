@@ -15,6 +15,7 @@ from aiohttp import web
 
 from proxy.learner import Learner
 from proxy.pages import words
+from proxy.pages.assets import Assets
 from proxy.pages.visit import Visitor, Visits
 from proxy.status import under_way
 from proxy.swap import Swap
@@ -44,7 +45,10 @@ class View:
             trim_blocks=True,
             lstrip_blocks=True,
             undefined=jinja2.StrictUndefined,
+            auto_reload=False,  # it would look at the file of every row of a list
         )
+        self.assets = Assets()
+        self._env.globals["asset"] = self.assets.address
         self._env.filters |= {
             "version": words.version, "clock": words.clock, "iso": words.iso, "short": words.short,
             "seconds": words.seconds, "verdict": words.verdict, "stars": words.stars, "own": words.own,

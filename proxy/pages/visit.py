@@ -21,7 +21,7 @@ from aiohttp import web
 from config.sections import Server
 from proxy.errors import Forbidden
 from proxy.feedback import OWNER
-from proxy.keys import Keys, Who
+from proxy.keys import Keys, Who, same
 from proxy.security import GUEST
 from store.records import Role
 from store.store import Store
@@ -107,7 +107,7 @@ class Visits:
         """The form was ours, shown to this very browser. Raises Forbidden."""
         cookie = request.cookies.get(COOKIE, "")
         sent = request.headers.get(TOKEN_HEADER) or given or ""
-        if not cookie or not hmac.compare_digest(sent.encode(), self._sign(f"token:{cookie}").encode()):
+        if not cookie or not same(sent, self._sign(f"token:{cookie}")):
             raise Forbidden("This page is too old to act; nothing was done. Reload it and try again.")
 
     def _make(self, who: Who, name: str) -> Visitor:
@@ -118,7 +118,7 @@ class Visits:
 
     def _read(self, cookie: str) -> Visitor | None:
         body, _, signature = cookie.rpartition(".")
-        if not hmac.compare_digest(signature.encode(), self._sign(f"visit:{body}").encode()):
+        if not same(signature, self._sign(f"visit:{body}")):
             return None
         by, packed, until, _ = body.split(".")
         who = Who("admin") if by == OPEN and not self.keyed else _FIXED.get(by) or self._keys.by_id(by)
@@ -131,7 +131,7 @@ class Visits:
         return Visitor(who, name, cookie)
 
     def _sign(self, text: str) -> str:
-        digest = hmac.new(self._secret, text.encode(), hashlib.sha256).digest()
+        digest = hmac.new(self._secret, text.encode("utf-8", "surrogateescape"), hashlib.sha256).digest()
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 

@@ -17,7 +17,9 @@ import psutil
 import pytest
 
 from config.settings import load
+from proxy import warm_up
 from proxy.backends.llamacpp_managed import LlamaManaged
+from proxy.backends.openai import OpenAICompatible
 from tests.backends.conftest import ASKED, TOKENS, Say
 from tests.backends.smollm import dequantised
 from tests.proxy.backends.test_llamacpp import make_proxy
@@ -249,3 +251,46 @@ async def test_a_plain_server_switches_between_what_it_was_started_with(
         expected["fake@base"] = await asyncio.to_thread(said_by_peft, None)
         for model in ("fake", "fake@base", "fake", "fake@base"):
             assert await same(proxy, model, expected[model]) < 1e-3
+
+
+TOPICS = (
+    "I keep bees on a roof in the middle of a large city, and they fly to the park and the river all summer long.",
+    "My grandmother left me an old piano that nobody has tuned since the year nineteen hundred and eighty four.",
+    "We are planning to walk across the Alps in September with two dogs, a donkey and far too many maps.",
+    "There is a small bakery at the corner which sells nothing but rye bread, poppy seed rolls and strong coffee.",
+)
+
+
+async def read_anew(proxy: Proxy) -> list[int]:
+    """How many tokens of each conversation's prompt the live version has to read when it goes on, all at once."""
+
+    async def go_on(topic: str) -> int:
+        response = await proxy.chat(topic, "I see.", "What next?", temperature=0, max_tokens=4)
+        return int((await response.json())["timings"]["prompt_n"])
+
+    return await asyncio.gather(*map(go_on, TOPICS))
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+async def test_what_has_been_read_ahead_is_not_read_again(
+    tmp_path: Path, weights: Path, adapters: list[Path], base_gguf: Path, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first turn of each of four conversations, when they go on after a swap."""
+    monkeypatch.setattr(warm_up, "READ_AHEAD_S", 120.0)  # on a busy machine, too
+    if not ahead:
+        monkeypatch.setattr(LlamaManaged, "reads_ahead", OpenAICompatible.reads_ahead)
+    options = [part if part != "2" else "4" for part in plain(base_gguf)]  # a slot for each
+    proxy = start(tmp_path / "home", weights, url="", command=" ".join([str(SERVER), "--offline", *options]))
+    await proxy.start()
+    try:
+        await with_real_versions(proxy, adapters[:1])
+        async with proxy.http.post("/rl/capture", json={"session": "other", "capture": "off"}) as response:
+            assert response.status == 200  # what made the version is no conversation that runs
+        main = {"x-rl-turn": "main"}  # though it is short
+        await asyncio.gather(*(proxy.say(topic, temperature=0, max_tokens=4, headers=main) for topic in TOPICS))
+        assert (await proxy.post("/rl/promote/1"))[0] == 200
+        read = await read_anew(proxy)
+        print("tokens read after the swap, of each conversation:", read, "read ahead" if ahead else "not read ahead")
+        assert max(read) < 30 if ahead else min(read) > 40
+    finally:
+        await proxy.stop()

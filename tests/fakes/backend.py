@@ -61,6 +61,7 @@ class FakeBackend(Listening):
             *native.routes(self),
             *native_others.routes(self),
             web.get("/v1/models", self._models),
+            web.get("/version", self._version),
             web.post("/v1/load_lora_adapter", self._load),
             web.post("/v1/unload_lora_adapter", self._unload),
             web.get("/is_sleeping", self._development),
@@ -78,9 +79,12 @@ class FakeBackend(Listening):
 
     async def _models(self, request: web.Request) -> web.Response:
         takes = {} if self.window is None else {"max_model_len": self.window}
-        ours = [{"id": self.model, "object": "model", "created": 1, "owned_by": "fake", "parent": None, **takes}]
+        ours = [{"id": self.model, "object": "model", "created": 1, "owned_by": "vllm", "parent": None, **takes}]
         ours += [{"id": name, "object": "model", "created": 1, "parent": MODEL} for name in self.adapters]
         return web.json_response({"object": "list", "data": ours})
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.32.0"})
 
     async def _load(self, request: web.Request) -> web.Response:
         if self.silent:

@@ -23,6 +23,7 @@ class FakeJob:
         self.folder = folder
         self._launcher = launcher
         self.pid = os.getpid()
+        self.exceeded: str | None = None
         self._stopped = asyncio.Event()
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
@@ -32,6 +33,7 @@ class FakeJob:
             with (self.folder / "progress.jsonl").open("a") as file:
                 file.write(json.dumps(event) + "\n")
             yield event
+            await asyncio.sleep(self._launcher.every_s)
 
     async def wait(self) -> int:
         if self._launcher.hold:
@@ -47,6 +49,9 @@ class FakeJob:
         if self._launcher.crashes > 0:
             self._launcher.crashes -= 1
             return -9
+        if self._launcher.exceeds:
+            self.exceeded = self._launcher.exceeds
+            return -9
         write_result(self.folder, self._launcher.outcome, self._launcher.result)
         return 0
 
@@ -61,11 +66,14 @@ class FakeLauncher:
         self.outcome = "passed"
         self.result: dict[str, Any] = {}  # what more the next results say
         self.progress: list[dict[str, Any]] = []  # and what is said on the way
+        self.every_s = 0.0  # between two of them
         self.crashes = 0
+        self.exceeds = ""  # the limit that the next trainers are killed for
         self.held = 0  # trainers that find another at work in their folder
         self.hold = False
         self.takes_s = 0.0
         self.started: list[Path] = []
+        self.keys: list[bytes | None] = []  # what opens their samples
         self.lacks: str | None = None
         self.fused: list[Path] = []
         self.weights_say: dict[str, Any] = {}
@@ -75,8 +83,11 @@ class FakeLauncher:
     def available(self, *, tensorboard: bool = False) -> str | None:
         return self.lacks
 
-    async def start(self, run_folder: Path, *, threads: int, nice: int) -> FakeJob:
+    async def start(
+        self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
+    ) -> FakeJob:
         self.started.append(run_folder)
+        self.keys.append(key)
         return FakeJob(run_folder, self)
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:

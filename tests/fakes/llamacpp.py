@@ -14,6 +14,7 @@ import configparser
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,11 @@ class FakeLlama(Listening):
         self.refuse: set[str] = set()  # names that fail to load
         self.cut: list[str] = []  # streams that were broken off
         self.requests: list[dict[str, Any]] = []
+        self.stuck = self.chokes = ""  # a prompt with this word in it is never answered, or with an error
+        self.silent: Callable[[], bool] = lambda: False  # no prompt is answered
         self.pause_s = 0.0
         self.load_s = 0.02
+        self.file = "fake.gguf"  # that it says to have loaded
         self.cached: tuple[str, str] | None = None  # a prompt, and what it was read with
         self._streams: set[tuple[str, Any]] = set()
 
@@ -74,13 +78,15 @@ class FakeLlama(Listening):
         return web.json_response({"status": "ok"})
 
     async def _props(self, request: web.Request) -> web.Response:
-        if self.presets is None:
-            return web.json_response({"model_alias": MODEL, "total_slots": 4})
+        if self.presets is None or request.query.get("model") in self.loaded:
+            return web.json_response({"model_alias": MODEL, "model_path": self.file, "total_slots": 4})
         return web.json_response({"role": "router", "max_instances": self.places, "models_autoload": True})
 
     async def _models(self, request: web.Request) -> web.Response:
         if self.presets is None:
-            return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+            return web.json_response(
+                {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "llamacpp"}]}
+            )
         if request.query.get("reload"):
             self._read()
         data = [
@@ -125,6 +131,10 @@ class FakeLlama(Listening):
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(body)
+        while (self.stuck and self.stuck in json.dumps(body["messages"])) or self.silent():
+            await asyncio.sleep(0.01)
+        if self.chokes and self.chokes in json.dumps(body["messages"]):
+            return _error(500, "Compute error.")
         name = str(body["model"])
         if self.presets is None:
             name = self._wears(body)
@@ -183,6 +193,7 @@ async def _main() -> None:
     fake = FakeLlama(loras=(given["--lora"],) if "--lora" in given else ())
     if os.path.exists(given["-m"] + ".broken") and "--lora" in given:
         sys.exit("failed to load the LoRA")
+    fake.silent = lambda: "--lora" in given and os.path.exists(given["-m"] + ".silent")
     await fake.start(int(given["--port"]))
     await asyncio.Event().wait()
 

@@ -38,6 +38,7 @@ class FakeMlx(Listening):
 
     async def start(self, port: int = 0) -> None:
         app = web.Application()
+        app.on_response_prepare.append(_as_http_server)
         app.add_routes([
             web.get("/health", self._health),
             web.get("/v1/models", self._models),
@@ -111,9 +112,17 @@ class FakeMlx(Listening):
         return response
 
 
+async def _as_http_server(request: web.Request, response: web.StreamResponse) -> None:
+    """It is Python's own http.server, and says so."""
+    response.headers["server"] = "BaseHTTP/0.6 Python/3.11.2"
+
+
 def _name(folder: Path) -> str:
     """Of the version that the test's converter wrote it from."""
-    return Path(json.loads((folder / "adapter_config.json").read_text())["from"]).name
+    try:
+        return Path(json.loads((folder / "adapter_config.json").read_text())["from"]).name
+    except ValueError as error:
+        raise web.HTTPNotFound(text=json.dumps({"error": str(error)}), content_type="application/json") from error
 
 
 def _error(message: str) -> web.Response:

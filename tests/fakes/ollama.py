@@ -39,6 +39,7 @@ class FakeOllama(Listening):
         self.uploads = 0
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.pause_s = 0.0
+        self.about: dict[str, Any] = {}  # `details` and `model_info` of what it shows
         self.add(MODEL, self.keep(b"GGUF the person's own model" * 100))
 
     def keep(self, content: bytes) -> str:
@@ -118,7 +119,8 @@ class FakeOllama(Listening):
         for key, value in model["parameters"].items():
             lines += [f"PARAMETER {key} {one}" for one in (value if isinstance(value, list) else [value])]
         lines += [f'LICENSE """{LICENSE}"""', "MESSAGE user Hello"]
-        return web.json_response({"modelfile": "\n".join(lines) + "\n", "template": "jinja", "parameters": ""})
+        told = {"modelfile": "\n".join(lines) + "\n", "template": "jinja", "parameters": ""}
+        return web.json_response({**told, **self.about})
 
     # Blobs and models
 

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import Sequence
 from typing import Any
 
 
 class RecordedBackend:
     def __init__(self) -> None:
-        self.answer: Sequence[bytes] = ()  # what is written, piece by piece, before the connection is closed
-        self.by_text: dict[str, Sequence[bytes]] = {}  # answers to requests that contain a text, before `answer`
+        # What is written, piece by piece, before the connection is closed; a number is so many seconds of silence.
+        self.answer: Sequence[bytes | float] = ()
+        self.resets = False  # it ends with a reset instead
+        self.by_text: dict[str, Sequence[bytes | float]] = {}  # to requests with a text in them, before `answer`
         self.requests: list[tuple[str, Any]] = []  # route and body
         self.url = ""
         self._server: asyncio.Server | None = None
@@ -40,6 +44,9 @@ class RecordedBackend:
             self.requests.append((head.split(" ")[1], json.loads(body) if body else None))
             found = next((a for text, a in self.by_text.items() if text.encode() in body), self.answer)
             for i, piece in enumerate(found):
+                if isinstance(piece, float):
+                    await asyncio.sleep(piece)
+                    continue
                 if i:
                     await asyncio.sleep(0)  # a piece is seen before the next one is there, mostly
                 writer.write(piece)
@@ -48,6 +55,9 @@ class RecordedBackend:
             pass  # the proxy went away
         finally:
             self._open.discard(writer)
+            if self.resets:
+                linger = struct.pack("ii", 1, 0)
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             writer.close()
 
 

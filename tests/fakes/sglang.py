@@ -56,7 +56,7 @@ class FakeSGLang(Listening):
         return await handler(request)
 
     async def _models(self, request: web.Request) -> web.Response:
-        data = [{"id": MODEL, "object": "model", "root": MODEL, "parent": None}]
+        data = [{"id": MODEL, "object": "model", "owned_by": "sglang", "root": MODEL, "parent": None}]
         data += [{"id": name, "object": "model", "root": path, "parent": MODEL} for name, path in self.adapters.items()]
         return web.json_response({"object": "list", "data": data})
 

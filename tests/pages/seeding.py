@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from proxy.conversations import canonical
+from proxy.conversations import canonical, extend_thread, thread_and_above
 from store.records import Adapter, FinishedCompletion, NewCompletion, NewRating
 from store.store import Store
 from tests.fakes.launcher import write_adapter
@@ -39,6 +40,13 @@ TALKS: Final = [
     ("What is the plural of octopus?", "Octopuses. “Octopi” mixes a Greek word with a Latin ending."),
     ("Explain a mutex to a child.", "There is one talking stick. Who holds it may speak; all others wait."),
 ]
+GOES_ON: Final = [  # the last of them, as a conversation
+    (
+        "And a deadlock?",
+        "There are two sticks, and each of two children holds one and waits for the other. Nobody speaks again.",
+    ),
+    ("How do we get them out of it?", "They agree to pick up the red stick first, always. Then one of them has both."),
+]
 COMMENTS: Final = {3: "no apology, just answer", 2: "good tone", 1: "exactly"}
 GATE: Final = {
     "margin": {"value": 0.142, "bound": -0.05, "ok": True, "note": "6 liked and 5 disliked"},
@@ -49,18 +57,29 @@ GATE: Final = {
 DAY: Final = 86400
 
 
-def completion(id: str, at: float, question: str, answer: str, **fields: Any) -> tuple[Any, Any]:
+def completion(
+    id: str, at: float, question: str, answer: str, before: Sequence[tuple[str, str]] = (), **fields: Any
+) -> tuple[Any, Any]:
+    """`before`: what was said earlier in the conversation."""
+    messages = [
+        {"role": role, "content": text}
+        for turn in before
+        for role, text in zip(("user", "assistant"), turn, strict=True)
+    ]
+    messages.append({"role": "user", "content": question})
+    reply = {"role": "assistant", "content": answer}
+    name, above = thread_and_above(messages, lambda message: message)
     numbers = [-0.1 - (len(word) % 5) / 4 for word in answer.split()]
     defaults: dict[str, Any] = {"session": None, "user": None, "version": 0, "turn": "main"}
     new = NewCompletion(
         id=id, request_id=id, choice=0, created_at=at, dialect="chat", backend="builtin", model="smollm2",
         served_model="smollm2", turn_rule="default", streamed=True, request=b'{"stream":true,"temperature":0.8}',
-        prompt=(canonical({"role": "user", "content": question}),), sampling={"temperature": 0.8, "top_p": 1.0},
-        asked=question, **(defaults | fields),
+        prompt=tuple(canonical(message) for message in messages), above=above, asked=question,
+        sampling={"temperature": 0.8, "top_p": 1.0}, **(defaults | fields),
     )  # fmt: skip
     end = FinishedCompletion(
         id=id, status="done", finished_at=at + 2.4, text=answer, finish_reason="stop",
-        reply=canonical({"role": "assistant", "content": answer}),
+        reply=canonical(reply), thread=extend_thread(name, reply, lambda message: message),
         usage={"prompt_tokens": 14, "completion_tokens": len(numbers)}, prompt_token_ids=[1, 2],
         token_ids=list(range(len(numbers))), logprobs=numbers, exact=True,
     )  # fmt: skip
@@ -91,10 +110,15 @@ async def history(store: Store, home: Path, days: int = 40) -> list[str]:
 async def newest(store: Store) -> list[str]:
     """A few answers of today, some of them rated; newest last."""
     now, ids = time.time(), []
-    for at, (question, answer) in enumerate(TALKS):
+    talks = [*TALKS, *GOES_ON]
+    for at, (question, answer) in enumerate(talks):
         id = f"rl-today-{at}"
-        fields: dict[str, Any] = {"version": 2 if await store.adapter(2) else 0, "session": f"kitchen-{at // 4}"}
-        new, end = completion(id, now - (len(TALKS) - at) * 400, question, answer, **fields)
+        before = talks[len(TALKS) - 1 : at]
+        fields: dict[str, Any] = {
+            "version": 2 if await store.adapter(2) else 0,
+            "session": f"kitchen-{min(at // 4, 1)}",
+        }
+        new, end = completion(id, now - (len(talks) - at) * 400, question, answer, before, **fields)
         await store.record([new], [end])
         ids.append(id)
         if at in COMMENTS:

@@ -15,7 +15,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.pages.conftest import Proxy
 from tests.pages.seeding import history, newest
-from tests.pages.test_inbox import asked
+from tests.pages.test_inbox import asked, talk
 
 pytestmark = pytest.mark.browser
 AXE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rlproxy/axe/node_modules/axe-core/axe.min.js"
@@ -171,6 +171,59 @@ async def test_new_answers_arrive_and_what_one_types_stays(proxy: Proxy, watched
     await expect(unrated.locator(".asked")).to_have_text(["newer", "old"])
 
 
+async def test_a_conversation_unfolds_by_keyboard(proxy: Proxy, watched: Watched) -> None:
+    ids = await talk(proxy, "a1", "a2", "a3")
+    await asked(proxy, "alone")
+    page = await watched.open()
+    focused, asks = page.locator("article.turn:focus .asked"), page.locator(".asked:visible")
+    await expect(asks).to_have_text(["alone", "a3"])
+    await page.keyboard.press("j")
+    await page.keyboard.press("j")
+    await expect(focused).to_have_text("a3")
+    await page.keyboard.press("t")
+    await expect(asks).to_have_text(["alone", "a3", "a2", "a1"])
+    for said in ("a2", "a1", "a1"):
+        await page.keyboard.press("j")
+        await expect(focused).to_have_text(said)
+    await page.keyboard.press("g")
+    await expect(page.locator("article.turn:focus .rating")).to_have_text("good")
+    assert (await one_rating(proxy, ids[0])).value == 1.0
+    await page.keyboard.press("t")  # folded again: what one was in is not to be seen any more
+    await expect(focused).to_have_text("a3")
+    await page.keyboard.press("k")
+    await expect(focused).to_have_text("alone")
+    # What is rated elsewhere is seen in the fold, too.
+    await page.get_by_text("2 earlier turns").press("Enter")
+    await proxy.rate(completion_id=ids[1], rating="bad", rater="ann")
+    await expect(page.locator(".earlier .rating")).to_have_text(["bad by ann", "good"])
+
+
+async def test_a_turn_arrives_in_its_conversation(proxy: Proxy, watched: Watched) -> None:
+    await talk(proxy, "a1", "a2")
+    await asked(proxy, "alone")
+    idle, busy = await watched.open(), await watched.open()
+    await idle.get_by_text("1 earlier turn").click()
+    await expect(idle.locator(".asked:visible")).to_have_text(["alone", "a2", "a1"])
+    await idle.evaluate("document.activeElement.blur()")
+    for key in "jjc":
+        await busy.keyboard.press(key)
+    await busy.keyboard.type("half a sent")
+    await (await proxy.chat("a1", "You said: a1 ", "a2", "You said: a2 ", "a3")).read()
+    # Nobody is in it: it moves up, unfolded as it was.
+    await expect(idle.locator(".asked:visible")).to_have_text(["a3", "a2", "a1", "alone"])
+    await expect(idle.locator("#list > .talk")).to_have_count(2)
+    # Somebody is: it stays where it is, and the turn comes above what they look at.
+    await expect(busy.locator(".asked:visible")).to_have_text(["alone", "a3", "a2"])
+    await expect(busy.locator("textarea")).to_have_value("half a sent")
+    await expect(busy.locator("textarea")).to_be_focused()
+    await busy.keyboard.press("Escape")
+    await busy.keyboard.press("k")
+    await expect(busy.locator("article.turn:focus .asked")).to_have_text("a3")
+    await busy.keyboard.press("g")
+    await expect(busy.locator("article.turn:focus .rating")).to_have_text("good")
+    await expect(idle.locator(".rating")).to_have_text("good")
+
+
 async def test_older_ones_come_below(proxy: Proxy, watched: Watched) -> None:
     await asked(proxy, *(f"q{i}" for i in range(40)))
     page = await watched.open()
@@ -268,6 +321,20 @@ async def test_data_is_forgotten_by_keyboard(proxy: Proxy, watched: Watched) -> 
         await page.get_by_text("All, as JSON lines").click()
     path = await (await download.value).path()
     assert "other" in path.read_text() and "secret" not in path.read_text()
+
+
+async def test_how_long_things_are_kept_is_set_by_keyboard(proxy: Proxy, watched: Watched) -> None:
+    page = await watched.open("/data")
+    await page.get_by_label("Keep them for").fill("30")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#retaining")).to_contain_text("0 unrated completions would go at once")
+    await expect(page.get_by_role("button", name="Keep them for 30 days")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#retaining")).to_contain_text("kept for 30 days now")
+    await page.reload()
+    await page.get_by_role("button", name="Back to 7 days").press("Enter")
+    await page.get_by_role("button", name="Keep them for 7 days").press("Enter")
+    await expect(page.locator("#retaining")).to_contain_text("as the settings say")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

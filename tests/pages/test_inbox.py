@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.pages.conftest import Proxy, Visit
 
 
@@ -37,6 +39,72 @@ async def test_newest_first_and_page_by_page(proxy: Proxy, visit: Visit) -> None
     rest = await visit.get(older[1])
     assert shown(rest) == ["q2", "q1", "q0"] and "Older" not in rest
     assert shown(await visit.get(older[1].replace("/page/rows", "/"))) == ["q2", "q1", "q0"]
+
+
+async def talk(proxy: Proxy, *turns: str, **headers: str) -> list[str]:
+    """A conversation that sends itself again with every turn, as clients do."""
+    said: list[str] = []
+    ids = []
+    for turn in turns:
+        response = await proxy.chat(*said, turn, headers={k.replace("_", "-"): v for k, v in headers.items()})
+        said += [turn, (await response.json())["choices"][0]["message"]["content"]]
+        ids.append(response.headers["x-rl-completion-id"])
+    return ids
+
+
+async def test_a_conversation_stands_where_its_newest_turn_is(proxy: Proxy, visit: Visit) -> None:
+    ids = await talk(proxy, "a1", "a2", "a3")
+    await talk(proxy, "b1", "b2")
+    await asked(proxy, "alone")
+    page = await visit.get("/")
+    assert shown(page) == ["alone", "b2", "a3"]
+    assert re.findall(r">(\d+) earlier turns? <", page) == ["1", "2"]
+    _, fold = re.findall(r'hx-get="(/page/rows\?[^"]*conversation=[^"]*)"', page)
+    fold = fold.replace("&amp;", "&")
+    earlier = await visit.get(fold)
+    assert shown(earlier) == ["a2", "a1"] and "earlier turn" not in earlier
+    # Filters choose turns: what stands for the conversation is the newest of those.
+    await proxy.rate(completion_id=ids[2], rating="good")
+    page = await visit.get("/?unrated=1")
+    assert shown(page) == ["alone", "b2", "a2"] and re.findall(r">(\d+) earlier turns? <", page) == ["1", "1"]
+    assert "unrated=1&amp;conversation=" in page
+    # A search finds turns, each by itself, and leads to the whole conversation.
+    found = await visit.get("/?q=a1+said")
+    assert shown(found) == ["a1"]
+    whole = re.search(r'href="(/\?conversation=\d+)"[^>]*>The whole conversation: 3 turns', found)
+    assert whole and shown(await visit.get(whole[1])) == ["a3", "a2", "a1"]
+    await talk(proxy, "c1", "c2")
+    assert shown(await visit.get(whole[1])) == ["a3", "a2", "a1"]
+
+
+async def test_what_clients_change_does_not_part_a_conversation(proxy: Proxy, visit: Visit) -> None:
+    said = "You said: a1 "
+    await asked(proxy, "a1")
+    # An agent puts its reminders in, another a command and what we answered to it.
+    reminded = ["<system-reminder>today is Friday</system-reminder>a1", f"<think>hm</think>{said}", "a2"]
+    await (await proxy.chat(*reminded)).read()
+    await (await proxy.chat("a1", said, "/rl good", "rated good", "a2", "You said: a2 ", "a3")).read()
+    await (await proxy.chat("a1", "something else", "a2")).read()  # another reply: somebody has written it anew
+    page = await visit.get("/")
+    assert shown(page) == ["a2", "a3"] and re.findall(r">(\d+) earlier turns? <", page) == ["2"]
+
+
+async def test_a_page_that_finds_nothing_leads_on(proxy: Proxy, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    (id,) = await asked(proxy, "old egg")
+    await asked(proxy, *(f"sea {i}" for i in range(3)))
+    await asked(proxy, "sea aside", x_rl_turn="side")
+    for row in (await proxy.get("/rl/completions?limit=9"))["data"]:
+        if row["id"] != id:
+            await proxy.rate(completion_id=row["id"], rating="good")
+    monkeypatch.setattr("store.inbox.LOOK", 2)
+    page = await visit.get("/?q=said&unrated=1")
+    assert shown(page) == [] and "Nothing among the newest" in page
+    older = re.search(r'href="(/\?[^"]*before=\d+)"', page)
+    assert older
+    page = await visit.get(older[1].replace("&amp;", "&"))
+    older = re.search(r'href="(/\?[^"]*before=\d+)"', page)
+    assert older
+    assert shown(await visit.get(older[1].replace("&amp;", "&"))) == ["old egg"]
 
 
 async def test_filters(proxy: Proxy, visit: Visit) -> None:

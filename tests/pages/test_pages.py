@@ -12,7 +12,7 @@ from tests.pages.test_inbox import asked
 VIEWS = ("/", "/progress", "/versions", "/compare", "/data", "/login")
 ACTS = (
     "/page/completions/x/rate", "/page/completions/x/undo", "/page/training/pause", "/page/versions/rollback",
-    "/page/compare", "/page/compare/pick", "/page/forget", "/login", "/logout",
+    "/page/compare", "/page/compare/pick", "/page/forget", "/page/retention", "/login", "/logout",
 )  # fmt: skip
 
 
@@ -37,6 +37,9 @@ async def test_the_page_brings_all_that_it_needs(proxy: Proxy, visit: Visit) -> 
     for name in names:
         async with visit.http.get(name) as response:
             assert response.status == 200 and response.headers["content-type"], name
+            assert "immutable" in response.headers["cache-control"]
+        async with visit.http.get(re.sub(r"=.*", "=of-an-older-page", name)) as response:
+            assert response.status == 200 and response.headers["cache-control"] == "no-cache"
     for name in ("VENDORED.md", "..%2fvisit.py", "none.css"):
         async with visit.http.get(f"/static/{name}") as response:
             assert response.status == (400 if ".." in name else 404)
@@ -127,7 +130,7 @@ async def test_a_signed_in_browser_has_the_role_of_its_key(keyed: Proxy) -> None
     await user.get("/")
     await user.post(f"/page/completions/{id}/rate", rating="good")
     assert (await keyed.store.ratings_of(id))[0].rater == "Ann"
-    for act in ("training/pause", "training/cancel", "versions/rollback", "forget"):
+    for act in ("training/pause", "training/cancel", "versions/rollback", "forget", "retention"):
         assert "role admin" in await user.post(f"/page/{act}", 403, kind="session", name="s")
     assert "Sign out" in await user.get("/progress")
     assert "Pause" not in await user.get("/page/training")

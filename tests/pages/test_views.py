@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -9,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from proxy.pages.words import seconds, short, verdict, wilson
+from store import backup, schema
 from store.records import Rating
 from store.store import Store
 from tests.pages.conftest import Proxy, Visit
@@ -153,7 +155,7 @@ async def test_what_cannot_be_compared(proxy: Proxy, visit: Visit) -> None:
     await visit.post("/page/compare/pick", 404, better=one, worse="none")
     await visit.post("/page/compare", 400, prompt=" ")
     await visit.post("/page/compare", 404, about="none")
-    assert "v7 did not answer" in await visit.post("/page/compare", 502, prompt="x", left="7", right="0")
+    assert "There is no version v7" in await visit.post("/page/compare", 404, prompt="x", left="7", right="0")
     assert await proxy.store.ratings_of(one) == []
 
 
@@ -184,6 +186,23 @@ async def test_data_is_looked_at_before_it_goes(proxy: Proxy, visit: Visit) -> N
     assert "a session; 1 completions" in await visit.get("/data")
 
 
+async def test_what_learned_from_it_and_copies_of_it_go_with_it(proxy: Proxy, visit: Visit) -> None:
+    for _ in range(4):
+        (id,) = await asked(proxy, "secret", x_rl_session="s")
+        await proxy.rate(completion_id=id, rating="good")
+    async with asyncio.timeout(10):
+        while (await proxy.store.pointer()).live != 1:
+            await asyncio.sleep(0.02)
+    await asyncio.to_thread(backup.backup, proxy.home / schema.NAME, proxy.home / "saved")
+    await visit.get("/data")
+    shown = await visit.post("/page/forget", kind="session", name="s")
+    assert 'name="retrain"' in shown and 'name="purge"' in shown and "<code>saved</code>" in shown
+    shown = await visit.post("/page/forget", kind="session", name="s", sure="yes", retrain="yes", purge="yes")
+    assert "They are withdrawn: v1 learned from what was forgotten" in shown
+    assert (await proxy.store.pointer()).live == 0 and not (proxy.home / "saved").exists()
+    assert '<span class="mark warn">gone</span>' in await visit.get("/versions")
+
+
 @pytest.mark.parametrize(
     ("good", "rated", "low", "high"), [(5, 10, 0.2366, 0.7634), (0, 5, 0.0, 0.4345), (9, 9, 0.7009, 1.0)]
 )
@@ -204,3 +223,18 @@ def test_words() -> None:
     assert [said(1.0, "thumb"), said(-1.0, "unit"), said(0.5, "stars"), said(0.3, "unit")] == [
         "good", "bad", "4 of 5", "+0.3",
     ]  # fmt: skip
+
+
+async def test_how_long_things_are_kept_is_set_and_taken_back(proxy: Proxy, visit: Visit) -> None:
+    await asked(proxy, "hello")
+    page = await visit.get("/data")
+    assert "go after 7 days" in page and "settings say so" in page
+    assert "<b>0 unrated completions</b> would go" in await visit.post("/page/retention", days="30")
+    assert "go after 7 days" in await visit.get("/data")  # looked, not done
+    assert "kept for 30 days now" in await visit.post("/page/retention", days="30", sure="yes")
+    page = await visit.get("/data")
+    assert "go after 30 days" in page and "Set here by owner" in page and "Back to 7 days" in page
+    assert "number above 0" in await visit.post("/page/retention", 400, days="-1", sure="yes")
+    assert "<b>1 unrated completion</b> would go" in await visit.post("/page/retention", days="0.0000001")
+    assert "as the settings say" in await visit.post("/page/retention", back="1", sure="yes")
+    assert "settings say so" in await visit.get("/data")

@@ -16,6 +16,7 @@ from proxy.backends import make_backend
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from proxy.security import LOCAL
+from store.secret import Secret
 from store.store import Store
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
@@ -28,13 +29,14 @@ class Proxy:
         self.home = home
         self.backend = backend
         self.launcher = launcher
+        self.secret: Secret | None = None  # of an encrypted home
         self.kind: type[OpenAICompatible] | None = VLLM  # None: as the settings say
         self.flags: dict[str, Any] = {"home": home, "backend.kind": "vllm", "backend.url": backend.url}
         self.flags |= {"train.weights": "/nowhere", "train.start_at": 4, "train.min_free_memory_gb": 0}
 
     async def start(self, **flags: Any) -> None:
         settings = load({**self.flags, **{k.replace("__", "."): v for k, v in flags.items()}}, environ={}).settings
-        self.store = await Store.open(settings.home)
+        self.store = await Store.open(settings.home, self.secret)
         backend = self.kind(settings.backend) if self.kind else make_backend(settings, self.launcher)
         self.app = app = make_app(settings, self.store, backend, self.launcher)
         self.local = app[LOCAL]

@@ -105,7 +105,9 @@ async def test_two_hundred_interleaved_conversations(proxy: Proxy) -> None:
     async def open_one(i: int) -> None:
         headers = {"x-rl-session": f"s{i % 2}"}
         response = await proxy.chat(f"question {i}", headers=headers)
-        text = json.loads(await response.read())["choices"][0]["message"]["content"]
+        answer = json.loads(await response.read())
+        assert response.status == 200, answer
+        text = answer["choices"][0]["message"]["content"]
         opened.append((f"question {i}", headers, text, response.headers["x-rl-completion-id"]))
 
     await asyncio.gather(*(open_one(i) for i in range(200)))

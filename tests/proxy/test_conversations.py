@@ -192,6 +192,21 @@ def test_two_talks_have_one_thread_only_if_the_same_was_said(
     assert (thread(one) == thread(other)) == (said(one) == said(other))
 
 
+def test_the_thread_up_to_the_newest_reply() -> None:
+    def above(*said: tuple[str, str]) -> bytes | None:
+        messages = [{"role": role, "content": text} for role, text in said]
+        name, found = conversations.thread_and_above(messages, lambda message: message)
+        assert name == thread(messages)
+        return found
+
+    start = [("system", "x"), ("user", "a")]
+    assert above() is None and above(*start) is None
+    talk = [*start, ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    first, second = (thread([{"role": r, "content": t} for r, t in talk[:n]]) for n in (3, 5))
+    assert above(*talk[:4]) == first and above(*talk, ("system", "y"), ("user", "e")) == second
+    assert above(*talk, ("tool", "found"), ("user", "e")) == second
+
+
 def test_nothing_said_has_no_thread() -> None:
     assert thread([]) is None and thread([{"role": "system", "content": "x"}]) is None
 

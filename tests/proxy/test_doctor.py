@@ -15,6 +15,8 @@ from config.settings import load
 from proxy import doctor
 from proxy.doctor import Check, Facts, examine, gather, holder
 from proxy.server_address import ADDRESS_FILE
+from store import encryption, secret
+from store.store import Store
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
 
@@ -34,7 +36,9 @@ async def test_all_is_well(cli: Proxy) -> None:  # noqa: F811
     code, out, _ = await rlproxy(cli.home, "doctor", "--json")
     checks = {check["name"]: check for check in json.loads(out)}
     assert code == 0 and len(checks) == len(doctor.CHECKS)
-    assert {c["state"] for name, c in checks.items() if name not in ("training", "exactness", "disk")} == {"ok"}
+    assert {c["state"] for name, c in checks.items() if name not in ("training", "exactness", "disk", "memory")} == {
+        "ok"
+    }
     assert checks["proxy"]["line"] == f"answers at {cli.url}"
     assert checks["backend"]["line"] == f"vllm at {cli.backend.url}"
     assert checks["model"]["line"] == "fake, the base model answers"
@@ -45,6 +49,24 @@ async def test_all_is_well(cli: Proxy) -> None:  # noqa: F811
     lines = out.splitlines()
     assert code == 0 and sum(line.startswith(("✓", "!")) for line in lines) == len(doctor.CHECKS)
     assert all(line.startswith(("✓", "!")) or line.strip().startswith("→") for line in lines)
+
+
+async def test_encryption_there_or_not(tmp_path: Path) -> None:
+    def check(**env: str) -> Check:
+        settings = load({"home": tmp_path, "server.port": 1}, environ=env).settings
+        return doctor.encryption(gather(settings))
+
+    file = tmp_path.parent / f"{tmp_path.name}.key"
+    key = {"RLPROXY_STORE__KEY_FROM": f"file:{file}"}
+    assert check().state == "ok" and "is not there" in check(**key).line
+    made, _ = secret.find_or_make(f"file:{file}", tmp_path)
+    assert check(**key).state == "ok"
+    await (await Store.open(tmp_path)).close()
+    assert check().state == "ok" and "run `rlproxy encrypt`" in (check(**key).fix or "")
+    encryption.encrypt(tmp_path, made, lambda *_: None)
+    assert check(**key).state == "ok" and check().state == "problem"
+    file.chmod(0o644)
+    assert f"chmod 600 {file}" in check(**key).line
 
 
 async def test_no_proxy(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from hypothesis import given
@@ -162,3 +163,35 @@ async def _acted(acts: list[tuple[str, int]]) -> None:
         event.set()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert await door.emptied(0, lambda: True) and not door.waiting
+
+
+async def test_shut_for_a_moment_by_one_who_is_inside() -> None:
+    """Those who wait hear nothing, and go in as it opens, whatever came of it."""
+    door, went, beats = Door(Server()), asyncio.Event(), []
+
+    async def beat() -> None:
+        beats.append(1)
+
+    async def come() -> None:
+        async with door.through(beat):
+            went.set()
+
+    async with door.through():
+        with contextlib.suppress(BackendDown), door.shut("It changes"):
+            coming = asyncio.create_task(come())
+            await asyncio.sleep(0.1)
+            assert not went.is_set() and not beats and door.closed == "It changes"
+            raise BackendDown("it did not change")
+        await coming
+    assert door.closed is None
+
+
+async def test_whoever_closes_a_door_that_is_shut_keeps_it_closed() -> None:
+    door = Door(Server())
+    async with door.through():
+        with door.shut("It changes"):
+            door.close("It rests")
+        assert door.closed == "It rests"
+        with pytest.raises(BackendDown):
+            async with door.through(wait=False):
+                pytest.fail("it was let in")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -198,19 +200,86 @@ async def test_a_question_that_finds_the_port_of_a_killed_server_closed_is_asked
     assert len(first.requests) == 1 and len(second.requests) == 1
 
 
-async def test_a_question_that_may_have_ended_the_server_is_not_asked_of_the_next(ours: Proxy) -> None:
-    assert isinstance(ours.launcher, Starter)
-    first = ours.launcher.servers[0]
+async def deadly(server: Started, *, resets: bool = False) -> asyncio.Server:
+    """In its place: one that is killed by the first question. The connection ends, or is reset."""
 
-    async def deadly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET"):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+            writer.close()
+            return
         port.close()
+        if resets:
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
-        first.ended.set()
+        server.ended.set()
 
-    await first.stop()
-    port = await asyncio.start_server(deadly, "127.0.0.1", int(first.url.rpartition(":")[2]))
+    await server.stop()
+    port = await asyncio.start_server(die, "127.0.0.1", int(server.url.rpartition(":")[2]))
+    return port
+
+
+async def test_a_question_that_a_killed_server_had_taken_is_asked_of_the_next(ours: Proxy) -> None:
+    assert isinstance(ours.launcher, Starter)
+    await deadly(ours.launcher.servers[0])
+    assert await ours.say("again") == "You said: again "
+    assert [r["messages"][-1]["content"] for r in ours.launcher.servers[1].requests] == ["again"]
+    (found,) = await ours.store.completions(limit=5)
+    assert found.status == "done", "it is one completion"
+
+
+async def test_a_question_that_ends_servers_is_asked_of_two(ours: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third is for others."""
+    assert isinstance(ours.launcher, Starter)
+    start = ours.launcher.start_server
+
+    async def starts(weights: str, model: str, *, threads: int, log: Path) -> Started:
+        server = await start(weights, model, threads=threads, log=log)
+        if len(ours.launcher.servers) == 2:  # type: ignore[attr-defined]
+            await deadly(server)
+        return server
+
+    monkeypatch.setattr(ours.launcher, "start_server", starts)
+    await deadly(ours.launcher.servers[0])
     response = await ours.chat("kill")
     assert response.status == 503 and response.headers["retry-after"]
     assert await ours.say("next") == "You said: next "
-    assert [r["messages"][-1]["content"] for r in ours.launcher.servers[1].requests] == ["next"]
+    assert [r["messages"][-1]["content"] for r in ours.launcher.servers[2].requests] == ["next"]
+
+
+@pytest.mark.parametrize(("kind", "status"), [("vllm", 200), ("openai", 503)])
+async def test_a_question_that_somebody_elses_server_had_taken(tmp_path: Path, kind: str, status: int) -> None:
+    """It is asked once more when that is started again; but not of a cloud, which may count both."""
+    server = Started()
+    await server.start()
+    proxy = Proxy(tmp_path / "home", server, FakeLauncher())
+    proxy.kind = None
+    await proxy.start(backend__kind=kind)
+    try:
+        await deadly(server, resets=True)
+        asked = asyncio.create_task(proxy.chat("x"))
+        await server.ended.wait()
+        await server.start(server.port)
+        assert (await asked).status == status and len(server.requests) == (status == 200)
+    finally:
+        await proxy.stop()
+        await server.stop()
+
+
+async def test_a_server_that_breaks_off_and_stays_away_is_not_waited_for_long(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "RESTARTED_S", 0.5)
+    proxy.backend.mood = "drop"
+    asked = asyncio.create_task(proxy.chat("x"))
+    while not proxy.backend.requests:
+        await asyncio.sleep(0.01)
+    await proxy.backend.stop()
+    assert (await asked).status == 503
+
+
+async def test_a_question_of_which_a_word_was_answered_is_not_asked_again(proxy: Proxy) -> None:
+    proxy.backend.mood = "cut"
+    assert b"error" in await (await proxy.chat("a b c", stream=True)).read()
+    assert len(proxy.backend.requests) == 1

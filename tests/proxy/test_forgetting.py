@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
+from store import backup, schema
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_learner import rated, until
 
@@ -29,13 +31,27 @@ async def test_samples_leave_the_run_folder_and_the_version_is_named(proxy: Prox
     folder = proxy.home / "runs" / "r00001"
     assert len(lines(folder)) == 4 and "secret" in (folder / "samples.jsonl").read_text()
     told = await forget(proxy, session="s", dry_run=True)
-    assert told == {"completions": 1, "ratings": 1, "trained": [1], "heirs": [], "forgotten": False}
+    assert told == {
+        "completions": 1, "ratings": 1, "trained": [1], "heirs": [], "rebuild": None, "forgotten": False,
+        "backups": {"holding": [], "unread": [], "deleted": False},
+    }  # fmt: skip
     assert await forget(proxy, session="s") == {**told, "forgotten": True}
     assert len(lines(folder)) == 3 and "secret" not in (folder / "samples.jsonl").read_text()
     assert (await proxy.store.owed_to_run_folders()) == {"completions": [], "ratings": []}
     assert (await forget(proxy, 404, session="s"))["error"]["message"].startswith("There is no session s here")
     kept = await proxy.get("/rl/adapters")
     assert kept["live"] == 1  # that is for a person to decide
+
+
+async def test_a_rejected_candidate_that_learned_from_it_goes(proxy: Proxy) -> None:
+    proxy.launcher.outcome = "rejected"
+    await rated(proxy, 4)
+    await until(proxy, ended="rejected")
+    folder = proxy.home / "runs" / "r00001"
+    (folder / "rejected").mkdir()
+    (folder / "rejected" / "adapter_model.safetensors").write_bytes(b"learned")
+    assert (await forget(proxy, completion=lines(folder)[0]["completion"]))["trained"] == []
+    assert not (folder / "rejected").exists()
 
 
 async def test_a_rater_leaves_the_samples(proxy: Proxy) -> None:
@@ -73,9 +89,25 @@ async def test_not_while_a_run_trains_on_it_but_after_it_is_cancelled(proxy: Pro
     assert len(lines(proxy.home / "runs" / "r00001")) == 3
 
 
+async def test_copies_that_hold_it_are_named_and_go_where_that_is_asked(proxy: Proxy) -> None:
+    await proxy.chat("zanzibar", headers={"x-rl-session": "s"})
+    inside = proxy.home / "mine" / "saved"
+    inside.parent.mkdir()
+    await asyncio.to_thread(backup.backup, proxy.home / schema.NAME, inside)
+    (proxy.home / "old.db").write_bytes(b"no database at all")
+    told = await forget(proxy, session="s")
+    assert told["backups"] == {"holding": ["mine/saved"], "unread": ["old.db"], "deleted": False} and inside.exists()
+    told = await forget(proxy, session="s", purge_backups=True)  # gone from the database, and still in the copy
+    assert told["completions"] == 0 and told["backups"]["deleted"] and not inside.exists()
+    assert b"zanzibar" not in b"".join(f.read_bytes() for f in proxy.home.rglob("*") if f.is_file())
+    await forget(proxy, 404, session="s")
+
+
 async def test_one_thing_at_a_time(proxy: Proxy) -> None:
     for body in ({}, {"session": "a", "rater": "b"}, {"session": 3}, {"everything": "yes"}):
         assert "one of" in (await forget(proxy, 400, **body))["error"]["message"]
+    for name in ("retrain", "purge_backups", "dry_run"):
+        assert "true or false" in (await forget(proxy, 400, session="s", **{name: "yes"}))["error"]["message"]
     async with proxy.http.post("/rl/forget", data=b"{") as response:
         assert response.status == 400
     await proxy.stop()

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from store.schema import NAME
+from tests.fakes.backend import FakeBackend
+from tests.fakes.launcher import FakeLauncher
 from tests.proxy.conftest import Proxy
 
 
@@ -45,3 +57,44 @@ async def test_a_rating_that_is_not_stored_is_not_acknowledged(proxy: Proxy) -> 
     await limit_pages(proxy, 1_000_000)
     assert await proxy.store.live_rating(id, "owner") is None
     assert (await proxy.rate(completion_id=id, rating="good"))[0] == 201
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real one of 3 MiB, where we may mount."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a tmpfs; the tests above fill the database instead")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+async def test_a_disk_that_is_really_full(tmp_path: Path, small_disk: Path, backend: FakeBackend) -> None:
+    proxy = Proxy(small_disk / "home", backend, FakeLauncher())
+    await proxy.start()
+    try:
+        kept, lost = [], []
+        for n in range(30):
+            response = await proxy.chat(f"{n} " + random.Random(n).randbytes(60_000).hex())
+            assert response.status == 200 and b"You said" in await response.read()
+            id = response.headers["x-rl-completion-id"]
+            row = await proxy.store.completion(id)
+            (kept if row is not None and row.status == "done" else lost).append(id)
+        assert kept and len(lost) > 5
+        assert "not captured" in (await proxy.get("/rl/status"))["problem"]
+        # Somebody makes room.
+        subprocess.run(["mount", "-o", "remount,size=30m", str(small_disk)], check=True)
+        after = await proxy.chat("after " + "z" * 60_000)
+        await after.read()
+        assert (await proxy.rate(completion_id=after.headers["x-rl-completion-id"], rating="good"))[0] == 201
+        assert (await proxy.get("/rl/status"))["problem"] is None
+        for id in kept:
+            row = await proxy.store.completion(id)
+            assert row is not None and row.status == "done"
+        assert (await proxy.store.counts())["pending"] == 0, "what was begun and could not be ended"
+    finally:
+        await proxy.stop()
+    with closing(sqlite3.connect(small_disk / "home" / NAME)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -99,7 +99,7 @@ async def test_a_bad_line_costs_that_line(proxy: Proxy, other: Proxy) -> None:
     rows = await filled(proxy)
     bad: list[Any] = [
         "{", "[]", {**rows[0], "format": 2}, {**rows[0], "id": ""}, {**rows[0], "messages": [1]},
-        {**rows[0], "status": "?"},
+        {**rows[0], "status": "?"}, {**rows[0], "messages": []}, {**rows[0], "messages": None},
         {**rows[0], "created_at": "now"}, {**rows[0], "token_ids": [-1]}, {**rows[0], "ratings": [{"value": 7}]},
         {**rows[0], "usage": 3}, {**rows[0], "reply": "hi"},
     ]  # fmt: skip
@@ -155,7 +155,8 @@ async def test_the_commands(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
 def test_nothing_breaks_the_reading(value: Any) -> None:
     good = {
         "format": 1, "id": "a", "request_id": "a", "choice": 0, "created_at": 1, "finished_at": 2, "dialect": "chat",
-        "backend": "vllm", "model": "m", "served_model": "m", "status": "done", "messages": [], "text": "",
+        "backend": "vllm", "model": "m", "served_model": "m", "status": "done", "text": "",
+        "messages": [{"role": "user", "content": "hi"}],
     }  # fmt: skip
     assert read(json.dumps(good).encode(), Redactor(Redaction()), ours=True).new.id == "a"
     for key in (*good, "reply", "ratings", "usage", "sampling", "request", "token_ids", "redacted", "version"):

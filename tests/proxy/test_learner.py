@@ -8,8 +8,10 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from proxy.machine import Machine, Use
+from store import backup, schema
 from tests.proxy.conftest import Proxy
 
 
@@ -42,6 +44,27 @@ async def test_a_run_starts_by_itself_at_the_threshold(proxy: Proxy) -> None:
     assert status["ratings"]["fresh"] == 0 and status["baseline"] == 0.25
     response = await proxy.chat("x")
     assert response.headers["x-rl-adapter"] == "v1"
+
+
+async def test_a_run_is_cancelled_in_the_moment_of_its_claim(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is open by then, and the learner does not have it yet: it must not end it a second time."""
+    claim = proxy.store.claim
+
+    async def claimed(**more: Any) -> Any:
+        found = await claim(**more)
+        if found is not None:
+            assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})
+            monkeypatch.undo()
+        return found
+
+    monkeypatch.setattr(proxy.store, "claim", claimed)
+    with capture_logs() as logs:
+        await rated(proxy, 4)
+        status = await until(proxy, ended="failed", runs=1)
+        assert status["last_run"]["reason"] == "cancelled by a person" and proxy.launcher.started == []
+        assert (await proxy.post("/rl/train"))[0] == 202
+        await until(proxy, live=1)
+    assert "learner" not in [one["event"] for one in logs]
 
 
 async def test_a_run_is_cancelled_at_work_and_while_it_waits(proxy: Proxy) -> None:
@@ -150,12 +173,71 @@ async def test_a_trainer_that_crashes_is_started_again(proxy: Proxy) -> None:
     assert status["last_run"]["attempts"] == 3
 
 
+async def test_after_an_older_backup_no_run_takes_the_folder_of_one_that_was(proxy: Proxy) -> None:
+    await proxy.say("to be kept")
+    await asyncio.to_thread(backup.backup, proxy.home / schema.NAME, proxy.home / "before.db")
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    await proxy.stop()
+    await asyncio.to_thread(backup.restore, proxy.home, proxy.home / "before.db")
+    await proxy.start()
+    assert (await proxy.get("/rl/status"))["live"] == 0
+    await rated(proxy, 4)
+    status = await until(proxy, live=2)
+    assert status["last_run"]["id"] == 2 and len(proxy.launcher.started) == 2
+    assert {folder.name for folder in (proxy.home / "runs").iterdir()} == {"r00001", "r00002"}
+
+
 async def test_a_trainer_that_always_crashes_gives_up(proxy: Proxy) -> None:
     proxy.launcher.crashes = 99
     await rated(proxy, 4)
     status = await until(proxy, ended="failed")
     assert status["live"] == 0 and status["ratings"]["fresh"] == 4
     assert len(proxy.launcher.started) == 3 and "3 times" in status["last_run"]["reason"]
+
+
+async def test_a_trainer_that_uses_too_much_memory_is_not_started_again(proxy: Proxy) -> None:
+    proxy.launcher.exceeds = "it used 9.0 GB of memory, 8 GB are allowed"
+    await rated(proxy, 4)
+    status = await until(proxy, ended="failed")
+    assert status["last_run"]["reason"] == "it used 9.0 GB of memory, 8 GB are allowed (train.max_memory_gb)"
+    assert status["ratings"]["fresh"] == 4 and len(proxy.launcher.started) == 1
+
+
+async def test_a_trainer_that_hangs_is_ended_and_started_again(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__stall_minutes=0.005)
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    for _ in range(300):
+        if len(proxy.launcher.started) == 2:
+            break
+        await asyncio.sleep(0.01)
+    problem = (await proxy.get("/rl/status"))["problem"]
+    assert "run 1 was started again" in problem and "nothing for 0.005 minutes" in problem
+    proxy.launcher.hold = False
+    status = await until(proxy, live=1)
+    assert status["problem"] is None and status["last_run"]["attempts"] >= 2
+
+
+async def test_a_trainer_that_always_hangs_gives_up(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__stall_minutes=0.001)
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    status = await until(proxy, ended="failed")
+    assert status["ratings"]["fresh"] == 4 and len(proxy.launcher.started) == 3
+    assert "One of those times it had said nothing" in status["last_run"]["reason"]
+    assert await proxy.say("still there") == "You said: still there "
+
+
+async def test_a_trainer_that_says_that_it_is_alive_is_left_alone(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__stall_minutes=0.02)
+    proxy.launcher.progress, proxy.launcher.every_s = [{"event": "alive"}] * 6, 0.3
+    await rated(proxy, 4)
+    status = await until(proxy, live=1)
+    assert status["last_run"]["attempts"] == 1 and "alive" not in status["training"]["progress"]
 
 
 async def test_a_trainer_that_finds_another_at_work_waits(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

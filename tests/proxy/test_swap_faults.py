@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from proxy import swap as swaps
+from proxy import warm_up
 from proxy.backends import openai
 from store import ledger
 from store.errors import StoreFull
@@ -64,7 +64,7 @@ async def test_a_warm_up_that_never_answers_is_given_up(
     versions: list[Path],  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(swaps, "WARM_UP_S", 0.2)
+    monkeypatch.setattr(warm_up, "WARM_UP_S", 0.2)
     proxy.backend.mood = "hang"
     await failed(
         proxy, "/rl/promote/1", "v1 did not go live", "warm-up", "within 0.2 s", "The base model still answers"

@@ -37,8 +37,8 @@ async def test_a_session_leaves_nothing_behind(store: Store, tmp_path: Path) -> 
     assert await store.completion("a") is not None  # looking touches nothing
     assert (await store.forget_for_good("session", "s", "ann")).completions == ("a",)
     assert await store.completion("a") is None and await store.ratings_of("a") == []
-    assert [row.id for row in await store.inbox(Wanted(search="asks"))] == ["b"]
-    assert await store.inbox(Wanted(search="zanzibar")) == []
+    assert [row.id for row in (await store.inbox(Wanted(search="asks"))).rows] == ["b"]
+    assert (await store.inbox(Wanted(search="zanzibar"))).rows == []
     left = bytes_of(tmp_path)
     assert b"zanzibar" not in left and b"quokka" in left
     (line,) = await store.audit_log(1)
@@ -58,11 +58,11 @@ async def test_words_leave_a_large_index_too(store: Store, tmp_path: Path) -> No
             [end(name, text=text, reply=None) for name, text in zip(names, texts, strict=True)],
         )
         await store.index_words()
-    assert [row.id for row in await store.inbox(Wanted(search="word123"))] == ["c123"]
+    assert [row.id for row in (await store.inbox(Wanted(search="word123"))).rows] == ["c123"]
     assert b"zanzibar" in bytes_of(tmp_path)
     await store.forget_for_good("completion", "c123", "ann")
-    assert await store.inbox(Wanted(search="word123")) == []
-    assert len(await store.inbox(Wanted(search="word", limit=1000))) == 899
+    assert (await store.inbox(Wanted(search="word123"))).rows == []
+    assert len((await store.inbox(Wanted(search="word", limit=1000))).rows) == 899
     left = bytes_of(tmp_path)
     assert b"zanzibar" not in left and b"quokka" in left
 

@@ -32,12 +32,14 @@ async def test_fresh_counts_what_a_run_could_take(store: Store) -> None:
 
     assert await store.fresh(live=5, max_version_gap=3) == Fresh(good=3, bad=1, neutral=1, stale=1)
     assert await store.fresh(live=5, max_version_gap=2) == Fresh(good=2, bad=1, neutral=1, stale=2)
-    first = await store.live_rating("good", "me")
-    assert first is not None
-    earlier = await store.fresh(live=5, max_version_gap=3, before=first.created_at)
-    assert earlier.total == earlier.stale == 0
-    later = await store.fresh(live=5, max_version_gap=3, before=first.created_at + 1000)
-    assert later == Fresh(good=3, bad=1, neutral=1, stale=1)
+    assert (await store.fresh(live=5, max_version_gap=3, before_run=99)).total == 0
+    run, _ = await claim(store, live=5, max_version_gap=3)
+    await store.end_run(run.id, "rejected", "so be it", None)
+    await put(store, "new", version=5)
+    await store.rate(rating("new"))
+    seen = await store.fresh(live=5, max_version_gap=3, before_run=run.id)
+    assert seen == Fresh(good=3, bad=1, neutral=1, stale=1)
+    assert (await store.fresh(live=5, max_version_gap=3)).good == 4
 
 
 async def test_a_claim_takes_the_newest_whole(store: Store) -> None:

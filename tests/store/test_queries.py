@@ -23,6 +23,7 @@ GROWING = re.compile(
 
 async def call_everything(store: Store) -> None:
     await put(store, "a", "b", session="s", user="u")
+    await put(store, "next", session="s", above=b"unknown")
     store.begin([new("open")])
     await store.finish([end("open")])
     one = await store.rate(rating("a", source_event_id="e"))
@@ -68,6 +69,8 @@ async def call_everything(store: Store) -> None:
         {"search": "hello wor"},
         {"session": "s"},
         {"unrated": True, "version": 0, "model": "m", "turn": "main"},
+        {"newest_of_each": True, "unrated": True, "turn": "main"},
+        {"conversation": 1},
     ):
         await store.inbox(Wanted(**wanted))  # type: ignore[arg-type]
     found = await store.listed("a")
@@ -82,6 +85,7 @@ async def call_everything(store: Store) -> None:
     await store.forget_for_good("completion", "c8", "test")
     await store.forget_unrated(["a", "b"])
     await store.untrainable()
+    await store.would_expire(2000.0)
     await store.expire(2000.0)
     await store.forget(["a"])
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -119,6 +120,28 @@ async def test_who_does_not_listen_to_sigterm_is_killed(monkeypatch, tmp_path):
     assert [e async for e in _first(job)] == ["up"]
     await job.terminate()
     assert await job.wait() == -9
+
+
+async def test_who_has_been_stopped_is_killed(monkeypatch, tmp_path):
+    """A hung one: its handler of SIGTERM never runs."""
+    monkeypatch.setattr(launch, "GRACE_S", 0.5)
+    script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(3))\n"
+    script += 'print(\'{"event": "up"}\', flush=True); time.sleep(60)'
+    job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log"))
+    assert [e async for e in _first(job)] == ["up"]
+    os.kill(job.pid, signal.SIGSTOP)
+    await job.terminate()
+    assert await job.wait() == -9
+
+
+@pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="the kernel's choice is Linux's")
+async def test_a_trainer_is_the_first_to_go_when_memory_runs_out(tmp_path):
+    job = await LocalLauncher().start(tmp_path, threads=1, nice=5)
+    try:
+        assert int(Path(f"/proc/{job.pid}/oom_score_adj").read_text()) == 800
+        assert int(Path("/proc/self/oom_score_adj").read_text()) < 800
+    finally:
+        await job.terminate()
 
 
 async def _first(job):

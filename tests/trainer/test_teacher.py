@@ -11,6 +11,7 @@ import torch
 from config import presets
 from tests.trainer import tiny
 from trainer import batch, lessons, loop, packing, samples, steps, teacher
+from trainer.cache import Cache
 from trainer.launch import verify_adapter
 from trainer.lessons import Lesson
 from trainer.policy import Teaching
@@ -58,7 +59,7 @@ def prepare(tmp_path, policy, loaded, template, **overrides):
             loaded,
             seed=3,
             who="tiny",
-            cache=tmp_path / "cache",
+            cache=Cache(tmp_path / "cache"),
             progress=progress,
             stop=Stop(),
         )
@@ -247,7 +248,7 @@ def test_the_token_that_was_said_can_be_taught_alone(tmp_path, model, lines, pol
             loaded,
             [],
             [],
-            cache=folder / "cache",
+            cache=Cache(folder / "cache"),
             progress=progress,
             stop=Stop(),
         )
@@ -355,7 +356,16 @@ def test_a_commented_reply_is_taught_by_its_teacher_and_not_pushed_by_its_rating
     spec = read_spec(folder)
     with Progress(folder) as progress:
         learned = lessons.prepare(
-            spec, preset, policy, template, loaded, [], [], cache=folder / "cache", progress=progress, stop=Stop()
+            spec,
+            preset,
+            policy,
+            template,
+            loaded,
+            [],
+            [],
+            cache=Cache(folder / "cache"),
+            progress=progress,
+            stop=Stop(),
         )
     first, *others = learned.train
     assert first.teaching is not None and not first.advantage.any()

@@ -4,7 +4,9 @@
 (() => {
   const told = document.getElementById("told");
   document.documentElement.classList.add("live"); // what only a page without scripts needs can go
-  const turns = () => [...document.querySelectorAll("article.turn")];
+  const shown = (at) => at.closest("details:not([open])") === null;
+  const turns = () => [...document.querySelectorAll("article.turn")].filter(shown);
+  const talks = (list) => [...list.querySelectorAll(":scope > section.talk")];
   let current = null; // the id of the turn that keys act on
   let held = null; // what a person types before the form for it is there
 
@@ -47,7 +49,8 @@
       return;
     }
     const room = turns().length ? document.getElementById(current) : document;
-    const act = room && [...room.querySelectorAll("[data-key]")].find((at) => at.dataset.key === event.key);
+    const find = (where) => [...(where?.querySelectorAll("[data-key]") ?? [])].find((at) => at.dataset.key === event.key);
+    const act = room && (find(room) ?? (event.key === "t" && find(room.closest?.("#list > section.talk"))));
     if (!act) return;
     event.preventDefault();
     if (act.dataset.key === "c" || act.dataset.key === "e") held = "";
@@ -58,6 +61,13 @@
     const turn = event.target.closest("article.turn");
     if (turn) current = turn.id;
   });
+
+  // Folded again: the keys act on what is still to be seen.
+  document.addEventListener("toggle", (event) => {
+    const fold = event.target;
+    if (!fold.matches("details.earlier") || fold.open || !fold.querySelector(`[id="${current}"]`)) return;
+    focusOn(fold.closest("section.talk").querySelector("article.turn"));
+  }, true);
 
   function leave(from) {
     const form = from.closest(".form");
@@ -135,7 +145,7 @@
   }
 
   function rated(id) {
-    const turn = turns().find((one) => one.dataset.id === id);
+    const turn = [...document.querySelectorAll("article.turn")].find((one) => one.dataset.id === id);
     const busy = turn && (turn.querySelector(".form form") || turn.querySelector(".htmx-request"));
     if (turn && !busy) {
       htmx.ajax("GET", "/page/completions/" + encodeURIComponent(id), { target: turn, swap: "outerHTML" });
@@ -150,16 +160,31 @@
     if (!answer.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     list.querySelector(".none")?.remove();
-    for (const turn of fresh.querySelectorAll("article.turn")) {
-      if (document.getElementById(turn.id)) continue;
-      const seq = Number(turn.dataset.seq);
-      const below = turns().find((one) => Number(one.dataset.seq) < seq);
-      const old = turns().length;
-      if (old && !below) continue; // it belongs to an older part of the list
-      turn.classList.add("new");
-      list.insertBefore(turn, below || list.firstChild);
-      htmx.process(turn);
+    for (const talk of talks(fresh.body)) {
+      if (!document.getElementById("c" + talk.dataset.seq)) arrived(list, talk);
     }
+  }
+
+  // A conversation has one more turn: it moves up. Where a person is in it, it stays, and the turn comes above.
+  function arrived(list, talk) {
+    const conversation = talk.dataset.conversation; // none where each turn stands alone
+    const old = conversation && talks(list).find((one) => one.dataset.conversation === conversation);
+    const turn = talk.querySelector("article.turn");
+    if (old && Number(old.dataset.seq) > Number(talk.dataset.seq)) return;
+    turn.classList.add("new");
+    if (old?.contains(document.activeElement) || old?.querySelector(".form form")) {
+      old.dataset.seq = talk.dataset.seq;
+      old.prepend(turn);
+      return htmx.process(turn);
+    }
+    const open = old?.querySelector("details.earlier[open]");
+    old?.remove();
+    const below = talks(list).find((one) => Number(one.dataset.seq) < Number(talk.dataset.seq));
+    if (talks(list).length && !below && !old) return; // it belongs to an older part of the list
+    list.insertBefore(talk, below ?? list.querySelector(":scope > .older"));
+    htmx.process(talk);
+    const fold = talk.querySelector("details.earlier"); // none where the filters leave no earlier turn
+    if (open && fold) fold.open = true;
   }
 
   const KINDS = ["captured", "rating", "retracted", "run", "swap", "watch", "paused", "resumed", "waiting", "problem"];

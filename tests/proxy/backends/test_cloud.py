@@ -11,10 +11,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from rich.console import Console
 
 from config.settings import load
 from proxy.backends.vllm import VLLM
-from proxy.cli_tables import show_status
+from proxy.cli_status import table
 from proxy.doctor import examine, gather
 from proxy.foreign import Foreign
 from proxy.server_address import ADDRESS_FILE
@@ -235,10 +236,26 @@ async def test_a_rejected_version_is_not_gone_on_from(proxy: Proxy) -> None:
     assert status["trains"]["version"] is None and status["ratings"]["fresh"] == 4
 
 
+async def test_what_was_forgotten_is_not_gone_on_from(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.learner.LOOK_AGAIN_S", 0.02)
+    for run in (1, 2):
+        await rated(proxy, 4, start=4 * run)
+        await until(proxy, ended="done", runs=run)
+    assert order_of(proxy, 2)["parent"] == 1
+    gone = (await proxy.store.run_samples(2))[0].completion.new.id
+    async with proxy.http.post("/rl/forget", json={"completion": gone, "retrain": True}) as response:
+        assert (await response.json())["trained"] == [2]
+    status = await until(proxy, ended="done", runs=3)
+    while status["rebuild"]["state"] != "over":
+        status = await proxy.get("/rl/status")
+    assert order_of(proxy, 3)["parent"] == 1 and status["trains"]["version"] == 3
+    assert not (proxy.home / "adapters_out" / "local-1b" / "v0002").exists()
+
+
 async def test_what_it_says_of_itself(proxy: Proxy, cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> None:
     await rated(proxy, 4)
     status = await until(proxy, ended="done")
-    show_status(status, proxy.url)
+    Console().print(table(status, proxy.url))
     shown = " ".join(capsys.readouterr().out.split())
     assert "whichever is asked for, not ours" in shown and "local-1b v1, in " in shown
     said = await proxy.say("/rl status")

@@ -74,6 +74,28 @@ async def test_streams_end_on_the_version_they_began_with(served: Proxy, server:
     stop.set()
     await asyncio.gather(*clients)
     assert replies > 8
+    # Nobody who came during a change had the old one put on again.
+    assert [Path(folder).name[:5] if folder else None for folder in server.reloads] == [
+        "v0001", "v0002", "v0001", None, "v0001",
+    ]  # fmt: skip
+
+
+async def test_a_version_that_cannot_be_put_on_lets_those_who_waited_in(served: Proxy, server: FakeMlx) -> None:
+    """They were told nothing while they waited, as they might have got the new one."""
+    server.pause_s = 0.1
+    running = await served.chat("who?", stream=True)
+    publishing = asyncio.create_task(served.post("/rl/promote/1"))
+    while not server.requests[-1]["adapters"]:
+        await asyncio.sleep(0.01)
+    folder = Path(server.requests[-1]["adapters"])
+    (folder / "adapter_config.json").write_text("rot")  # read when its turn comes
+    waiting = asyncio.create_task(served.chat("who?", stream=True))
+    assert (await running.read()).endswith(b"data: [DONE]\n\n")
+    status, answer = await publishing
+    assert status == 502 and "answered with 404" in answer["error"]["message"], answer
+    assert "v1 did not go live" in (await served.get("/rl/status"))["problem"]
+    response = await waiting
+    assert b"fake " in await response.read() and response.headers["x-rl-adapter"] == "base"
 
 
 async def test_no_client_chooses_a_folder_of_its_own(served: Proxy, server: FakeMlx) -> None:

@@ -209,6 +209,19 @@ async def test_a_restart_of_ollama_and_of_rlproxy_makes_nothing_anew(proxy: Prox
     assert len(ollama.created) == 2 and ollama.deleted == []
 
 
+async def test_after_a_restart_the_live_version_is_in_memory(proxy: Proxy, ollama: FakeOllama) -> None:
+    """Versions with LoRA files share one place there: the one that is given back last is the one that has it."""
+    await proxy.post("/rl/promote/1")
+    await proxy.post("/rl/promote/2")
+    port = int(ollama.url.rpartition(":")[2])
+    await proxy.stop()
+    await ollama.stop()
+    await ollama.start(port)
+    await proxy.start()
+    assert ollama.loaded == (["fake-rl:v2"] if ollama.version == OLD else ["fake-rl:v1", "fake-rl:v2"])
+    assert await said_by(proxy) == "fake-rl:v2" and len(ollama.created) == 2
+
+
 @pytest.mark.parametrize("made", [True, False])
 async def test_a_crash_while_a_version_is_made(proxy: Proxy, ollama: FakeOllama, made: bool) -> None:
     """It was written down first: what is there is ours, what is not there is made."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from config.settings import load
 from proxy.backends import make_backend
 from proxy.errors import BadRequest
+from proxy.events import Events
+from proxy.match import Match
+from store.store import Store
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
 from tests.proxy.conftest import Proxy
@@ -140,6 +145,31 @@ async def test_counting_tokens_takes_a_place_for_no_longer_than_it_lasts(spread:
     for fake in two:
         fake.hold.set()
     await asyncio.gather(*asked)
+
+
+@pytest.mark.parametrize(("mood", "found"), [("well", "same"), ("error", "unknown"), ("drop", None)])
+async def test_comparing_takes_a_place_for_no_longer_than_it_lasts(
+    tmp_path: Path, two: list[FakeBackend], mood: str, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The served model with the weights, by questions that are answered, refused, or broken off."""
+    monkeypatch.setattr("proxy.backends.replicas.LOOK_DOWN_S", 0.05)
+    port = two[1].port
+    await two[1].stop()  # so that all of them go to one
+    flags = {"backend.kind": "vllm", "backend.url": two[0].url, "backend.replicas": [two[1].url], "home": tmp_path}
+    settings = load(flags, environ={}).settings
+    backend, store = make_backend(settings, FakeLauncher()), await Store.open(tmp_path)
+    match = Match(settings, store, backend, FakeLauncher(), Events())
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(store.close)
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        await backend.start(http, backend.ready)
+        stack.push_async_callback(backend.stop)
+        two[0].mood = mood
+        await match.check("/nowhere")
+        assert two[0].compared and (match.verdict.state if match.verdict else None) == found
+        await two[1].start(port)
+        await until(lambda: "2 of 2" in backend.state)
+        assert {backend.address("fake").url for _ in two} == {fake.url for fake in two}
 
 
 async def test_one_that_comes_back_with_nothing_is_given_it_unasked(spread: Proxy, two: list[FakeBackend]) -> None:

@@ -1,0 +1,136 @@
+"""`rlproxy chat`: a small chat at the terminal, to try a version, compare two, and rate with one key.
+
+Owns the loop, the keys and what is shown. It is a client like any other: its answers are captured, and rated over
+`/v1/feedback`. With `--vs` both answers are shown without saying whose they are; the pick is two ratings.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import termios
+import tty
+import uuid
+from typing import Any, Final, NamedTuple
+
+from proxy.cli_client import Client, NoProxyAnswers, Refused
+
+HELP: Final = "Ctrl-C stops an answer, /new starts over, Ctrl-D ends."
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+
+
+class Answer(NamedTuple):
+    id: str
+    text: str
+    version: str
+
+
+class Chat:
+    def __init__(self, client: Client, model: str, version: str | None, vs: str | None, system: str | None) -> None:
+        self._client = client
+        self._model = model
+        self._versions = [version or "live", *([vs] if vs else [])]
+        self._system: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        self._new()
+
+    def _new(self) -> None:
+        self._messages = list(self._system)
+        self._session = f"chat-{uuid.uuid4().hex[:8]}"
+
+    def run(self) -> None:
+        """Until Ctrl-D, or Ctrl-C at the prompt."""
+        who = " and ".join(self._versions)
+        print(f"{DIM}{self._model}, {who}. {HELP}{PLAIN}")
+        while True:
+            try:
+                said = input("> ").strip()
+            except (EOFError, KeyboardInterrupt):
+                print()
+                return
+            if said == "/new":
+                self._new()
+                print(f"{DIM}from the beginning{PLAIN}")
+            elif said:
+                try:
+                    self._turn(said)
+                except (Refused, NoProxyAnswers) as error:
+                    print(f"rlproxy: {error}", file=sys.stderr)
+
+    def _turn(self, said: str) -> None:
+        messages = [*self._messages, {"role": "user", "content": said}]
+        order = random.sample(self._versions, len(self._versions))  # who looks must not know which comes first
+        answers = []
+        for name, version in zip("AB", order, strict=False):
+            if len(order) > 1:
+                print(f"{DIM}{name}{PLAIN} ", end="")
+            answers.append(self._say(messages, version))
+        whole = [answer for answer in answers if answer is not None]
+        if len(whole) < len(answers):
+            return  # it was stopped: kept as far as it came, and not gone on from
+        chosen = self._pick(whole) if len(whole) > 1 else self._rate(whole[0])
+        self._messages = [*messages, {"role": "assistant", "content": chosen.text}]
+
+    def _say(self, messages: list[dict[str, str]], version: str) -> Answer | None:
+        """Printed as it comes; None where it was stopped."""
+        model = self._model if version == "live" else f"{self._model}@{version}"
+        body = {"model": model, "messages": messages, "stream": True}
+        id, pieces = "", list[str]()
+        events = self._client.events(f"/s/{self._session}/v1/chat/completions", body)
+        try:
+            for event in events:
+                id = str(event.get("id") or id)
+                piece = _piece(event)
+                pieces.append(piece)
+                print(piece, end="", flush=True)
+        except KeyboardInterrupt:
+            print(f" {DIM}(stopped){PLAIN}")
+            return None
+        finally:
+            events.close()
+        print()
+        return Answer(id, "".join(pieces), version)
+
+    def _rate(self, answer: Answer) -> Answer:
+        key = _key(f"{DIM}g good, b bad, Enter goes on{PLAIN} ", "gb")
+        if key:
+            word = {"g": "good", "b": "bad"}[key]
+            self._feedback(answer, word)
+            print(f"{DIM}rated {word}{PLAIN}")
+        return answer
+
+    def _pick(self, answers: list[Answer]) -> Answer:
+        key = _key(f"{DIM}a or b is better, Enter: neither{PLAIN} ", "ab")
+        names = ", ".join(f"{name} was {answer.version}" for name, answer in zip("AB", answers, strict=True))
+        print(f"{DIM}{names}{PLAIN}")
+        if not key:
+            return answers[0]
+        better, worse = answers if key == "a" else reversed(answers)
+        self._feedback(better, "good")
+        self._feedback(worse, "bad")
+        return better
+
+    def _feedback(self, answer: Answer, word: str) -> None:
+        self._client.ask("POST", "/v1/feedback", {"completion_id": answer.id, "rating": word, "source": "cli"})
+
+
+def _piece(event: dict[str, Any]) -> str:
+    if error := event.get("error"):
+        raise Refused(str(error.get("message") if isinstance(error, dict) else error))
+    choices = event.get("choices") or [{}]
+    return str((choices[0].get("delta") or {}).get("content") or "")
+
+
+def _key(prompt: str, keys: str) -> str:
+    """One key without Enter, if it is one of these; else "". The terminal is as before afterwards."""
+    print(prompt, end="", flush=True)
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor, termios.TCSADRAIN)  # what was typed ahead stays
+        pressed = sys.stdin.read(1).lower()
+    except KeyboardInterrupt:
+        pressed = ""
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+    print(f"\r{' ' * 40}\r", end="", flush=True)
+    return pressed if pressed and pressed in keys else ""

@@ -1,0 +1,124 @@
+"""`rlproxy encrypt` and `rlproxy decrypt`: words, progress and exit codes. Heavy imports are inside, as in cli."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from proxy.encrypting import Report
+    from store.conversion import Progress, Step
+
+encrypt_app = typer.Typer(rich_markup_mode=None)
+
+Home = Annotated[
+    Path | None, typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+WORDS = {"check": "checked", "copy": "copied", "compare": "compared", "wipe": "old one overwritten"}
+
+
+@encrypt_app.command()
+def encrypt(
+    key: Annotated[
+        str, typer.Option(help="Where its key is, or is to be: keyring, file:PATH, prompt or env.", show_default=False)
+    ] = "",
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Encrypt the database, its backups and the run folders; rlproxy must not run."""
+    from proxy import encrypting
+    from store.conversion import throttled
+
+    settings = _settings({"home": home, "store.key_from": key or None})
+    before = _settings({"home": home})
+    report = _done(lambda: encrypting.encrypt(before, settings.store.key_from, throttled(_progress(as_json))))
+    if as_json:
+        _print(report)
+    else:
+        _say_encrypted(report)
+    _say_left(report)
+
+
+@encrypt_app.command()
+def decrypt(home: Home = None, as_json: AsJson = False) -> None:
+    """Take the encryption off again; rlproxy must not run."""
+    from proxy import encrypting
+    from store.conversion import throttled
+
+    settings = _settings({"home": home})
+    report = _done(lambda: encrypting.decrypt(settings, throttled(_progress(as_json))))
+    if as_json:
+        _print(report)
+    else:
+        print(f"{len(report.files)} databases and {report.runs} run folders are in the clear.")
+        print(f"The key is still there ({report.key_from}): backups of before need it.")
+        if report.setting:
+            print(f"store.key_from comes from {report.setting}: take it away there before the next start.")
+    _say_left(report)
+
+
+def _say_encrypted(report: Report) -> None:
+    if not report.files and not report.runs:
+        print("There was nothing left to encrypt." if report.was else "The database will be encrypted from the start.")
+    else:
+        print(f"{len(report.files)} databases and {report.runs} run folders are encrypted.")
+    if report.key_made:
+        print(f"The key was made just now ({report.key_from}). Keep a copy elsewhere: without it nothing can be read.")
+    if report.files:
+        print("What was there in the clear is overwritten; a solid-state disk or a snapshot may keep it all the same.")
+    print("Adapters, logs and backups that you made elsewhere are as they were.")
+
+
+def _say_left(report: Report) -> None:
+    for name, why in report.left.items():
+        print(f"rlproxy: {name} is as it was: {why}", file=sys.stderr)
+    if report.left:
+        raise typer.Exit(1)
+
+
+def _done(work: Any) -> Report:
+    from store.errors import StoreBusy, StoreError
+
+    try:
+        report: Report = work()
+    except StoreBusy as busy:
+        _fail(f"{busy} Stop it first; nothing was changed.")
+    except StoreError as error:
+        _fail(str(error))
+    return report
+
+
+def _progress(quiet: bool) -> Progress:
+    def told(path: Path, step: Step, share: float) -> None:
+        if not quiet and step in WORDS and sys.stderr.isatty():
+            print(f"\r\033[K{path.name}: {WORDS[step]} {share:.0%}", end="", file=sys.stderr, flush=True)
+        elif not quiet and step == "done" and sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    return told
+
+
+def _settings(flags: dict[str, Any]) -> Any:
+    from config.errors import SettingsError
+    from config.settings import load
+
+    try:
+        return load(flags).settings
+    except SettingsError as error:
+        _fail(str(error), 2)
+
+
+def _print(report: Report) -> None:
+    from dataclasses import asdict
+
+    print(json.dumps(asdict(report), indent=2, ensure_ascii=False))
+
+
+def _fail(message: str, code: int = 1) -> NoReturn:
+    print(f"rlproxy: {message}", file=sys.stderr)
+    raise typer.Exit(code)

@@ -1,0 +1,103 @@
+"""`rlproxy forget` and `rlproxy cancel`: what cannot be taken back.
+
+Owns the question before it, and what is said of versions that learned from what goes. What goes is the proxy's word
+(forgetting). Heavy imports are inside the commands, as in cli.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Home = Annotated[
+    Path | None, typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Kind(StrEnum):
+    completion = "completion"
+    session = "session"
+    user = "user"
+    rater = "rater"
+
+
+def forget(
+    what: Annotated[Kind, typer.Argument(help="Of a user all that they asked, of a rater all their ratings.")],
+    name: Annotated[str, typer.Argument(help="Its id or name.")],
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="Versions that learned from it are trained again without it.")
+    ] = False,
+    purge_backups: Annotated[
+        bool, typer.Option("--purge-backups", help="Copies in the home that hold it are deleted, each whole.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete for good what was captured and rated; asks first, and names versions that learned from it."""
+    from proxy.cli import _client, _print, fail
+
+    client = _client(home)
+    body: dict[str, Any] = {what.value: name}
+    body |= {"retrain": True} if retrain else {}
+    body |= {"purge_backups": True} if purge_backups else {}
+    if not yes:
+        _say(_told(client.call("POST", "/rl/forget", {**body, "dry_run": True}), "would go for good"))
+        if not sys.stdin.isatty():
+            fail("nothing was forgotten: nobody is here to ask. --yes says that you are sure.")
+        if not _sure("Forget it? [y/N] "):
+            fail("nothing was forgotten.")
+    found = client.call("POST", "/rl/forget", body)
+    if as_json:
+        _print(found)
+    else:
+        print(_told(found, "are gone"))
+
+
+def cancel(home: Home = None, as_json: AsJson = False) -> None:
+    """End the run under way, or the one that waits; its ratings are fresh again."""
+    from proxy.cli import _client, _print
+
+    found = _client(home).call("POST", "/rl/cancel")
+    if as_json:
+        _print(found)
+    else:
+        print(f"run {found['cancelled']} ends; its ratings are fresh again")
+
+
+def _told(found: dict[str, Any], went: str) -> str:
+    """What goes, and what stays that has learned from it."""
+    lines = [f"{found['completions']} completions and {found['ratings']} ratings {went}."]
+    copies = found.get("backups") or {}
+    if copies.get("holding"):
+        lines.append(
+            f"Copies that hold them{', deleted' if copies['deleted'] else ''}: {', '.join(copies['holding'])}."
+        )
+    if copies.get("unread"):
+        lines.append(f"Copies that could not be read: {', '.join(copies['unread'])}.")
+    if not found["trained"]:
+        return "\n".join([*lines, "No version was trained on them."])
+    heirs = f"; built on those: {_versions(found['heirs'])}" if found["heirs"] else ""
+    stay = "" if found.get("rebuild") else " They stay as they are; `rlproxy promote` another to be rid of them."
+    lines.append(f"Trained on them: {_versions(found['trained'])}{heirs}.{stay}")
+    if found.get("rebuild"):
+        lines.append("They are trained again without them: `rlproxy status` says how far that is.")
+    return "\n".join(lines)
+
+
+def _versions(numbers: list[int]) -> str:
+    return ", ".join(f"v{number}" for number in numbers)
+
+
+def _sure(question: str) -> bool:
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,282 @@
+"""`rlproxy init`: looks, asks, shows, writes, installs, proves.
+
+Owns the order of these and the words between them. Until the person has agreed to what is shown, nothing is written;
+what is done by `proxy.init`'s modules says what went wrong in one sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from config.settings import Settings
+    from proxy.init.answers import Answers
+    from proxy.init.console import Console
+    from proxy.init.extras import Needed
+    from proxy.init.plan import Plan
+    from proxy.init.questions import Choices, Found
+    from proxy.service import Manager
+
+Home = Annotated[
+    Path | None, typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy")
+]
+KEPT = "Interrupted; nothing was written."
+
+
+def init(
+    home: Home = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: the defaults.")] = False,
+    answers: Annotated[
+        Path | None, typer.Option("--answers", help="Ask nothing: a TOML or JSON file, docs/quick-start.md.")
+    ] = None,
+    start: Annotated[bool, typer.Option("--start/--no-start", help="Start rlproxy and prove that it works.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --yes or --answers.")] = False,
+) -> None:
+    """Set rlproxy up: finds your model server and your agents, asks five questions, and shows that it works."""
+    from proxy.cli import _settings, fail
+    from proxy.init.answers import Answers, BadAnswers, read
+    from proxy.init.console import Console, Interrupted
+    from proxy.init.plan import NotWritable, make
+
+    asks = not (yes or answers)
+    if asks and (as_json or not sys.stdin.isatty()):
+        fail("init asks questions, and here is nobody to answer them: use --yes, or --answers FILE.", 2)
+    console = Console(sys.stderr if as_json else sys.stdout)
+    settings = _settings({"home": home})
+    try:
+        given = read(answers) if answers else Answers()
+        found, manager = _look(settings, given.url)
+        _show_found(console, found)
+        choices = _ask(settings, found, given, console if asks else None)
+        plan = make(settings.home.absolute(), choices)
+        _show_plan(console, plan, choices, manager)
+        something = bool(plan.changes) or choices.start_at_login
+        if asks and something and not console.agree("Write this?", default=True):
+            fail("Nothing was written.")
+    except BadAnswers as error:
+        fail(str(error), 2)
+    except NotWritable as error:
+        fail(str(error))
+    except (Interrupted, KeyboardInterrupt):
+        fail(KEPT)
+    report = _carry_out(console, plan, choices, found, manager, given, asks=asks, start=start)
+    if as_json:
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+    if report["problem"]:
+        raise typer.Exit(1)
+
+
+# Until something is written
+
+
+def _look(settings: Settings, answered: str | None) -> tuple[Found, Manager | None]:
+    from proxy.init import discovery, surroundings
+    from proxy.init.questions import Found
+    from proxy.service import find
+
+    urls = [u for u in (answered, settings.backend.url, os.environ.get("OLLAMA_HOST", "")) if u]
+    # 0.0.0.0 is where Ollama listens, not where it is asked.
+    urls = [url.replace("//0.0.0.0", "//127.0.0.1") for url in map(discovery.plain, urls)]
+    servers = asyncio.run(discovery.look([*urls, *discovery.loopback()], _key(settings)))
+    manager = find(settings.home.absolute())
+    agents = surroundings.agents(settings.home)
+    kind = manager.kind if manager else None
+    return Found(servers, agents, surroundings.machine(settings.home.absolute()), settings, kind), manager
+
+
+def _show_found(console: Console, found: Found) -> None:
+    console.say(f"Machine   {found.machine.line}")
+    for server in found.servers:
+        models = ", ".join(m.name for m in server.models[:6]) or "no model"
+        more = f" and {len(server.models) - 6} more" if len(server.models) > 6 else ""
+        console.say(f"Server    {server.kind} {server.version}".rstrip() + f" at {server.url}: {models}{more}")
+        if server.note:
+            console.say(f"          {server.note}")
+    if not found.servers:
+        console.say("Server    none runs on the usual ports; the built-in one needs none")
+    names = [f"{a.name}{' (connected)' if a.connected else ''}" for a in found.agents]
+    console.say(f"Agents    {', '.join(names) or 'none that I know'}")
+
+
+def _ask(settings: Settings, found: Found, given: Answers, console: Console | None) -> Choices:
+    from proxy.backends.lmstudio import FOLDER
+    from proxy.init.questions import Asked
+
+    models_dir = settings.backend.models_dir or Path(FOLDER).expanduser()
+    return Asked(found, given, console, models_dir, _key(settings)).choices()
+
+
+def _key(settings: Settings) -> str | None:
+    return settings.backend.api_key.get_secret_value() if settings.backend.api_key else None
+
+
+def _show_plan(console: Console, plan: Plan, choices: Choices, manager: Manager | None) -> None:
+    key = plan.settings.server.api_key
+    console.say()
+    for change in plan.changes:
+        text = change.diff().rstrip("\n")
+        console.say(text.replace(key.get_secret_value(), "**********") if key else text)
+    if choices.start_at_login and manager is not None:
+        console.say(f"+++ {manager.file}\n" + "\n".join(f"+{line}" for line in manager.text().splitlines()))
+    if plan.backup:
+        console.say(f"The settings as they were are kept: {plan.backup.file}")
+    if not plan.changes and not choices.start_at_login:
+        console.say("Nothing has to be written: the settings are these already.")
+    for note in plan.notes:
+        console.say(f"Note: {note}")
+    if not choices.weights and choices.kind in ("ollama", "lmstudio", "llamacpp", "openai"):
+        console.say("Note: without weights to train, answers are kept and rated, and nothing trains.")
+
+
+# From then on
+
+
+def _carry_out(
+    console: Console, plan: Plan, choices: Choices, found: Found, manager: Manager | None, given: Answers,
+    *, asks: bool, start: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Everything after the agreement; what fails is said, and what follows from it left out."""
+    from proxy.init.extras import CannotInstall
+    from proxy.init.plan import NotWritable, write
+    from proxy.init.prove import Unproven, running
+    from proxy.service import NoService
+
+    report = _report(plan, choices)
+    try:
+        was_running = running(plan.settings) if start or choices.start_at_login else None
+        write(plan)
+        report["written"] = [str(change.file) for change in plan.changes]
+        for agent in plan.agents:
+            console.say(f"{agent} is connected. `rlproxy disconnect {agent}` undoes it.")
+        report["missing"] = _install(console, choices, found, given, asks=asks)
+        if report["missing"]:
+            report["next"] = report["missing"]
+            return report
+        if not start:
+            report["next"] = "rlproxy serve"
+        elif was_running is not None and plan.file.changes and not choices.start_at_login:
+            process = f" (process {was_running})" if was_running else ""
+            console.say(f"rlproxy runs{process} with the settings from before: stop it, and start it again.")
+            report["next"] = "rlproxy serve"
+        else:
+            report["proof"] = _prove(console, plan.settings, choices, manager, runs=was_running is not None)
+    except (NotWritable, CannotInstall, Unproven, NoService) as error:
+        report["problem"] = str(error)
+    except KeyboardInterrupt:
+        report["problem"] = "Interrupted; what was written stays, and `rlproxy serve` starts it."
+    if report["problem"]:
+        print(f"rlproxy: {report['problem']}", file=sys.stderr)
+    return report
+
+
+def _report(plan: Plan, choices: Choices) -> dict[str, Any]:
+    from proxy.init.plan import values
+
+    return {
+        "file": str(plan.file.file), "changed": plan.file.changes, "settings": values(choices),
+        "backup": plan.backup and str(plan.backup.file), "agents": list(plan.agents), "notes": plan.notes,
+        "why_weights": choices.why_weights, "written": [], "missing": None, "proof": None, "next": None,
+        "problem": None,
+    }  # fmt: skip
+
+
+def _install(console: Console, choices: Choices, found: Found, given: Answers, *, asks: bool) -> str | None:
+    """The command that has still to be run, or None where nothing is missing any more."""
+    from proxy.init import extras
+
+    names = extras.missing(choices.kind, choices.weights, found.machine.kind)
+    if not names:
+        return None
+    needed = extras.needed(names)
+    command = extras.in_words(needed.command)
+    console.say(f"\nTraining here needs the extra {', '.join(names)}, which is not installed:\n  {command}")
+    if not asks and not given.install:
+        return command
+    console.say("Asking pip how much that is…")
+    _show_download(console, needed, found)
+    if asks and not console.agree(f"Install it into {sys.prefix} now?", default=False):
+        return command
+    extras.install(needed)
+    if still := extras.missing(choices.kind, choices.weights, found.machine.kind):
+        raise extras.CannotInstall(f"pip is done, and {', '.join(still)} is still not whole: look at what it said.")
+    return None
+
+
+def _show_download(console: Console, needed: Needed, found: Found) -> None:
+    from proxy.init import extras
+
+    what = extras.download(needed.command)
+    size = "of unknown size, as some index does not tell it" if what.gb is None else f"{what.gb:.1f} GB to download"
+    console.say(f"{len(what.packages)} packages, {size}: {', '.join(what.packages)}")
+    if what.cuda and found.machine.kind == "cpu":
+        torch = next((word for word in needed.command if word.startswith("torch")), "torch")
+        console.say(
+            "There is no NVIDIA GPU here, and these are PyTorch's packages for one. Its build for CPUs is a tenth of "
+            f"that: install it first, with `pip install {torch} --index-url …` as PyTorch's start page says for CPU, "
+            "then this."
+        )
+
+
+def _prove(
+    console: Console, settings: Settings, choices: Choices, manager: Manager | None, *, runs: bool
+) -> dict[str, Any]:
+    from proxy.init import prove
+
+    wait = _waiting(console)
+    process: int | None = None
+    if choices.start_at_login and manager is not None:
+        if runs and not manager.state().running:  # by hand: the two would fight for the home folder
+            raise prove.Unproven("rlproxy runs already, started by hand: stop it, then `rlproxy service install`.")
+        manager.install()
+        console.say(f"{manager.name} starts now, and at every login.")
+        prove.until_ready(settings, wait, lambda: False, settings.home / "logs" / prove.LOG)
+    elif not runs:
+        console.say("\nrlproxy starts…")
+        process = prove.start(settings, wait)
+    console.say(f"One question: {prove.QUESTION}")
+    proof = prove.prove(settings, choices.model, wait)
+    _show_proof(console, settings, proof, process)
+    ratings = proof.status["ratings"]
+    return {
+        "completion_id": proof.completion, "answer": proof.answer, "rated": proof.rated, "seconds": proof.seconds,
+        "fresh": ratings["fresh"], "needed": ratings["needed"], "match": proof.match, "process": process,
+        "waits_for": proof.status["training"]["waits_for"],
+    }  # fmt: skip
+
+
+def _show_proof(console: Console, settings: Settings, proof: Any, process: int | None) -> None:
+    from proxy.server_address import address
+
+    ratings, training = proof.status["ratings"], proof.status["training"]
+    console.say(f"  {' '.join(proof.answer.split()) or '(an empty answer)'}")
+    console.say(f"kept as {proof.completion}, after {proof.seconds:.1f} s; rated good, and the status shows it:")
+    console.say(f"  {ratings['fresh']} fresh of {ratings['needed']} ratings; training {training['line']}")
+    if proof.match:
+        console.say(f"  {proof.match}")
+    console.say("That rating is taken back: it was no opinion.\n")
+    url = address(settings)
+    console.say(f"Point your agent's base URL here: {url}/v1    The page: {url}/")
+    console.say("Rate with `rlproxy good`, `rlproxy bad too long`, /rl in the chat, or on the page.")
+    if process is not None:
+        console.say(f"rlproxy runs in the background as process {process}; `kill {process}` stops it.")
+
+
+def _waiting(console: Console) -> Any:
+    """Says now and then that it still waits."""
+    said = [0.0]
+
+    def wait(seconds: float) -> None:
+        if seconds - said[0] >= 10:
+            said[0] = seconds
+            console.say(f"  still waiting, {seconds:.0f} s")
+        elif seconds < said[0]:
+            said[0] = 0.0
+
+    return wait

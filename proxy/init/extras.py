@@ -1,0 +1,137 @@
+"""What has to be installed so that this machine can train: which extra, the exact command, and how much it downloads.
+
+Owns the choice of the extra and the trap of torch: for Linux, pip's usual torch is the build for NVIDIA GPUs, gigabytes
+of them. So pip is asked first what it would take, the person sees it, and nothing is installed that nobody agreed to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple
+
+MODULES: Final = {
+    "train": ("torch", "transformers", "peft", "safetensors", "gguf"),
+    "mlx": ("mlx_lm", "transformers", "safetensors"),
+    "gguf": ("gguf", "safetensors", "numpy"),
+}
+GGUF_SERVERS: Final = ("ollama", "lmstudio", "llamacpp")  # which get versions as GGUF files
+DRY_S: Final = 600.0  # some indexes let pip look into a package only by downloading it
+HEAD_S: Final = 10.0
+
+
+class CannotInstall(Exception):
+    """One sentence: what went wrong, and what to do."""
+
+
+class Needed(NamedTuple):
+    extras: tuple[str, ...]
+    command: list[str]
+
+
+class Download(NamedTuple):
+    packages: list[str]  # name and version
+    gb: float | None  # None: some index did not tell
+    cuda: bool  # the build for NVIDIA GPUs is among them
+
+
+def missing(kind: str, weights: str, accelerator: str) -> tuple[str, ...]:
+    """The extras that these choices need and that are not here."""
+    wanted: tuple[str, ...] = ()
+    if kind == "builtin":
+        wanted = ("train",)
+    elif weights or kind in ("vllm", "sglang", "mlx"):  # these tell their weights themselves
+        on_mlx = accelerator == "metal"
+        wanted = (("mlx", "gguf") if kind in GGUF_SERVERS else ("mlx",)) if on_mlx else ("train",)
+    return tuple(extra for extra in wanted if any(find_spec(module) is None for module in MODULES[extra]))
+
+
+def needed(extras: tuple[str, ...]) -> Needed:
+    """The command, naming each package: rlproxy itself may come from anywhere. Raises CannotInstall."""
+    try:
+        declared = metadata.requires("rlproxy") or []
+    except metadata.PackageNotFoundError:
+        raise CannotInstall(
+            f"rlproxy is not installed in this environment; in its folder: {sys.executable} -m pip install -e "
+            f"'.[{','.join(extras)}]'"
+        ) from None
+    if find_spec("pip") is None:
+        raise CannotInstall(
+            f"{sys.prefix} has no pip; install the extra {', '.join(extras)} with what made this environment."
+        )
+    packages = [text for extra in extras for text in requirements(declared, extra)]
+    return Needed(extras, [sys.executable, "-m", "pip", "install", *dict.fromkeys(packages)])
+
+
+def requirements(declared: list[str], extra: str) -> list[str]:
+    """Of one extra; `declared` as the metadata have them: `torch==2.13.0; extra == "train"`."""
+    found = []
+    for line in declared:
+        requirement, _, marker = line.partition(";")
+        names = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", marker)
+        if names is None or names[1] != extra:
+            continue
+        rest = re.sub(r"(\s+and\s+)?\(?\s*extra\s*==\s*['\"][\w-]+['\"]\s*\)?", "", marker).strip()
+        found.append(requirement.strip() + (f"; {rest.removeprefix('and ').strip()}" if rest else ""))
+    return found
+
+
+def download(command: list[str]) -> Download:
+    """What pip would take, without installing it. Raises CannotInstall."""
+    dry = [*command, "--dry-run", "--quiet", "--report", "-"]
+    try:
+        done = subprocess.run(dry, capture_output=True, text=True, timeout=DRY_S, stdin=subprocess.DEVNULL)
+        report = json.loads(done.stdout) if done.returncode == 0 else None
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise CannotInstall(f"pip did not say what it would install ({error}).") from None
+    if report is None:
+        raise CannotInstall(f"pip cannot install it: {_last_line(done.stderr)}")
+    return _download(report)
+
+
+def _download(report: dict[str, Any]) -> Download:
+    install = report["install"]
+    packages = [f"{one['metadata']['name']} {one['metadata']['version']}" for one in install]
+    sizes = [_size(one["download_info"]["url"]) for one in install]
+    gb = None if None in sizes else sum(size or 0 for size in sizes) / 1e9
+    cuda = any(name.lower().startswith(("nvidia-", "cuda-")) for name in packages)
+    return Download(packages, gb, cuda)
+
+
+def _size(url: str) -> int | None:
+    """Of the file that pip would get, as its server says; of a file here nothing is downloaded."""
+    if url.startswith("file:"):
+        return 0
+    if not url.startswith(("https://", "http://")):
+        return None
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=HEAD_S) as response:  # noqa: S310
+            return int(response.headers["content-length"])
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def install(needed: Needed) -> None:
+    """With pip's own progress bar, on stderr. Raises CannotInstall."""
+    done = subprocess.run(needed.command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+    importlib.invalidate_caches()
+    if done.returncode != 0:
+        raise CannotInstall(
+            f"pip ended with status {done.returncode}; the settings are written, try the command again."
+        )
+
+
+def in_words(command: list[str]) -> str:
+    import shlex
+
+    return shlex.join(command)
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")

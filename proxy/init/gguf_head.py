@@ -1,0 +1,81 @@
+"""What a GGUF file says of itself, read from its head with the standard library alone.
+
+Owns the head's format (versions 2 and 3, little endian). Lists are passed over, but for their length: a vocabulary of
+150,000 words is of no use here. Not here: what follows from it (matching). The trainer reads tensors with `gguf`.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+MOST: Final = 2**26  # bytes of one value, and of all lists: a head of more is damaged
+KEYS: Final = 10_000
+SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+
+
+class NoGguf(Exception):
+    """The file is none, is damaged, or cannot be read."""
+
+
+def read_head(file: Path) -> dict[str, Any]:
+    """Its metadata by key; of a list `{"length": n}`. Raises NoGguf."""
+    try:
+        with file.open("rb") as stream:
+            return _read(stream)
+    except (OSError, struct.error, UnicodeDecodeError, RecursionError) as error:
+        raise NoGguf(f"{file} is not a GGUF file that can be read: {error}") from error
+
+
+def _read(stream: BinaryIO) -> dict[str, Any]:
+    magic, version, _, count = struct.unpack("<4sIQQ", stream.read(24))
+    if magic != b"GGUF" or version not in (2, 3) or count > KEYS:
+        raise NoGguf("it does not begin as a GGUF file of version 2 or 3")
+    found: dict[str, Any] = {}
+    for _ in range(count):
+        key = _text(stream)
+        found[key] = _value(stream, _number(stream, "I"))
+    return found
+
+
+def _value(stream: BinaryIO, kind: int) -> Any:
+    if kind == STRING:
+        return _text(stream)
+    if kind == ARRAY:
+        inner, length = struct.unpack("<IQ", stream.read(12))
+        _pass_over(stream, inner, length)
+        return {"length": length}
+    if kind not in SCALARS:
+        raise NoGguf(f"a value of the unknown kind {kind}")
+    return _number(stream, SCALARS[kind])
+
+
+def _pass_over(stream: BinaryIO, kind: int, length: int) -> None:
+    if kind in SCALARS:
+        _skip(stream, length * struct.calcsize(SCALARS[kind]))
+    elif kind == STRING and length <= MOST:
+        for _ in range(length):
+            _skip(stream, _number(stream, "Q"))
+    else:  # lists of lists are in no model's head
+        raise NoGguf(f"a list of the unknown kind {kind}")
+
+
+def _skip(stream: BinaryIO, size: int) -> None:
+    if size > MOST or len(stream.read(size)) != size:
+        raise NoGguf("it ends too early")
+
+
+def _text(stream: BinaryIO) -> str:
+    size = int(_number(stream, "Q"))
+    if size > MOST:
+        raise NoGguf("a text without end")
+    raw = stream.read(size)
+    if len(raw) != size:
+        raise NoGguf("it ends too early")
+    return raw.decode("utf-8")
+
+
+def _number(stream: BinaryIO, code: str) -> Any:
+    return struct.unpack(f"<{code}", stream.read(struct.calcsize(code)))[0]

@@ -1,0 +1,272 @@
+"""The five questions of `rlproxy init`, each with its default: asked of a person, or answered by a file.
+
+Owns order, wording and defaults. A question whose answer is no choice is not asked. Nothing is written here, so an
+interruption leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from config.settings import Settings
+from proxy.init import discovery, matching
+from proxy.init.answers import Answers, BadAnswers
+from proxy.init.console import Console, Wrong
+from proxy.init.discovery import Model, Server
+from proxy.init.matching import Proposal
+from proxy.init.surroundings import Agent, Machine
+
+SHOWN: Final = 12  # models of one server
+PRESETS: Final = {
+    "careful": "small steps, held nearer to the model as it was",
+    "balanced": "the one that most was measured with",
+    "aggressive": "larger steps; sooner there, and sooner refused by the gate",
+}
+BUILTIN: Final = Server("builtin", "", (Model(""),))
+USUAL: Final = {"ollama": 11434, "lmstudio": 1234}  # ports that everybody knows
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    servers: list[Server]
+    agents: list[Agent]
+    machine: Machine
+    now: Settings  # in force until now: what they say is the first default
+    service: str | None  # systemd, launchd, or None where rlproxy cannot start at login
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    kind: str
+    url: str
+    model: str
+    window: int | None
+    weights: str
+    agents: tuple[str, ...]
+    preset: str
+    start_at_login: bool
+    note: str = ""  # of the server
+    why_weights: str = ""
+    presets: str = ""
+
+
+class Asked:
+    """`console` None: nobody is asked, the defaults hold where the answers are silent."""
+
+    def __init__(self, found: Found, answers: Answers, console: Console | None, models_dir: Path, key: str | None):
+        self._found, self._answers, self._console = found, answers, console
+        self._models_dir, self._key = models_dir, key
+
+    def choices(self) -> Choices:
+        server, model = self._backend()
+        weights = self._weights(server, model)
+        agents = self._agents()
+        preset = self._preset()
+        at_login = self._at_login()
+        return Choices(
+            server.kind, server.url, model.name, model.window, weights.spec, agents, preset, at_login, server.note,
+            weights.why, server.presets,
+        )  # fmt: skip
+
+    # 1 Which server, and which of its models
+
+    def _backend(self) -> tuple[Server, Model]:
+        if self._answers.backend or self._answers.url or self._answers.model or self._console is None:
+            return self._answered()
+        pairs = self._pairs(self._found.servers)
+        while True:
+            lines = [f"  {n}  {_pair(*pair)}" for n, pair in enumerate(pairs, 1)]
+            self._console.say("\n1  Which model shall learn? A number, or the address of another server.")
+            self._console.say("\n".join(lines))
+            given = self._console.ask("   [1]", _number(len(pairs), address=True))
+            if isinstance(given, int):
+                return pairs[given - 1]
+            pairs = self._pairs(self._ask_there(given)) or pairs
+
+    def _ask_there(self, url: str) -> list[Server]:
+        found = asyncio.run(discovery.look([url], self._key))
+        assert self._console is not None
+        if not found:
+            self._console.say(f"  No model server answers at {url}.")
+        return found
+
+    def _pairs(self, servers: list[Server]) -> list[tuple[Server, Model]]:
+        """The one in the settings first, the built-in one last."""
+        pairs = [(server, model) for server in servers for model in server.models[:SHOWN]]
+        now = self._now()
+        ahead = [] if now is None else [next((p for p in pairs if _same(p, now)), now)]
+        return [*ahead, *(p for p in pairs if p not in ahead), (BUILTIN, BUILTIN.models[0])]
+
+    def _now(self) -> tuple[Server, Model] | None:
+        """What the settings name, also where it does not run at the moment."""
+        backend = self._found.now.backend
+        if backend.kind == "builtin":
+            return None
+        url = discovery.plain(backend.url or f"http://127.0.0.1:{USUAL.get(backend.kind, '')}")
+        server = next((s for s in self._found.servers if s.url == url), Server(backend.kind, url))
+        only = server.models[0] if len(server.models) == 1 else Model("")
+        return server, Model(backend.model) if backend.model else only
+
+    def _answered(self) -> tuple[Server, Model]:
+        """By the file, and where it is silent the first that fits."""
+        given = self._answers
+        if not (given.backend or given.url or given.model):
+            return self._pairs(self._found.servers)[0]
+        if given.backend == "builtin":
+            return BUILTIN, Model(given.model or "")
+        url = discovery.plain(given.url) if given.url else None
+        fits = [s for s in self._found.servers if given.backend in (None, s.kind) and url in (None, s.url)]
+        for server in fits:
+            model = next((m for m in server.models if given.model in (None, m.name)), None)
+            if model is not None:
+                return server, model
+        if given.backend is None:
+            raise BadAnswers(f"{_nothing(given)} answers here; name its kind too, as backend = 'vllm'.")
+        if fits and given.model and fits[0].models:
+            has = ", ".join(m.name for m in fits[0].models[:SHOWN])
+            raise BadAnswers(f"The {fits[0].kind} at {fits[0].url} has no model {given.model!r}; it has {has}.")
+        if fits:
+            return fits[0], Model(given.model or "")
+        usual = USUAL.get(given.backend)
+        if url is None and usual is None:
+            raise BadAnswers(f'No {given.backend} runs here; start it, or name its address, as url = "http://…".')
+        return Server(given.backend, url or f"http://127.0.0.1:{usual}"), Model(given.model or "")
+
+    # 2 What trains for it
+
+    def _weights(self, server: Server, model: Model) -> Proposal:
+        if self._answers.weights is not None:
+            return Proposal(self._answers.weights, "as answered", True)
+        now = self._found.now
+        if server.kind == "builtin":
+            own = now.train.weights if now.backend.kind == "builtin" else ""
+            return Proposal(own, "the built-in server trains what it serves", True)
+        about = asyncio.run(discovery.metadata(server, model.name, self._models_dir, self._key)) if model.name else {}
+        proposals = matching.propose(server.kind, model.name, model.root, about)
+        if now.train.weights and (same := self._now()) is not None and _same(same, (server, model)):
+            kept = Proposal(now.train.weights, "as in the settings now", matching.local(now.train.weights) is not None)
+            proposals = [kept, *(p for p in proposals if p.spec != kept.spec)]
+        if self._console is None:
+            return proposals[0] if proposals else Proposal("", "none were found", True)
+        self._console.say(
+            f"\n2  Which weights train for {model.name or 'it'}? They must be of this very model, in Hugging Face form."
+            "\n   A number, a folder, a hub id, or - for none: then answers are kept and rated, and nothing trains."
+        )
+        size = matching.download_gb(about)
+        self._console.say("\n".join(f"  {n}  {_proposal(p, size)}" for n, p in enumerate(proposals, 1)))
+        default = "1" if proposals else "-"
+        return self._console.ask(f"   [{default}]", _weights_given(proposals, about))
+
+    # 3 to 5
+
+    def _agents(self) -> tuple[str, ...]:
+        there = [agent for agent in self._found.agents if not agent.connected]
+        if self._answers.agents is not None:
+            known = {agent.name for agent in self._found.agents}
+            if strange := [name for name in self._answers.agents if name not in known]:
+                raise BadAnswers(f"There is no agent {strange[0]} here; I found {', '.join(sorted(known)) or 'none'}.")
+            return tuple(dict.fromkeys(self._answers.agents))
+        if self._console is None or not there:
+            return ()
+        self._console.say(
+            "\n3  Which agents shall talk to it? Numbers, or Enter for none: `rlproxy connect` does it at any time."
+        )
+        self._console.say("\n".join(f"  {n}  {a.name} ({a.where})" for n, a in enumerate(there, 1)))
+        return self._console.ask("   [none]", _several([a.name for a in there]))
+
+    def _preset(self) -> str:
+        if self._answers.preset is not None or self._console is None:
+            return self._answers.preset or self._found.now.train.preset
+        self._console.say("\n4  How far may a run go?")
+        self._console.say("\n".join(f"  {n}  {name}: {why}" for n, (name, why) in enumerate(PRESETS.items(), 1)))
+        names = list(PRESETS)
+        now = self._found.now.train.preset
+        default = names.index(now) + 1 if now in names else 2
+        given = self._console.ask(f"   [{default}]", _number(3, default=default))
+        return names[int(given) - 1]
+
+    def _at_login(self) -> bool:
+        if self._answers.start_at_login is not None:
+            if self._answers.start_at_login and self._found.service is None:
+                raise BadAnswers("rlproxy cannot start at login here: there is neither systemd --user nor launchd.")
+            return self._answers.start_at_login
+        if self._console is None or self._found.service is None:
+            return False
+        return self._console.agree(
+            f"\n5  Start rlproxy at login, as a service of {self._found.service}?", default=False
+        )
+
+
+def _same(one: tuple[Server, Model], other: tuple[Server, Model]) -> bool:
+    return (one[0].kind, one[0].url, one[1].name) == (other[0].kind, other[0].url, other[1].name)
+
+
+def _pair(server: Server, model: Model) -> str:
+    if server.kind == "builtin":
+        return "the built-in server: a small model on this machine's CPU, to try it out"
+    window = f", {model.window} tokens" if model.window else ""
+    version = f" {server.version}" if server.version else ""
+    return f"{model.name or 'its model'}  ({server.kind}{version} at {server.url}{window})"
+
+
+def _proposal(proposal: Proposal, size: float | None) -> str:
+    if proposal.here:
+        return f"{proposal.spec}: {proposal.why}; it is here already"
+    much = f", about {size:.1f} GB" if size else ""
+    return f"{proposal.spec}: {proposal.why}; to be downloaded when the first rating comes{much}"
+
+
+def _nothing(answers: Answers) -> str:
+    what = f"No server with {answers.model}" if answers.model else "No server"
+    return f"{what} at {answers.url}" if answers.url else what
+
+
+# Reading what was typed
+
+
+def _number(most: int, *, default: int = 1, address: bool = False) -> Callable[[str], int | str]:
+    def read(line: str) -> int | str:
+        if not line:
+            return default
+        if line.isdecimal() and 1 <= int(line) <= most:
+            return int(line)
+        if address and (":" in line or "." in line):
+            return discovery.plain(line)
+        raise Wrong(f"A number from 1 to {most}{', or an address as http://127.0.0.1:8000' if address else ''}.")
+
+    return read
+
+
+def _weights_given(proposals: list[Proposal], about: Mapping[str, Any]) -> Callable[[str], Proposal]:
+    def read(line: str) -> Proposal:
+        if line == "-" or (not line and not proposals):
+            return Proposal("", "none", True)
+        if not line or (line.isdecimal() and 1 <= int(line) <= len(proposals)):
+            return proposals[int(line or 1) - 1]
+        folder = matching.local(line)
+        if folder is None and (line.count("/") != 1 or line.startswith((".", "/", "~"))):
+            raise Wrong("There is no model folder of that name (config.json with *.safetensors), and it is no hub id.")
+        if (why := matching.differs(line, about)) is not None:
+            raise Wrong(f"Not these: {why}.")
+        return Proposal(line, "as you said", folder is not None)
+
+    return read
+
+
+def _several(names: list[str]) -> Callable[[str], tuple[str, ...]]:
+    def read(line: str) -> tuple[str, ...]:
+        chosen = []
+        for word in line.replace(",", " ").split():
+            if word.isdecimal() and 1 <= int(word) <= len(names):
+                chosen.append(names[int(word) - 1])
+            elif word in names:
+                chosen.append(word)
+            elif word != "none":
+                raise Wrong(f"{word} is not one of them: numbers from 1 to {len(names)}, or Enter for none.")
+        return tuple(dict.fromkeys(chosen))
+
+    return read

@@ -1,0 +1,113 @@
+"""The shape of `GET /rl/status`, which is long enough for a module of its own. What builds it is `proxy.status`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from proxy.openapi.answered import Rebuild, Run, Seconds, Version
+
+
+class Trains(BaseModel):
+    """Behind a cloud API it is a local model that learns."""
+
+    model: str | None
+    weights: str | None
+    objective: str
+    version: Version | None
+    adapter: str | None
+    line: str
+
+
+class Backend(BaseModel):
+    kind: str
+    state: str
+    adapters: bool
+    foreign: bool
+    frees: bool
+    exact: bool
+    token_ids: bool
+    logprobs: bool
+    inexact: list[str]
+    lacks: str | None
+    obstacle: str | None
+    dialects: dict[str, Literal["native", "translated", "untried"]]
+
+
+class Ratings(BaseModel):
+    fresh: int
+    good: int
+    bad: int
+    stale: int
+    dampened: dict[str, int]
+    untrainable: dict[str, int]
+    needed: int
+
+
+class Training(BaseModel):
+    paused: bool
+    share_gpu: bool
+    run: int | None
+    progress: dict[str, Any]
+    waits_for: str | None
+    line: str
+
+
+class Held(BaseModel):
+    why: str | None
+    requests: int
+
+
+class Match(BaseModel):
+    state: Literal["unasked", "same", "other", "unknown"]
+    line: str
+    apart: float | None
+    regret: float | None
+    stops: bool
+
+
+class Share(BaseModel):
+    good: int
+    rated: int
+
+
+class Watch(BaseModel):
+    version: Version
+    against: Version
+    new: Share | None = None
+    old: Share | None = None
+    p: float | None = None
+    state: Literal["watching", "over", "rolled back"]
+    line: str
+
+
+class Counts(BaseModel):
+    pending: int
+    done: int
+    partial: int
+    error: int
+    good: int
+    bad: int
+    captured_today: int
+
+
+class Status(BaseModel):
+    model: str
+    trains: Trains | None
+    live: Version
+    previous: Version
+    live_since: Seconds | None
+    live_because: str
+    loaded: list[int] = Field(description="Versions that the backend holds.")
+    backend: Backend
+    ratings: Ratings
+    baseline: float
+    training: Training
+    held: Held
+    match: Match
+    watch: Watch | None
+    rebuild: Rebuild | None
+    last_run: Run | None
+    counts: Counts
+    problem: str | None

@@ -1,0 +1,117 @@
+"""Which SQLite opens a database: Python's own, or SQLCipher where there is a key.
+
+Owns connections, the key in them, and what their errors are called. A process must not open one file with both: each
+has its own copy of SQLite, and the one that closes drops the other's locks. For the same reason nobody may read the
+file of a database that is open here (`is_plain`, the salt of a passphrase). Not here: where a key comes from (secret),
+pragmas and migrations (schema).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+from store.errors import MissingExtra, WrongKey
+from store.secret import SALT_BYTES, Secret
+
+PLAIN_HEADER: Final = b"SQLite format 3\0"
+CONSTRAINT: Final = 19  # SQLITE_CONSTRAINT
+NOT_A_DATABASE: Final = 26  # SQLITE_NOTADB, what a wrong key looks like
+NO_EXTRA: Final = (
+    "the database's key is set but SQLCipher is not installed: `pip install 'rlproxy[encrypt]'`; nothing was changed."
+)
+
+
+def connect(
+    path: Path, secret: Secret | None, *, read_only: bool = False, named: bool = False, alone: bool = False
+) -> sqlite3.Connection:
+    """A connection in autocommit mode. Raises WrongKey, MissingExtra, `errors()`.
+
+    With `named` its rows have names; with `alone` nobody else has the file, and looking leaves no log beside it.
+    """
+    where = f"file:{quote(os.fspath(path))}?mode={'ro' if read_only else 'rwc'}{'&immutable=1' if alone else ''}"
+    options: dict[str, Any] = {"uri": True, "isolation_level": None, "check_same_thread": False}
+    if secret is None:
+        db: sqlite3.Connection = sqlite3.connect(where, **options)
+        db.row_factory = sqlite3.Row if named else None
+        return db
+    secret, cipher = of_file(secret, path), sqlcipher()
+    db = cast(sqlite3.Connection, cipher.connect(where, **options))
+    db.row_factory = cipher.Row if named else None
+    try:
+        quiet(db)
+        db.execute(f'PRAGMA key = "{secret.for_cipher}"')
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the key is only looked at with the first page
+    except errors() as error:
+        db.close()
+        if code(error) == NOT_A_DATABASE:
+            raise WrongKey(str(path)) from None
+        raise
+    return db
+
+
+def connect_unkeyed(path: Path) -> sqlite3.Connection:
+    """SQLCipher on a file in the clear, for what goes from one form to the other."""
+    uri = f"file:{quote(os.fspath(path))}?mode=rwc"
+    db = cast(sqlite3.Connection, sqlcipher().connect(uri, uri=True, isolation_level=None))
+    quiet(db)
+    return db
+
+
+def quiet(db: sqlite3.Connection) -> None:
+    """SQLCipher would tell a wrong key on stderr, line by line; we say it in one sentence."""
+    db.execute("PRAGMA cipher_log_level = NONE").fetchall()
+
+
+def is_plain(path: Path) -> bool:
+    """Whether this file is a database in the clear. Not of one that this process has open."""
+    with path.open("rb") as file:
+        return file.read(len(PLAIN_HEADER)) == PLAIN_HEADER
+
+
+def is_new(path: Path) -> bool:
+    return not path.exists() or path.stat().st_size == 0
+
+
+def errors(*also: type[Exception]) -> tuple[type[Exception], ...]:
+    """What to except: SQLCipher's errors are no sqlite3.Error, and are only there once it has been imported."""
+    cipher = sys.modules.get("sqlcipher3.dbapi2")
+    return (sqlite3.Error, *also) if cipher is None else (sqlite3.Error, cipher.Error, *also)
+
+
+def perhaps_encrypted(error: BaseException) -> str:
+    """What else a file may be that is no database to us: without its key an encrypted one looks like noise."""
+    return " (or it is encrypted, and store.key_from has to name its key)" if code(error) == NOT_A_DATABASE else ""
+
+
+def code(error: BaseException) -> int:
+    """SQLite's primary code; 0 where Python itself raised it."""
+    return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def sqlcipher() -> Any:
+    try:
+        from sqlcipher3 import dbapi2
+    except ImportError:
+        raise MissingExtra(NO_EXTRA) from None
+    return dbapi2
+
+
+def version() -> str:
+    with closing(sqlcipher().connect(":memory:")) as db:
+        return str(db.execute("PRAGMA cipher_version").fetchone()[0])
+
+
+def of_file(secret: Secret, path: Path) -> Secret:
+    """The key for this file, whose first bytes are its salt; of a new one they are chosen here."""
+    if not secret.needs_salt:
+        return secret
+    if is_new(path):
+        return secret.salted(os.urandom(SALT_BYTES))
+    with path.open("rb") as file:
+        return secret.salted(file.read(SALT_BYTES))

@@ -1,0 +1,90 @@
+"""Defaults of the five questions, and what may be typed; nobody is asked here (that is test_cli_init)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.settings import load
+from proxy.init.answers import Answers, BadAnswers
+from proxy.init.console import Wrong
+from proxy.init.discovery import Model, Server
+from proxy.init.matching import Proposal
+from proxy.init.questions import Asked, Choices, Found, _number, _several, _weights_given
+from proxy.init.surroundings import Agent, Machine
+
+VLLM = Server("vllm", "http://127.0.0.1:8000", (Model("a", 4096, "own/a"), Model("b")))
+LLAMA = Server("llamacpp", "http://127.0.0.1:8080", (Model("c"),), presets="/etc/presets.ini")
+MACHINE = Machine(None, "cpu", None, 16.0, 8.0, 100.0)
+
+
+def choose(tmp_path: Path, *servers: Server, settings: dict[str, Any] | None = None, **answers: Any) -> Choices:
+    now = load({"home": tmp_path, **(settings or {})}, environ={}).settings
+    found = Found(list(servers), [Agent("codex", "/bin/codex", True)], MACHINE, now, None)
+    return Asked(found, Answers(**answers), None, tmp_path, None).choices()
+
+
+def test_the_first_server_and_its_first_model(tmp_path: Path) -> None:
+    found = choose(tmp_path, VLLM, LLAMA)
+    assert (found.kind, found.model, found.window, found.weights) == ("vllm", "a", 4096, "own/a")
+    assert (found.preset, found.agents, found.start_at_login) == ("balanced", (), False)
+    assert choose(tmp_path).kind == "builtin"
+
+
+def test_what_the_settings_say_is_the_default(tmp_path: Path) -> None:
+    now = {"backend.kind": "llamacpp", "backend.url": "http://127.0.0.1:8080", "train.preset": "careful"}
+    found = choose(tmp_path, VLLM, LLAMA, settings={**now, "train.weights": "my/own"})
+    assert (found.model, found.weights, found.preset, found.presets) == ("c", "my/own", "careful", "/etc/presets.ini")
+    gone = choose(tmp_path, VLLM, settings={**now, "backend.model": "x", "train.weights": "my/own"})
+    assert (gone.kind, gone.url, gone.model, gone.weights) == ("llamacpp", LLAMA.url, "x", "my/own"), "it rests only"
+    other = choose(tmp_path, VLLM, LLAMA, settings={**now, "train.weights": "my/own"}, backend="vllm")
+    assert other.weights == "own/a", "those of another model are no default"
+    ollama = choose(tmp_path, settings={"backend.kind": "ollama", "backend.model": "m"})
+    assert ollama.url == "http://127.0.0.1:11434"
+    builtin = choose(tmp_path, settings={"train.weights": "my/own"})
+    assert (builtin.kind, builtin.weights) == ("builtin", "my/own"), "which it serves"
+
+
+def test_answers_pick(tmp_path: Path) -> None:
+    assert choose(tmp_path, VLLM, LLAMA, model="b").model == "b"
+    assert choose(tmp_path, VLLM, LLAMA, url="127.0.0.1:8080/v1").kind == "llamacpp"
+    assert choose(tmp_path, VLLM, backend="builtin").kind == "builtin"
+    assert choose(tmp_path, VLLM, weights="").weights == ""
+    later = choose(tmp_path, backend="ollama", model="m")
+    assert (later.url, later.model) == ("http://127.0.0.1:11434", "m"), "it need not run yet"
+    locked = Server("vllm", "http://127.0.0.1:9", note="it wants a key")
+    assert choose(tmp_path, locked, backend="vllm", model="m").url == locked.url
+    assert choose(tmp_path, agents=["codex"]).agents == ("codex",)
+    with pytest.raises(BadAnswers, match="it has a, b"):
+        choose(tmp_path, VLLM, backend="vllm", model="z")
+    with pytest.raises(BadAnswers, match="name its kind too"):
+        choose(tmp_path, url="http://10.0.0.1:8000")
+
+
+def test_what_may_be_typed(tmp_path: Path) -> None:
+    number = _number(3, default=2, address=True)
+    assert (number(""), number("3"), number("127.0.0.1:8000/v1")) == (2, 3, "http://127.0.0.1:8000")
+    for wrong in ("0", "4", "x", "-1", "²"):
+        with pytest.raises(Wrong):
+            number(wrong)
+    several = _several(["codex", "llm"])
+    assert several("") == several("none") == () and several("2, codex 2") == ("llm", "codex")
+    for wrong in ("3", "cursor"):
+        with pytest.raises(Wrong):
+            several(wrong)
+    weights = _weights_given([Proposal("a/b", "", False)], {})
+    assert (weights("").spec, weights("1").spec, weights("-").spec, weights("c/d").spec) == ("a/b", "a/b", "", "c/d")
+    assert _weights_given([], {})("").spec == ""
+    for wrong in ("2", "/nowhere", "a/b/c", "nonsense"):
+        with pytest.raises(Wrong):
+            weights(wrong)
+
+
+def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 12}')
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    about = {"general.architecture": "llama", "llama.block_count": 30}
+    with pytest.raises(Wrong, match="12 layers"):
+        _weights_given([], about)(str(tmp_path))

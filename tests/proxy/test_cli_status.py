@@ -1,0 +1,112 @@
+"""`rlproxy status --watch` at a real terminal, and what the status shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from proxy.cli_status import table
+from proxy.server_address import ADDRESS_FILE
+from tests.proxy.conftest import Proxy
+from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
+from tests.terminal import CTRL_C, Terminal
+
+OTHER_SCREEN, BACK, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
+
+
+def env(proxy: Proxy) -> dict[str, str]:
+    return {**{k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")}, "TERM": "xterm"}
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "sigterm"])
+async def test_watch_redraws_and_leaves_the_terminal_as_it_was(cli: Proxy, how: str) -> None:  # noqa: F811
+    async with Terminal("status", "--watch", "--home", str(cli.home), env=env(cli)) as terminal:
+        await terminal.expect(OTHER_SCREEN)
+        await terminal.expect("0 fresh of 4, 0 good : 0 bad")
+        await cli.chat("x")
+        await cli.rate(completion_id="last", rating="good")
+        await terminal.expect("1 fresh of 4, 1 good : 0 bad")
+        (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": 1}))
+        await terminal.expect("Ctrl-C ends it")
+        if how == "ctrl-c":
+            terminal.type(CTRL_C)
+        else:
+            terminal.process.send_signal(signal.SIGTERM)
+        assert await terminal.ended() == 0
+        assert terminal.shown.count(OTHER_SCREEN) == terminal.shown.count(BACK) == 1
+        assert terminal.shown.rindex(CURSOR) > terminal.shown.rindex("\x1b[?25l") and "Traceback" not in terminal.shown
+        assert terminal.after == terminal.before
+
+
+async def test_watch_says_when_the_proxy_goes_and_goes_on_when_it_is_back(cli: Proxy) -> None:  # noqa: F811
+    async with Terminal("status", "--watch", "--home", str(cli.home), env=env(cli)) as terminal:
+        await terminal.expect("0 fresh of 4")
+        await cli.stop()
+        await terminal.expect("no rlproxy answers at")
+        await cli.start(server__port=int(cli.url.rpartition(":")[2]))
+        terminal.type(CTRL_C)
+        assert await terminal.ended() == 0
+
+
+async def test_watch_without_a_terminal(cli: Proxy) -> None:  # noqa: F811
+    code, _, err = await rlproxy(cli.home, "status", "--watch")
+    assert code == 2 and "--json" in err
+    async with Terminal("status", "--watch", "--json", "--home", str(cli.home), env=env(cli), columns=999) as terminal:
+        await terminal.expect('{"model": "fake"')
+        await terminal.expect('{"model": "fake"')
+        terminal.type(CTRL_C)
+        assert await terminal.ended() == 0
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "model": "m", "live": 2, "previous": 1, "trains": None, "backend": {"state": "vllm", "lacks": None},
+        "ratings": {"fresh": 9, "good": 9, "bad": 0, "stale": 1, "untrainable": {"has_image": 2}, "needed": 32},
+        "baseline": 0.25, "training": {"run": None, "line": "waits: 9 of 32", "progress": {}},
+        "watch": None, "rebuild": None,
+        "last_run": {"id": 7, "status": "rejected", "reason": "no", "metrics": {"acceptance": 0.9},
+                     "gate": {"base_nll": {"value": 0.5, "bound": 0.3, "ok": False}}},
+        "counts": {"done": 40, "captured_today": 3, "pending": 0, "partial": 1, "error": 2, "good": 9, "bad": 0},
+        "problem": None,
+    }  # fmt: skip
+    return found | changes
+
+
+def shown(found: dict[str, Any]) -> str:
+    console = Console(width=200, no_color=True)
+    with console.capture() as capture:
+        console.print(table(found, "http://x"))
+    return " ".join(capture.get().split())
+
+
+def test_all_that_a_person_wants_to_know() -> None:
+    text = shown(status())
+    for part in (
+        "base URL http://x/v1", "m, v2 answers (before: v1)", "9 fresh of 32, 9 good : 0 bad, 1 too old to train",
+        "2 never train (has_image)", "only one kind of rating", "+0.25, the running mean (EMA)", "7, rejected: no",
+        "its gate rejected: base_nll 0.5 > 0.3", "90.0% of the tokens accepted", "next run waits: 9 of 32",
+        "40 whole answers, 3 today (1 partial)", "errors 2 answers",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "problem" not in text
+
+
+def test_what_is_not_there_is_not_said() -> None:
+    few = {"fresh": 7, "good": 7, "bad": 0, "stale": 0, "untrainable": {}, "needed": 32, "dampened": {"eve": 4}}
+    under_way = {"run": 8, "line": "run 8, step 1 of 4", "progress": {"filter": {"acceptance": 1.0}}}
+    text = shown(status(ratings=few, last_run=None, training=under_way, problem="it broke"))
+    assert "only one kind" not in text and "last run" not in text and "waiting for other raters: 4 of eve" in text
+    assert "this run run 8, step 1 of 4" in text and "problem it broke" in text
+
+
+def test_how_a_rebuild_ended_is_told_until_another_run_has_something_to_tell() -> None:
+    going = {"state": "under way", "line": "v2 is trained again", "runs": [7]}
+    assert "forgotten v2 is trained again" in shown(status(rebuild=going))
+    over = going | {"state": "over", "line": "v3 took its place"}
+    assert "forgotten v3 took its place" in shown(status(rebuild=over))
+    assert "v3 took its place" not in shown(status(rebuild=over | {"runs": [6]}))

@@ -1,0 +1,129 @@
+"""The doctor's checks of this machine: memory, keys, agents; and of the template."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.settings import load
+from proxy import doctor, doctor_here
+from proxy.agents import connection
+from proxy.agents.known import AGENTS, Home, Link
+from proxy.agents.upkeep import connected
+from proxy.doctor_facts import Facts, gather
+from tests.proxy.conftest import Proxy
+from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
+
+URL = "http://127.0.0.1:8484"
+
+
+def facts(home: Path, environ: dict[str, str] | None = None, **changes: Any) -> Facts:
+    settings = load({"home": home}, environ=environ or {}).settings
+    return replace(Facts(settings, URL, None, None, True, None, None, None, None, 100.0), **changes)
+
+
+@pytest.mark.parametrize(
+    ("memory_gb", "gpu_gb", "environ", "state", "says"),
+    [
+        (8.0, None, {}, "ok", "8.0 GB free, a run starts with 2"),
+        (1.0, None, {}, "note", "1.0 GB free"),
+        (8.0, 3.0, {}, "ok", "3.0 GB free on the GPU"),
+        (8.0, 3.0, {"RLPROXY_TRAIN__MIN_FREE_GPU_GB": "12"}, "note", "12 are asked for"),
+        (8.0, 0.0, {"RLPROXY_TRAIN__MIN_FREE_GPU_GB": "12"}, "note", "0.0 GB free on the GPU"),
+        (8.0, None, {"RLPROXY_TRAIN__MIN_FREE_GPU_GB": "12"}, "ok", "8.0 GB"),
+        (None, None, {}, "unknown", "not measured"),
+    ],
+)
+def test_memory(
+    tmp_path: Path, memory_gb: float | None, gpu_gb: float | None, environ: dict[str, str], state: str, says: str
+) -> None:
+    check = doctor_here.memory(facts(tmp_path, environ, memory_gb=memory_gb, gpu_gb=gpu_gb))
+    assert check.state == state and says in check.line
+    assert (check.fix is not None) == (state == "note")
+
+
+def test_keys_in_words(tmp_path: Path) -> None:
+    use = {"name": "a", "role": "use", "revoked_at": None}
+    boss, gone = {**use, "role": "admin"}, {**use, "role": "admin", "revoked_at": 1.0}
+    assert doctor_here.keys(facts(tmp_path)).state == "unknown"
+    assert "none is needed" in doctor_here.keys(facts(tmp_path, keys=(gone,))).line
+    check = doctor_here.keys(facts(tmp_path, keys=(use, boss)))
+    assert (check.state, check.line) == ("ok", "2 handed out, 1 of them admin's")
+    check = doctor_here.keys(facts(tmp_path, keys=(use,)))
+    assert check.state == "note" and "--role admin" in str(check.fix)
+    check = doctor_here.keys(facts(tmp_path, {"RLPROXY_SERVER__ADMIN_KEY": "s3cret"}, keys=(use,)))
+    assert check.state == "ok" and "server.admin_key is set" in check.line and "s3cret" not in check.line
+
+
+def test_a_key_that_others_can_read(tmp_path: Path) -> None:
+    file = tmp_path / "rlproxy.toml"
+    file.write_text('[backend]\napi_key = "hunter2"\n')
+    file.chmod(0o644)
+    check = doctor_here.keys(facts(tmp_path, keys=()))
+    assert check.state == "problem" and check.fix == f"chmod 600 {file}" and "hunter2" not in check.line
+    file.chmod(0o600)
+    assert doctor_here.keys(facts(tmp_path, keys=())).state == "ok"
+
+
+async def test_the_keys_of_a_running_proxy(cli: Proxy) -> None:  # noqa: F811
+    async with cli.http.post("/rl/keys", json={"name": "eve", "role": "rate"}) as response:
+        assert response.status == 201
+    found = await asyncio.to_thread(gather, load({"home": cli.home}, environ={}).settings)
+    assert found.status is None or found.keys is not None
+
+
+def test_agents_that_went_astray(tmp_path: Path) -> None:
+    person, home = tmp_path / "person", tmp_path / "home"
+    person.mkdir()
+    assert "none is connected" in doctor_here.agents(facts(home)).line
+    for name in ("claude-code", "codex"):
+        plan = AGENTS[name](Link(URL, "m", None), Home(person, {}))
+        connection.connect(home, name, connection.connecting(plan, None), None)
+    check = doctor_here.agents(facts(home, agents=connected(home, URL)))
+    assert (check.state, check.line) == ("ok", "claude-code, codex point here")
+    check = doctor_here.agents(facts(home, agents=connected(home, "http://127.0.0.1:9000")))
+    assert check.state == "note" and "claude-code: it asks port 8484" in check.line
+    assert check.fix is not None and check.fix.startswith("`rlproxy connect claude-code` and `rlproxy connect codex`")
+    config = person / ".codex" / "config.toml"
+    config.write_text(config.read_text().replace('model_provider = "rlproxy"', 'model_provider = "openai"'))
+    claude = person / ".claude" / "settings.json"
+    claude.write_text(json.dumps(json.loads(claude.read_text()) | {"theme": "dark"}))
+    one, two = connected(home, URL)
+    assert one.why is None, "what the person added is theirs"
+    assert two.why == f"model_provider in {config} was changed or removed since it was connected"
+    config.write_text("[[[")
+    assert "model" in str(connected(home, URL)[1].why)
+    config.unlink()
+    assert "model_provider in" in str(connected(home, URL)[1].why)
+    (home / "agents" / "codex.json").write_text("{")
+    assert "cannot be read" in str(connected(home, URL)[1].why)
+    check = doctor_here.agents(facts(home, agents=connected(home, URL)))
+    assert "claude-code in order" in check.line
+
+
+@pytest.mark.parametrize(
+    ("match", "state", "says"),
+    [
+        ({"state": "same", "line": "the server runs what trains: vocabulary, chat template"}, "ok", "renders"),
+        ({"state": "same", "line": "the server runs what trains: greedy replies"}, "ok", "does not tell"),
+        ({"state": "other", "stops": True, "line": "it has another chat template (at…)"}, "problem", "another chat"),
+        ({"state": "other", "stops": False, "line": "other tokens (another tokeniser)"}, "note", "tokeniser"),
+        (
+            {"state": "other", "stops": True, "line": "it is a llama, not a qwen2"},
+            "unknown",
+            "models differ",
+        ),
+        ({"state": "unknown", "line": "could not be checked"}, "note", "could not"),
+        ({"state": "unasked", "line": "when the first rating has come"}, "ok", "first rating"),
+    ],
+)
+def test_the_template(tmp_path: Path, match: dict[str, Any], state: str, says: str) -> None:
+    check = doctor.template(facts(tmp_path, status={"match": match}))
+    assert check.state == state and says in check.line
+    assert (check.fix is not None) == (state != "unknown" and "stops" in match)
+    assert doctor.template(facts(tmp_path)).state == "unknown"

@@ -1,0 +1,78 @@
+"""`deploy/`: read as Docker reads it, and held against what rlproxy and vLLM need. No engine runs here."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from config.settings import load
+from proxy.security import check_bind
+
+ROOT = Path(__file__).resolve().parents[1]
+GIVEN = {"MODEL": "Qwen/Qwen3-8B", "RLPROXY_API_KEY": "a" * 32, "RLPROXY_ADMIN_KEY": "b" * 32}
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = re.sub(r"^\s*#.*\n", "", (ROOT / "deploy/Dockerfile").read_text(), flags=re.MULTILINE)
+    return [tuple(line.split(None, 1)) for line in text.replace("\\\n", " ").splitlines() if line.strip()]  # type: ignore[misc]
+
+
+@pytest.fixture
+def services() -> dict[str, Any]:
+    text = (ROOT / "deploy/compose.yaml").read_text()
+    names = dict(re.findall(r"\$\{(\w+):\?([^}]+)\}", text))
+    assert names.keys() == GIVEN.keys(), "each is asked for, with a word on what it is"
+    given = re.sub(r"\$\{(\w+):\?[^}]+\}", lambda match: GIVEN[match[1]], text)
+    return dict(yaml.safe_load(given)["services"])
+
+
+def test_the_dockerfile() -> None:
+    found = instructions()
+    words = [word for word, _ in found]
+    by = dict(found)
+    assert words[0] == "FROM" and re.fullmatch(r"python:3\.\d+-slim-\w+", found[0][1]), "a pinned line of images"
+    assert "ADD" not in words and "MAINTAINER" not in words and words.index("USER") > words.index("RUN")
+    assert by["USER"] == "10001", "not root, and a number that Kubernetes can check"
+    for word in ("ENTRYPOINT", "CMD", "VOLUME"):
+        assert isinstance(json.loads(by[word]), list), f"{word} in exec form: signals reach rlproxy itself"
+    for word, rest in found:
+        for source in rest.split()[:-1] if word == "COPY" else ():
+            assert (ROOT / source).exists(), source
+    allowed = (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines()
+    copied = {source for word, rest in found if word == "COPY" for source in rest.split()[:-1]}
+    assert {line[1:] for line in allowed if line.startswith("!")} == copied
+
+
+def test_rlproxy_takes_what_the_container_tells_it(services: dict[str, Any]) -> None:
+    environ = services["rlproxy"]["environment"]
+    settings = load({"home": "/data", "server.host": "0.0.0.0"}, environ=environ).settings
+    check_bind(settings.server)
+    assert settings.backend.url == "http://vllm:8000" and settings.train.weights == "Qwen/Qwen3-8B"
+    assert settings.train.share_gpu and settings.server.hosts == ("rlproxy",)
+    assert settings.adapters_dir == Path("/data/adapters_out")
+
+
+def test_vllm_has_what_the_docs_ask_for(services: dict[str, Any]) -> None:
+    vllm = services["vllm"]
+    flags = " ".join(vllm["command"]).replace("=", " ")
+    section = (ROOT / "docs/backends.md").read_text().split("## vLLM")[1].split("##")[0]
+    for flag in ("--enable-lora", "--max-lora-rank 16", "--max-loras 3", "--logprobs-mode processed_logprobs",
+                 "--enable-sleep-mode"):  # fmt: skip
+        assert flag in flags and flag in section, flag
+    for name, value in {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_SERVER_DEV_MODE": "1"}.items():
+        assert vllm["environment"][name] == value and f"{name}={value}" in section
+    assert "data:/data:ro" in vllm["volumes"] and "data:/data" in services["rlproxy"]["volumes"], "one path for both"
+    assert "ports" not in vllm, "its LoRA and sleep routes are nobody's but rlproxy's"
+    assert re.search(r":v?\d+\.\d+\.\d+$", vllm["image"]), "pinned"
+
+
+def test_nothing_listens_to_the_world(services: dict[str, Any]) -> None:
+    assert services["rlproxy"]["ports"] == ["127.0.0.1:8484:8484"]
+    assert services["rlproxy"]["stop_grace_period"] == "90s" and services["rlproxy"]["init"] is True
+    example = (ROOT / "deploy/env.example").read_text()
+    assert {line.partition("=")[0] for line in example.splitlines() if "=" in line} == GIVEN.keys()

@@ -1,0 +1,161 @@
+"""Bad days of a backend, byte by byte over a real socket: what the client sees, what is stored, and what comes after.
+
+Those that the fake backend of the proxy's own tests can have (reset, garbage, 500, silence) are in tests/proxy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.records import Completion
+from tests.fakes.launcher import FakeLauncher
+from tests.fakes.recorded import RecordedBackend
+from tests.proxy.conftest import Proxy
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+CHUNK = '{"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "fake", "choices": [%s]}'
+
+
+def event(text: str, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+    return b"data: " + (CHUNK % json.dumps(choice, ensure_ascii=False)).encode() + b"\n\n"
+
+
+WHOLE = [event("Hé"), event("llo 😀"), event("!", "stop"), b"data: [DONE]\n\n"]
+
+
+@pytest.fixture
+async def raw() -> AsyncIterator[RecordedBackend]:
+    fake = RecordedBackend()
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path, raw: RecordedBackend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
+    monkeypatch.setattr("proxy.upstream.LOOK_S", 0.2)
+    monkeypatch.setattr("proxy.exchange.KEEPALIVE_S", 0.2)
+    proxy = Proxy(tmp_path / "home", raw, FakeLauncher())  # type: ignore[arg-type]
+    proxy.kind = None
+    proxy.flags |= {"backend.kind": "openai", "backend.model": "fake", "backend.read_timeout_s": 1}
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+async def streamed(proxy: Proxy, raw: RecordedBackend, pieces: Sequence[bytes | float]) -> tuple[bytes, Completion]:
+    raw.answer = [HEAD, *pieces]
+    response = await proxy.chat("x", stream=True)
+    body = await response.read()
+    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    assert found is not None
+    return body, found
+
+
+def error_of(body: bytes) -> tuple[bytes, Any]:
+    """What came before the error event, and the error. The event is one of its own."""
+    before, _, error = body.rpartition(b"\n\ndata: ")
+    assert error.endswith(b"\n\n")
+    return before + b"\n\n", json.loads(error)["error"]
+
+
+async def recovered(proxy: Proxy, raw: RecordedBackend) -> None:
+    """The next answer is whole, and can be rated."""
+    raw.resets = False
+    body, found = await streamed(proxy, raw, WHOLE)
+    assert body.endswith(b"data: [DONE]\n\n")
+    assert found.status == "done" and found.end is not None and found.end.text == "Héllo 😀!"
+    assert (await proxy.rate(completion_id=found.new.id, rating="good"))[0] == 201
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("left", [b"\xc3", "é".encode() + b'"', b""])
+async def test_it_ends_in_half_a_character_or_half_an_event(
+    proxy: Proxy, raw: RecordedBackend, left: bytes, resets: bool
+) -> None:
+    """The error is an event of its own, and the half is left out before it: glued together nobody could read either."""
+    half = event("é").partition("é".encode())[0] + left
+    raw.resets = resets
+    body, found = await streamed(proxy, raw, [WHOLE[0], 0.05, half, 0.05])
+    before, error = error_of(body)
+    assert error["code"] == "backend_broke"
+    assert before.count(b"data: ") == 1 and before.endswith(b"null}]}\n\n") and b"H\xc3\xa9" in before
+    assert found.status == "partial" and found.end is not None and found.end.text == "Hé"
+    await recovered(proxy, raw)
+
+
+async def test_a_last_event_without_its_blank_line_is_passed_on_and_ended(proxy: Proxy, raw: RecordedBackend) -> None:
+    """It is whole JSON; the answer is not, and the client hears that in an event of its own."""
+    body, found = await streamed(proxy, raw, [WHOLE[0], WHOLE[1].rstrip()])
+    before, error = error_of(body)
+    assert error["code"] == "backend_broke" and "llo 😀".encode() in before
+    assert found.status == "partial" and found.end is not None and found.end.text == "Héllo 😀"
+    await recovered(proxy, raw)
+
+
+async def test_half_an_event_after_the_end_is_passed_on(proxy: Proxy, raw: RecordedBackend) -> None:
+    body, found = await streamed(proxy, raw, [*WHOLE[:3], b'data: {"ha'])
+    assert body.endswith(b'\n\ndata: {"ha') and b'"error"' not in body
+    assert found.status == "done" and found.end is not None and not found.end.exact
+
+
+async def test_half_a_line_of_json(proxy: Proxy, raw: RecordedBackend) -> None:
+    """Ollama's streams: the error is a line of its own."""
+    line = b'{"model": "fake", "created_at": "", "message": {"role": "assistant", "content": "Hi"}, "done": false}\n'
+    raw.answer = [HEAD.replace(b"text/event-stream", b"application/x-ndjson"), line, 0.05, line[:-30]]
+    said = {"model": "fake", "messages": [{"role": "user", "content": "x"}]}
+    async with proxy.http.post("/api/chat", json=said) as response:
+        first, second = (json.loads(each) for each in (await response.read()).splitlines())
+    assert first["message"]["content"] == "Hi" and "broke off" in second["error"]
+
+
+async def test_a_character_that_is_cut_between_two_packets_is_whole_again(proxy: Proxy, raw: RecordedBackend) -> None:
+    all_of_it = b"".join(WHOLE)
+    at = all_of_it.index("😀".encode()) + 2
+    body, found = await streamed(proxy, raw, [all_of_it[:at], 0.05, all_of_it[at:]])
+    assert "llo 😀".encode() in body
+    assert found.status == "done" and found.end is not None and found.end.text == "Héllo 😀!"
+
+
+async def test_a_stall_in_the_middle_of_a_stream_is_given_up(proxy: Proxy, raw: RecordedBackend) -> None:
+    """After `backend.read_timeout_s`; until then the client hears that it is not forgotten."""
+    body, found = await streamed(proxy, raw, [WHOLE[0], 30.0])
+    before, error = error_of(body)
+    assert error["code"] == "backend_broke" and b"\n\n: " in before
+    assert found.status == "partial" and found.end is not None and found.end.text == "Hé"
+    await recovered(proxy, raw)
+
+
+async def test_a_byte_at_a_time_with_pauses_is_a_whole_answer(
+    proxy: Proxy, raw: RecordedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte a second, a hundred times as fast. Where the client is told meanwhile that it is not forgotten, that is
+    never in the middle of an event."""
+    monkeypatch.setattr("proxy.exchange.KEEPALIVE_S", 0.005)
+    small = [event("Hé", "stop"), b"data: [DONE]\n\n"]
+    drops: list[bytes | float] = []
+    for byte in b"".join(small):
+        drops += [bytes([byte]), 0.01]
+    body, found = await streamed(proxy, raw, drops)
+    said = [part for part in body.split(b"\n\n") if part and not part.startswith(b":")]
+    assert len(said) == 2 and json.loads(said[0][6:])["choices"][0]["delta"]["content"] == "Hé", body
+    assert said[1] == b"data: [DONE]" and body.count(b"\n\n: ") + body.startswith(b": ") > 2
+    assert found.status == "done" and found.end is not None and found.end.text == "Hé"
+
+
+async def test_half_a_body_that_is_no_stream(proxy: Proxy, raw: RecordedBackend) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n"
+    raw.answer = [head, b'{"id": "caf\xc3']
+    response = await proxy.chat("x")
+    assert response.status == 502 and (await response.json())["error"]["code"] == "backend_broke"
+    await proxy.stop()  # what is stored behind the answer is stored
+    await proxy.start()
+    (found,) = await proxy.store.completions()
+    assert found.status == "error" and found.end is not None and "broke off" in (found.end.error or "")
+    await recovered(proxy, raw)

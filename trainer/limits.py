@@ -1,0 +1,81 @@
+"""What a child of ours may use at most: open files, the size of a file, memory; and no core dump.
+
+Owns the bounds and how they are put on: this file is also a program, started in the child's place, that sets them on
+itself and then becomes the child (exec keeps them, and the process). So they hold before its first line, nothing it
+does can raise them, and no code runs between fork and exec in a process with threads. A core would hold people's texts.
+Memory is the one that the kernel does not bound well: address space (RLIMIT_AS) is many times what torch uses, and
+RLIMIT_DATA counts weights that are only mapped. So it is measured from outside, `in_use`, and who is over it is killed
+(launch).
+Not here: being nice, the environment (launch); free memory of the machine (the proxy's due).
+
+    python -I -S limits.py FILES FILE_BYTES COMMAND…      (0: as many as it finds)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GB = 2**30
+
+
+@dataclass(frozen=True)
+class Limits:
+    """0 is no limit."""
+
+    files: int = 4096  # open at once; a run needs about a hundred
+    file_bytes: int = 64 * GB  # of one file: the largest part of large weights, which a run may have to download
+    memory_bytes: int = 0  # in use, of the process and its children
+
+
+def within(limits: Limits, command: Sequence[str]) -> list[str]:
+    """The command that runs this one within these limits."""
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(limits.files), str(limits.file_bytes), *command]
+
+
+def in_use(pid: int) -> int:
+    """Bytes of memory that come free with this process and its children; files that are only mapped do not count."""
+    import psutil  # not needed by the program that this file also is
+
+    try:
+        root = psutil.Process(pid)
+        return sum(_own(process) for process in (root, *root.children(recursive=True)))
+    except psutil.Error:  # gone
+        return 0
+
+
+def _own(process: object) -> int:
+    import psutil
+
+    assert isinstance(process, psutil.Process)
+    try:
+        found = process.memory_info()
+    except psutil.Error:
+        return 0
+    return int(found.rss) - int(getattr(found, "shared", 0))  # of files, on Linux
+
+
+def _lower(what: int, most: int) -> None:
+    import resource
+
+    _, hard = resource.getrlimit(what)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(what, (most, most))
+
+
+def main(files: str, file_bytes: str, *command: str) -> None:
+    import resource
+
+    _lower(resource.RLIMIT_CORE, 0)
+    if int(files):
+        _lower(resource.RLIMIT_NOFILE, int(files))
+    if int(file_bytes):
+        _lower(resource.RLIMIT_FSIZE, int(file_bytes))
+    os.execv(command[0], command)  # noqa: S606  a list that launch has built
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
