@@ -70,7 +70,7 @@ async def test_a_row_that_cannot_be_made_costs_nobody_the_answer(proxy: Proxy) -
     def broken() -> NewCompletion:
         raise TypeError("odd")
 
-    capture.begin_beside(tasks, broken)
+    capture.begin_beside(tasks, broken, lambda _: None)
     assert not await capture.finish("done", [Reply(0)])
     assert health.problem is not None and "odd" in health.problem
     assert await proxy.store.completion("rl-1") is None

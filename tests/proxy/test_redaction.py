@@ -368,7 +368,7 @@ async def _captured(store: Store, found: list[str], chance: random.Random) -> No
         thread=thread(messages, ALL.message), redacted=tuple(sorted(kinds)),
     )  # fmt: skip
     capture = Capture(store, Metrics(), Health(), Events(), ALL, "rl-1", 1)
-    await capture.begin(new, wait=True)
+    await capture.begin(new, lambda _: None, wait=True)
     call = {
         "id": "c",
         "type": "function",
