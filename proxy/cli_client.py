@@ -1,4 +1,4 @@
-"""The CLI's side of HTTP: one short request to the running proxy, on the standard library alone (it starts quickly)."""
+"""The CLI's side of HTTP: one short request to the running proxy, by the standard library (it starts quickly)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from config.settings import Settings
+from proxy.cli_common import fail
 
 TIMEOUT_S: Final = 180.0  # a rollback may have to load an adapter
 NO_PROXY: Final = 3
@@ -25,10 +26,8 @@ class NoProxyAnswers(Exception):
 
 class Client:
     def __init__(self, settings: Settings) -> None:
-        from proxy.cli import fail
         from proxy.server_address import address, local_key
 
-        self._fail = fail
         self.url = address(settings)
         key = settings.server.admin_key or settings.server.api_key
         text = key.get_secret_value() if key else local_key(settings)
@@ -66,9 +65,9 @@ class Client:
         try:
             yield
         except Refused as refused:
-            self._fail(str(refused))
+            fail(str(refused))
         except NoProxyAnswers as error:
-            self._fail(str(error), NO_PROXY)
+            fail(str(error), NO_PROXY)
 
     def _send(self, method: str, path: str, body: Any) -> http.client.HTTPResponse:
         where = urlsplit(self.url)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from proxy.cli_common import AsJson, Home, fail, print_json, settings_of
 
 if TYPE_CHECKING:
     from proxy.encrypting import Report
@@ -15,10 +17,6 @@ if TYPE_CHECKING:
 
 encrypt_app = typer.Typer(rich_markup_mode=None)
 
-Home = Annotated[
-    Path | None, typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WORDS = {"check": "checked", "copy": "copied", "compare": "compared", "wipe": "old one overwritten"}
 
 
@@ -34,11 +32,11 @@ def encrypt(
     from proxy import encrypting
     from store.conversion import throttled
 
-    settings = _settings({"home": home, "store.key_from": key or None})
-    before = _settings({"home": home})
+    settings = settings_of({"home": home, "store.key_from": key or None})
+    before = settings_of({"home": home})
     report = _done(lambda: encrypting.encrypt(before, settings.store.key_from, throttled(_progress(as_json))))
     if as_json:
-        _print(report)
+        print_json(asdict(report))
     else:
         _say_encrypted(report)
     _say_left(report)
@@ -50,10 +48,10 @@ def decrypt(home: Home = None, as_json: AsJson = False) -> None:
     from proxy import encrypting
     from store.conversion import throttled
 
-    settings = _settings({"home": home})
+    settings = settings_of({"home": home})
     report = _done(lambda: encrypting.decrypt(settings, throttled(_progress(as_json))))
     if as_json:
-        _print(report)
+        print_json(asdict(report))
     else:
         print(f"{len(report.files)} databases and {report.runs} run folders are in the clear.")
         print(f"The key is still there ({report.key_from}): backups of before need it.")
@@ -87,9 +85,9 @@ def _done(work: Any) -> Report:
     try:
         report: Report = work()
     except StoreBusy as busy:
-        _fail(f"{busy} Stop it first; nothing was changed.")
+        fail(f"{busy} Stop it first; nothing was changed.")
     except StoreError as error:
-        _fail(str(error))
+        fail(str(error))
     return report
 
 
@@ -101,24 +99,3 @@ def _progress(quiet: bool) -> Progress:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
     return told
-
-
-def _settings(flags: dict[str, Any]) -> Any:
-    from config.errors import SettingsError
-    from config.settings import load
-
-    try:
-        return load(flags).settings
-    except SettingsError as error:
-        _fail(str(error), 2)
-
-
-def _print(report: Report) -> None:
-    from dataclasses import asdict
-
-    print(json.dumps(asdict(report), indent=2, ensure_ascii=False))
-
-
-def _fail(message: str, code: int = 1) -> NoReturn:
-    print(f"rlproxy: {message}", file=sys.stderr)
-    raise typer.Exit(code)

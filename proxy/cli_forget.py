@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-Home = Annotated[
-    Path | None, typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+from proxy.cli_common import AsJson, Home, client_of, fail, print_json
 
 
 class Kind(StrEnum):
@@ -40,9 +36,8 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Delete for good what was captured and rated; asks first, and names versions that learned from it."""
-    from proxy.cli import _client, _print, fail
 
-    client = _client(home)
+    client = client_of(home)
     body: dict[str, Any] = {what.value: name}
     body |= {"retrain": True} if retrain else {}
     body |= {"purge_backups": True} if purge_backups else {}
@@ -54,18 +49,17 @@ def forget(
             fail("nothing was forgotten.")
     found = client.call("POST", "/rl/forget", body)
     if as_json:
-        _print(found)
+        print_json(found)
     else:
         print(_told(found, "are gone"))
 
 
 def cancel(home: Home = None, as_json: AsJson = False) -> None:
     """End the run under way, or the one that waits; its ratings are fresh again."""
-    from proxy.cli import _client, _print
 
-    found = _client(home).call("POST", "/rl/cancel")
+    found = client_of(home).call("POST", "/rl/cancel")
     if as_json:
-        _print(found)
+        print_json(found)
     else:
         print(f"run {found['cancelled']} ends; its ratings are fresh again")
 

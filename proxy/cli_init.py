@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from proxy.cli_common import Home, fail, settings_of
+
 if TYPE_CHECKING:
     from config.settings import Settings
     from proxy.init.answers import Answers
@@ -24,9 +26,6 @@ if TYPE_CHECKING:
     from proxy.init.questions import Choices, Found
     from proxy.service import Manager
 
-Home = Annotated[
-    Path | None, typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy")
-]
 KEPT = "Interrupted; nothing was written."
 
 
@@ -40,7 +39,6 @@ def init(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --yes or --answers.")] = False,
 ) -> None:
     """Set rlproxy up: finds your model server and your agents, asks five questions, and shows that it works."""
-    from proxy.cli import _settings, fail
     from proxy.init.answers import Answers, BadAnswers, read
     from proxy.init.console import Console, Interrupted
     from proxy.init.plan import NotWritable, make
@@ -49,7 +47,7 @@ def init(
     if asks and (as_json or not sys.stdin.isatty()):
         fail("init asks questions, and here is nobody to answer them: use --yes, or --answers FILE.", 2)
     console = Console(sys.stderr if as_json else sys.stdout)
-    settings = _settings({"home": home})
+    settings = settings_of({"home": home})
     try:
         given = read(answers) if answers else Answers()
         found, manager = _look(settings, given.url)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from proxy.cli_common import AsJson, Home, fail, print_json, settings_of
 from store.records import Role
 
 if TYPE_CHECKING:
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
 keys_app = typer.Typer(
     help="Keys for other people and machines, each with its role.", no_args_is_help=True, rich_markup_mode=None
 )
-
-Home = Annotated[
-    Path | None, typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @keys_app.command()
@@ -45,7 +41,7 @@ def create(
 
     found = _ask(home, "POST", "/rl/keys", {"name": name, "role": role}, here)
     if as_json:
-        _print(found)
+        print_json(found)
         return
     print(found["key"])
     _say(f"{found['name']}'s key, role {found['role']}. It is not shown again; `rlproxy keys revoke {name}` ends it.")
@@ -61,7 +57,7 @@ def list_keys(home: Home = None, as_json: AsJson = False) -> None:
 
     found = _ask(home, "GET", "/rl/keys", None, here)["data"]
     if as_json:
-        _print(found)
+        print_json(found)
         return
     from proxy.cli_tables import show_keys
 
@@ -82,19 +78,18 @@ def revoke(
 
     found = _ask(home, "DELETE", f"/rl/keys/{quote(key, safe='')}", None, here)
     if as_json:
-        _print(found)
+        print_json(found)
         return
     print(f"{found['name']}'s key {found['id']} is revoked")
 
 
 def _ask(home: Path | None, method: str, path: str, body: Any, here: Callable[[Keys], Awaitable[Any]]) -> Any:
     """The running proxy's answer; where none runs, the store's own."""
-    from proxy.cli import _settings, fail
     from proxy.cli_client import Client, NoProxyAnswers, Refused
     from proxy.errors import ProxyError
     from store.errors import StoreError
 
-    settings = _settings({"home": home})
+    settings = settings_of({"home": home})
     try:
         return Client(settings).ask(method, path, body)
     except Refused as refused:
@@ -119,12 +114,6 @@ async def _here(settings: Any, act: Callable[[Keys], Awaitable[Any]]) -> Any:
         return await act(keys)
     finally:
         await store.close()
-
-
-def _print(value: Any) -> None:
-    from proxy.cli import _print as print_json
-
-    print_json(value)
 
 
 def _say(text: str) -> None:

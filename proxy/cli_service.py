@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from proxy.cli_common import AsJson, Home, fail, settings_of
+
 if TYPE_CHECKING:
     from proxy.service import Manager
 
@@ -17,11 +19,6 @@ service_app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Home = Annotated[
-    Path | None, typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @service_app.command()
 def install(
@@ -30,7 +27,6 @@ def install(
     as_json: AsJson = False,
 ) -> None:
     """Start rlproxy now and at every login, with the settings of its home."""
-    from proxy.cli import fail
     from proxy.service import NoService
 
     manager = _manager(home)
@@ -53,7 +49,6 @@ def install(
 @service_app.command()
 def remove(home: Home = None, as_json: AsJson = False) -> None:
     """Stop it and take it out; what rlproxy keeps stays."""
-    from proxy.cli import fail
     from proxy.service import NoService
 
     manager = _manager(home)
@@ -70,7 +65,6 @@ def remove(home: Home = None, as_json: AsJson = False) -> None:
 @service_app.command()
 def status(home: Home = None, as_json: AsJson = False) -> None:
     """Whether it runs. Exit codes: 0 it does, 1 it does not or is not installed."""
-    from proxy.cli import fail
     from proxy.service import NoService
 
     manager = _manager(home)
@@ -95,8 +89,6 @@ def logs(
     """Its last lines."""
     import subprocess
 
-    from proxy.cli import fail
-
     command = _manager(home).logs(lines, follow=follow)
     try:
         done = subprocess.run(command)
@@ -109,10 +101,9 @@ def logs(
 
 
 def _manager(home: Path | None) -> Manager:
-    from proxy.cli import _settings, fail
     from proxy.service import find
 
-    manager: Manager | None = find(_settings({"home": home}).home.absolute())
+    manager: Manager | None = find(settings_of({"home": home}).home.absolute())
     if manager is None:
         fail(
             "Neither systemd --user nor launchd runs here, so there is nothing that would start rlproxy; run "

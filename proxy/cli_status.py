@@ -138,7 +138,7 @@ def _health(s: dict[str, Any]) -> list[Row]:
     kept = f"{counts['done']} whole answers, {counts['captured_today']} today"
     others = f" ({', '.join(rest)})" if rest else ""
     rows: list[Row] = [("captured", f"{kept}{others}; rated {counts['good']} good, {counts['bad']} bad", "")]
-    rows.append(("errors", f"{counts['error'] or 'no'} answers of the backend", "yellow" if counts["error"] else ""))
+    rows.append(("errors", f"{counts['error'] or 'no'} failed answers", "yellow" if counts["error"] else ""))
     if s["problem"]:
         rows.append(("problem", s["problem"], "red"))
     return rows

@@ -54,9 +54,10 @@ class Tally:
     sent: int = 0
     acknowledged: set[str] = field(default_factory=set)  # ids of answers that came whole
     witnesses: dict[str, str] = field(default_factory=dict)  # completion to its rating
-    rated: set[str] = field(default_factory=set)
+    rated: dict[str, str] = field(default_factory=dict)  # rating to its completion
     own_5xx: int = 0
     gone: int = 0  # completions that an answer says are deleted
+    ratings_gone: int = 0  # ratings likewise; those of such completions are not all told
 
     def fails(self, seed: int, request: Request, why: str) -> None:
         if len(self.failures) < 200:
@@ -147,10 +148,11 @@ class Fuzz:
         if answer.status in (200, 201, 207) and request.path == b"/v1/feedback" and request.method == "POST":
             for one in [said] if "completion_id" in said else [one.get("rating") for one in said["data"]]:
                 if one:
-                    self._tally.rated.add(one["id"])
+                    self._tally.rated[one["id"]] = one["completion_id"]
                     self._known.ratings.append(one["id"])
         if said.get("forgotten") is True:
             self._tally.gone += said["completions"]
+            self._tally.ratings_gone += said["ratings"]
         if said.get("deleted") is True:
             self._tally.gone += 1
 

@@ -50,8 +50,8 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
             if not right:
                 wrong.append(f"the witness {id} is not there as it was acknowledged")
         lost = 0
-        for rating_id in tally.rated:
-            lost += await store.rating(rating_id) is None
+        for rating_id, completion in tally.rated.items():  # with its completion a rating goes, too
+            lost += completion in ids and await store.rating(rating_id) is None
         counts = await store.counts()
         runs, adapters = await store.runs(limit=10**6), await store.adapters()
     finally:
@@ -61,8 +61,8 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
         wrong.append(
             f"{len(missing)} acknowledged completions are missing, {tally.gone} were deleted: {list(missing)[:5]}"
         )
-    if lost and not tally.gone:
-        wrong.append(f"{lost} acknowledged ratings are missing")
+    if lost > tally.ratings_gone:
+        wrong.append(f"{lost} acknowledged ratings are missing, {tally.ratings_gone} were forgotten")
     if counts["pending"]:
         wrong.append(f"{counts['pending']} completions never ended")
     return {

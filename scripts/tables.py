@@ -171,10 +171,10 @@ def feedback(found: dict[str, Any]) -> str:
         "| streams beside, whole, broken"
     )
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
-    seconds = ", ".join(f"{waits[share] / 1000:.1f}" for share in ("50", "95", "99"))
+    after = ", ".join(f"{waits[share]:,.0f}" for share in ("50", "95", "99"))
     cells = [f"{found['calls']:,} at {found['asked_per_s']:,.0f} a second", f"{found['answered_per_s']:.0f}"]
     cells += [str(found[name]) for name in ("lost", "doubled", "failed")]
-    cells += [f"{seconds} s", f"{found['streams']}, {found['streamed']['whole']}, {found['streamed']['broken']}"]
+    cells += [f"{after} ms", f"{found['streams']}, {found['streamed']['whole']}, {found['streamed']['broken']}"]
     lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", _when(found)])
 

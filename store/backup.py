@@ -38,9 +38,9 @@ def backup(database: Path, to: Path, secret: Secret | None = None) -> int:
         with closing(driver.connect(database, secret, read_only=True)) as db:
             db.execute("VACUUM INTO ?", (str(part),))  # SQLCipher takes the key along
         check(part, secret)
-        _sync(part)
+        conversion.sync(part)
         part.replace(to)
-        _sync(to.parent)
+        conversion.sync(to.parent)
     except driver.errors(OSError) as error:
         why = f"{error}{driver.perhaps_encrypted(error)}"
         raise StoreError(f"No backup was made of {database} ({why}); the database is as it was.") from error
@@ -70,10 +70,10 @@ def restore(home: Path, of: Path, secret: Secret | None = None) -> Path | None:
         if in_the_clear and secret is not None:
             conversion.convert(part, secret, encrypt=True, progress=lambda *_: None)
         _make_current(part, of, secret)
-        _sync(part)
+        conversion.sync(part)
         kept = _set_aside(path, secret)
         part.replace(path)
-        _sync(home)
+        conversion.sync(home)
         return kept
     except driver.errors(OSError) as error:
         raise StoreError(f"{of} was not restored ({error}); the database is as it was.") from error
@@ -124,8 +124,8 @@ def before_migration(db: sqlite3.Connection, path: Path, seen: int) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         os.close(os.open(to, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         db.execute("VACUUM INTO ?", (str(to),))
-        _sync(to)
-        _sync(folder)
+        conversion.sync(to)
+        conversion.sync(folder)
     except driver.errors(OSError) as error:
         with contextlib.suppress(OSError):
             to.unlink()
@@ -166,11 +166,3 @@ def _set_aside(path: Path, secret: Secret | None) -> Path | None:
         if beside.exists():
             beside.rename(kept.with_name(kept.name + ending))
     return kept
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -54,13 +54,13 @@ def convert(path: Path, secret: Secret, *, encrypt: bool, progress: Progress) ->
             progress(path, "compare", 0.0)
             with closing(driver.connect(copy, key) if encrypt else driver.connect_unkeyed(copy)) as made:
                 _same(db, made, path, progress)
-        _sync(copy)
+        sync(copy)
         wipe_journal(path)
         progress(path, "link", 0.0)
         os.link(path, path.with_name(path.name + OLD))
         progress(path, "swap", 0.0)
         copy.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except driver.errors(OSError) as error:
         raise StoreError(
             f"{path} was not {'encrypted' if encrypt else 'decrypted'} ({error}); it is as it was."
@@ -90,7 +90,7 @@ def settle(path: Path, old: Path) -> None:
             old.unlink()  # killed before the swap: it is the file itself
         else:
             wipe(old)
-        _sync(path.parent)
+        sync(path.parent)
 
 
 def wipe(path: Path) -> None:
@@ -203,7 +203,8 @@ def _virtual(sql: str | None) -> bool:
     return (sql or "").upper().startswith("CREATE VIRTUAL")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """A file or a folder is on disk when this returns. Blocking; raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -90,7 +90,7 @@ def test_all_that_a_person_wants_to_know() -> None:
         "base URL http://x/v1", "m, v2 answers (before: v1)", "9 fresh of 32, 9 good : 0 bad, 1 too old to train",
         "2 never train (has_image)", "only one kind of rating", "+0.25, the running mean (EMA)", "7, rejected: no",
         "its gate rejected: base_nll 0.5 > 0.3", "90.0% of the tokens accepted", "next run waits: 9 of 32",
-        "40 whole answers, 3 today (1 partial)", "errors 2 answers",
+        "40 whole answers, 3 today (1 partial)", "errors 2 failed answers",
     ):  # fmt: skip
         assert part in text, part
     assert "problem" not in text

@@ -1,0 +1,55 @@
+"""What all commands share: the options that most of them have, how they fail, and how they print JSON.
+
+Not here: any command. Heavy imports are inside the functions: `--help` must be quick.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from proxy.cli_client import Client
+
+Home = Annotated[
+    Path | None,
+    typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")]
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    print(f"rlproxy: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def client_of(home: Path | None) -> Client:
+    from proxy.cli_client import Client
+
+    return Client(settings_of({"home": home}))
+
+
+def settings_of(flags: dict[str, Any]) -> Any:
+    from config.errors import SettingsError
+    from config.settings import load
+
+    try:
+        return load(flags).settings
+    except SettingsError as error:
+        fail(str(error), 2)
+
+
+def secret_of(settings: Any) -> Any:
+    """The database's key, where it has one. Raises StoreError."""
+    from store.secret import find
+
+    return find(settings.store.key_from, settings.home)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))

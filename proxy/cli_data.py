@@ -1,0 +1,173 @@
+"""What is kept, from a terminal: export and import, sessions of which nothing is kept, backups, the audit log.
+
+Forgetting is cli_forget's, encryption cli_encrypt's.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from proxy.cli_common import AsJson, Home, client_of, fail, print_json, secret_of, settings_of
+from proxy.cli_forget import forget
+
+data_app = typer.Typer()
+audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
+data_app.add_typer(audit_app, name="audit")
+
+
+@data_app.command()
+def export(
+    home: Home = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; without it stdout.")] = None,
+    rated: Annotated[bool, typer.Option("--rated", help="Rated completions only.")] = False,
+    session: Annotated[str | None, typer.Option(help="Of this session only.")] = None,
+    user: Annotated[str | None, typer.Option(help="Of this person only.")] = None,
+    version: Annotated[int | None, typer.Option(help="Of this version only; 0 is the base.")] = None,
+    turn: Annotated[str | None, typer.Option(help="main or side turns only.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="From this day or moment on, local time.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Before this day or moment.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of JSON lines.")] = False,
+) -> None:
+    """What was captured, one completion a line: docs/export.md."""
+    from urllib.parse import urlencode
+
+    only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}
+    only |= {"since": since and int(since.timestamp()), "until": until and int(until.timestamp())}
+    query = urlencode({k: v for k, v in {"rated": 1 if rated else None, **only}.items() if v is not None})
+    lines = client_of(home).lines(f"/rl/export?{query}")
+    out = output.open("w", encoding="utf-8") if output else sys.stdout
+    count = 0
+    try:
+        for line in lines:
+            if as_json:
+                out.write("[\n" if count == 0 else ",\n")
+            out.write(line if as_json else line + "\n")
+            count += 1
+        if as_json:
+            out.write("\n]\n" if count else "[]\n")
+    finally:
+        if output:
+            out.close()
+    if output:
+        print(f"{count} completions written to {output}", file=sys.stderr)
+
+
+@data_app.command()
+def capture(
+    what: Annotated[str, typer.Argument(help="off or on.")],
+    session: Annotated[str, typer.Argument(help="The session, as in /s/SESSION/v1.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep nothing of a session from now on, or keep it again."""
+    found = client_of(home).call("POST", "/rl/capture", {"session": session, "capture": what})
+    if as_json:
+        print_json(found)
+    else:
+        print(f"session {session}: " + ("nothing is kept from now on" if what == "off" else "captured again"))
+
+
+data_app.command()(forget)
+
+
+@data_app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="What `rlproxy export` wrote.")],
+    ours: Annotated[bool, typer.Option("--ours", help="Its version numbers are those of this home.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take in an export; what is here already is passed over."""
+    from proxy.cli_import import Unreadable, batches
+
+    client = client_of(home)
+    total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "refused": []}
+    try:
+        for first, lines in batches(file):
+            found = client.post_lines("/rl/import" + ("?ours" if ours else ""), lines)
+            for key in ("stored", "known", "ratings"):
+                total[key] += found[key]
+            total["refused"] += [{**one, "line": one["line"] + first} for one in found["refused"]]
+    except Unreadable as error:
+        fail(str(error))
+    if as_json:
+        print_json(total)
+    else:
+        print(f"{total['stored']} completions and {total['ratings']} ratings taken, {total['known']} were here before")
+        for one in total["refused"]:
+            print(f"line {one['line']} was not taken: {one['why']}", file=sys.stderr)
+    if total["refused"]:
+        raise typer.Exit(1)
+
+
+@data_app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the database into one file, also while rlproxy runs."""
+    from store import schema
+    from store.backup import backup as make
+    from store.errors import StoreError
+
+    try:
+        settings = settings_of({"home": home})
+        size = make(settings.home / schema.NAME, file, secret_of(settings))
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        print_json({"file": str(file), "bytes": size})
+    else:
+        print(f"{size / 1e6:.1f} MB written to {file}; adapters are files of their own, copy adapters_out too")
+
+
+@data_app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `rlproxy backup` wrote.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup in the database's place; refused while rlproxy runs, or where the backup is not whole."""
+    from store.backup import restore as put
+    from store.errors import StoreBusy, StoreError
+
+    try:
+        settings = settings_of({"home": home})
+        kept = put(settings.home, file, secret_of(settings))
+    except StoreBusy as busy:
+        fail(f"{busy} Stop it first; nothing was changed.")
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        print_json({"restored": str(file), "kept": kept and str(kept)})
+    else:
+        print(f"{file} is restored" + (f"; what was there before is {kept}" if kept else ""))
+
+
+@audit_app.command("verify")
+def audit_verify(
+    home: Home = None,
+    expect: Annotated[str | None, typer.Option(help="A newest hash that you noted before.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether no line of the log was changed or taken out; also while rlproxy runs."""
+    from store.backup import audit_verdict
+    from store.errors import StoreError
+
+    try:
+        settings = settings_of({"home": home})
+        verdict = audit_verdict(settings.home, expect, secret_of(settings))
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        print_json(verdict._asdict())
+    elif verdict.problem is None:
+        print(f"{verdict.lines} lines, unbroken. The newest hash, to be noted elsewhere: {verdict.head}")
+    if verdict.problem is not None:
+        fail(f"the audit log is broken after {verdict.lines} lines: {verdict.problem}.")
