@@ -118,6 +118,11 @@ class Store:
         await self._writer.stop()
         self._lock.release()
 
+    def close_at_once(self, within_s: float) -> bool:
+        """What is queued is written, nothing else is done; for a process that ends now. Blocks, at most so long; False
+        where the disk was slower."""
+        return self._writer.end_at_once(within_s)
+
     @property
     def commits(self) -> int:
         """Transactions committed since the store was opened."""

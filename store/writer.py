@@ -91,6 +91,14 @@ class Writer:
             self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
 
+    def end_at_once(self, within_s: float) -> bool:
+        """The same where the loop is about to go: blocks until the thread has ended, False if it takes longer."""
+        if not self._stopping:
+            self._stopping = True
+            self._queue.put(None)
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
     def _work(self) -> None:
         stopping = False
         while not stopping:

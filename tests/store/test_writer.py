@@ -93,6 +93,23 @@ async def test_a_stop_does_not_forget_what_nobody_waits_for(
         assert values(db) == [1]
 
 
+async def test_an_end_at_once_does_not_forget_it_either(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.writer, "WAITS_S", 60.0)
+    writer.submit(insert(1), may_wait=True)
+    assert writer.end_at_once(10.0)
+    with sqlite3.connect(tmp_path / "x.db") as db:
+        assert values(db) == [1]
+    with pytest.raises(StoreClosed):
+        await writer.submit(insert(2))
+
+
+async def test_an_end_at_once_waits_no_longer_than_told(writer: Writer) -> None:
+    with held_up(writer):
+        assert not writer.end_at_once(0.01)
+
+
 async def test_an_operation_that_fails_undoes_only_itself(writer: Writer) -> None:
     def half(db: sqlite3.Connection) -> None:
         insert("half")(db)
