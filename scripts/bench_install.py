@@ -1,7 +1,7 @@
 """How much disk rlproxy and the programs of docs/compare.md take, each in a new virtual environment.
 
-`scripts/bench_install.py [--python PYTHON]` writes benchmarks/install.json: the packages that pip installed
-and the bytes of their files. Only what is on PyPI; models, databases and servers come on top. Torch is the build
+`scripts/bench_install.py [NAME…] [--python PYTHON]` writes the rows of benchmarks/install.json: the packages that pip
+installed and the bytes of their files. Only what is on PyPI; models, databases and servers come on top. Torch is the build
 that pip takes by itself (`torch` in the rows), which on Linux is the one for CUDA.
 """
 
@@ -26,12 +26,13 @@ WHAT = {
     "rlproxy": [".", "-c", "scripts/constraints.txt"],
     "rlproxy[train]": [".[train]", "-c", "scripts/constraints.txt"],
     "reinforceclaw": ["reinforceclaw==0.1.0"],
-    "reinforceclaw[cuda]": ["reinforceclaw[cuda]==0.1.0"],
     "aiming-metaclaw": ["aiming-metaclaw==0.4.1.2"],
     "agentlightning": ["agentlightning==1.0.2"],
     "litellm[proxy]": ["litellm[proxy]==1.109.1"],
     "tensorzero": ["tensorzero==2026.6.0"],
 }
+
+OUT = ROOT / "benchmarks/install.json"
 
 
 def files(folder: Path) -> dict[Path, int]:
@@ -56,24 +57,18 @@ def measure(python: str, wanted: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(WHAT)}; default: all")
     parser.add_argument("--python", default=sys.executable, help="3.12 or newer, for agentlightning's sake")
     options = parser.parse_args()
-    about = machine()
-    rows = []
-    for name, wanted in WHAT.items():
-        rows.append({"what": name, **measure(options.python, wanted)})
-        print(rows[-1], flush=True)
     version = subprocess.run([options.python, "--version"], check=True, capture_output=True, text=True).stdout.split()[
         1
     ]
-    found = {
-        "date": datetime.now(UTC).isoformat(),
-        "machine": about,
-        "commit": commit(),
-        "python": version,
-        "rows": rows,
-    }
-    (ROOT / "benchmarks/install.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    rows = {row["what"]: row for row in (json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else [])}
+    for name in options.names or WHAT:
+        found = {"date": datetime.now(UTC).isoformat(), "commit": commit(), "python": version, "machine": machine()}
+        rows[name] = {"what": name, **measure(options.python, WHAT[name]), **found}
+        print(rows[name], flush=True)
+        OUT.write_text(json.dumps([rows[n] for n in WHAT if n in rows], indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
