@@ -28,7 +28,7 @@ WHAT = {
     "reinforceclaw": ["reinforceclaw==0.1.0"],
     "aiming-metaclaw": ["aiming-metaclaw==0.4.1.2"],
     "agentlightning": ["agentlightning==1.0.2"],
-    "litellm[proxy]": ["litellm[proxy]==1.109.1"],
+    "litellm[proxy]": ["litellm[proxy]==1.106.2"],
     "tensorzero": ["tensorzero==2026.6.0"],
 }
 
