@@ -33,6 +33,8 @@ class SoundBackend(FakeBackend):
                 error.force_close()
             raise
         except ODD as error:
+            if request.writer.output_size:
+                raise  # a second head in the middle of a stream is no HTTP
             response = web.json_response({"error": {"message": f"that is odd: {error!r}"[:300]}}, status=400)
         finally:
             for kept in (self.requests, self.compared, self.headers, self.asked, self.unloaded):
