@@ -80,85 +80,11 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             "auto_decompress": False,
         },
     )
-<<<<<<< HEAD
-    app[security.LOCAL] = keys.local
-    app.on_response_prepare.append(guard.cors)
-    app.add_routes(
-        [
-            *(web.post(p + path, _data(relay, d)) for d in DIALECTS for path in d.paths for p in ("", "/s/{session}")),
-            *(web.post(p + COUNT_TOKENS, counts.post) for p in ("", "/s/{session}")),
-            *(web.get(p + "/v1/models", models) for p in ("", "/s/{session}")),
-            *(web.get(p + "/v1/responses/{id}", stored.get) for p in ("", "/s/{session}")),
-            *(web.delete(p + "/v1/responses/{id}", stored.delete) for p in ("", "/s/{session}")),
-            web.post("/v1/feedback", feedback.post),
-            web.delete("/v1/feedback/{id}", feedback.delete),
-            *control.routes(),
-            *KeyRoutes(keys).routes(),
-            openapi.route(),
-            *uncaptured.routes(),
-            web.post("/rl/import", Importing(store, redactor).post),
-            *webhooks.routes(),
-            web.post("/rl/forget", forgetter.post),
-            *pages.routes(),
-            *(
-                web.route("*", p + room, relay.passthrough)
-                for p in ("", "/s/{session}")
-                for room in ("/v1/{rest:(?!feedback(?:/|$)).*}", "/api/{rest:.*}")  # ratings are no backend's affair
-            ),
-        ]
-    )
-
-    async def running(app: web.Application) -> AsyncIterator[None]:
-        asyncio.get_running_loop().set_exception_handler(health.files.heard)
-        await keys.start(store)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=POOL_KEEPALIVE_S)
-        timeout = aiohttp.ClientTimeout(
-            total=None,
-            sock_connect=settings.backend.connect_timeout_s,
-            sock_read=settings.backend.read_timeout_s,
-        )
-        async with aiohttp.ClientSession(
-            connector=connector,
-            timeout=timeout,
-            auto_decompress=False,
-            skip_auto_headers=("accept-encoding",),  # what passes through is packed only as the client wants it
-        ) as http:
-            relay.parts.http = http
-            await uncaptured.start()
-            webhooks.start(http)
-            await rebuilding.start()
-            await backend.start(http, swap.restore)
-            if not await lending.recover():
-                await _restored(swap)
-            await pages.start()
-            await retention.start()
-            await forgetter.settle_at_start()
-            await learner.start()
-            tasks.spawn("watch", watch.run())
-            tasks.spawn("wake-on-ratings", _wake_on_ratings(events, learner, watch))
-            tasks.spawn("expire", retention.run())
-            tasks.spawn("search", _fill_search(store))
-            tasks.spawn("key-uses", keys.remember_uses())
-            yield
-            await tasks.drain_named("finish-", DRAIN_S)
-            await tasks.cancel()
-            await backend.stop()
-
-    async def stop_learning(app: web.Application) -> None:
-        lending.stopping()
-        await learner.stop()  # first, while running answers still have their time to end
-        await lending.leave_awake()
-        events.end()
-
-    app.cleanup_ctx.append(running)
-    app.on_shutdown.append(stop_learning)
-=======
     app[security.LOCAL] = wired.keys.local
     app.on_response_prepare.append(wired.guard.cors)
     app.add_routes(wired.routes())
     app.cleanup_ctx.append(wired.running)
     app.on_shutdown.append(wired.stop_learning)
->>>>>>> main
     return app
 
 
@@ -278,6 +204,7 @@ class Wiring:
         self.lending.stopping()
         await self.learner.stop()  # first, while running answers still have their time to end
         await self.lending.leave_awake()
+        self.events.end()
 
     def _towards_backend(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

@@ -38,7 +38,8 @@ class CountTokens:
         self._parts = parts
 
     async def post(self, request: web.Request) -> web.Response:
-        """Raises NotFound where nobody can count, BackendDown, BackendBroke; what `MESSAGES` raises for what cannot be translated."""
+        """Raises NotFound where nobody can count, BackendDown, BackendBroke; what `MESSAGES` raises for what cannot be
+        translated."""
         raw = await read(request, self._parts.settings.server.max_body_bytes)
         body, asked = await off_loop(len(raw), parsed, raw, MESSAGES)
         async with self._parts.door.through():
