@@ -104,6 +104,18 @@ def test_what_is_not_there_is_not_said() -> None:
     assert "this run run 8, step 1 of 4" in text and "problem it broke" in text
 
 
+def test_nothing_is_said_twice() -> None:
+    """Of a fresh home, and of the run that is under way, which is the last one, too."""
+    running = {"id": 8, "status": "running", "reason": None, "metrics": None, "gate": None}
+    under_way = {"run": 8, "line": "run 8, starting", "progress": {}}
+    counts = {"done": 1, "captured_today": 1, "pending": 0, "partial": 0, "error": 0, "good": 0, "bad": 0}
+    text = shown(status(live=0, previous=0, last_run=running, training=under_way, counts=counts))
+    assert "m, base answers backend" in text and "1 whole answer, 1 today" in text
+    assert "last run" not in text and "this run run 8, starting" in text
+    text = shown(status(last_run={**running, "status": "failed", "reason": ""}))
+    assert "last run 8, failed next run" in text
+
+
 def test_how_a_rebuild_ended_is_told_until_another_run_has_something_to_tell() -> None:
     going = {"state": "under way", "line": "v2 is trained again", "runs": [7]}
     assert "forgotten v2 is trained again" in shown(status(rebuild=going))
