@@ -256,7 +256,9 @@ def _show_seen(console: Console, proof: Proof, *, compares: bool) -> None:
     console.say(f"kept as {proof.completion}, after {proof.seconds:.1f} s; rated good, and the status shows it:")
     console.say(f"  {ratings['fresh']} fresh of {ratings['needed']} ratings; training {training['line']}")
     if compares:
-        console.say("Does the server run the weights that would train? Both are asked the same; a minute or so on a CPU…")
+        console.say(
+            "Does the server run the weights that would train? Both are asked the same; a minute or so on a CPU…"
+        )
 
 
 def _show_end(console: Console, settings: Settings, proof: Proof, process: int | None) -> None:

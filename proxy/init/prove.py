@@ -95,9 +95,7 @@ def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callab
     raise Unproven(f"rlproxy was started and is not ready: {why} (its log: {log}).")
 
 
-def prove(
-    settings: Settings, model: str, wait: Callable[[float], None], seen: Callable[[Proof, bool], None]
-) -> Proof:
+def prove(settings: Settings, model: str, wait: Callable[[float], None], seen: Callable[[Proof, bool], None]) -> Proof:
     """`seen` is told as soon as the status shows the rating, and whether a comparison follows. Raises Unproven."""
     client = Client(settings)
     began = time.monotonic()
