@@ -5,6 +5,7 @@ Owns that a `cd` or an activated environment lasts, that a command that fails ra
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 DONE = "--the-command-is-done--"
+STOP_S = 20.0
 
 
 class Failed(Exception):
@@ -28,7 +30,8 @@ class Terminal:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._bash.stdout is not None
@@ -84,10 +87,13 @@ class Terminal:
 
     def close(self) -> None:
         """And all that still runs in it."""
-        if self._bash.poll() is None:
-            os.killpg(self._bash.pid, signal.SIGTERM)
-            try:
-                self._bash.wait(5)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._bash.pid, signal.SIGKILL)
-                self._bash.wait()
+        assert self._bash.stdin is not None and self._bash.stdout is not None
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._bash.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._bash.wait(STOP_S)
+        with contextlib.suppress(BrokenPipeError):
+            self._bash.stdin.close()
+        self._reader.join(STOP_S)
+        self._bash.stdout.close()

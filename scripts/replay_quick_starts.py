@@ -1,4 +1,4 @@
-"""`make quick-starts`: replays README.md and docs/quick-start.md as a new user would, word for word, and takes the times.
+"""`make quick-starts`: replays README.md and docs/quick-start.md as a new user would, word for word, and times it.
 
 A fresh clone of what is committed here, a fresh virtual environment, for each quick start an empty HOME, terminals
 that know nothing (`env -i`, a plain PATH), and the commands that stand in the pages (quick_start_pages). What is shared
@@ -268,9 +268,9 @@ def play(name: str, pages: Pages, folder: Path) -> dict[str, Any]:
     except (Failed, PageError, RuntimeError, KeyError, ValueError, IndexError) as error:
         problem = str(error) or repr(error)
     finally:
+        end_what_serves(replay.home)
         for terminal in replay.terminals:
             terminal.close()
-        end_what_serves(replay.home)
         if server is not None:
             server.kill()  # mlx_lm.server waits for its threads when told to end
             server.wait()

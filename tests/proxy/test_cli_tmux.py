@@ -1,4 +1,4 @@
-"""The first ten minutes in a real terminal (tmux): init before an Ollama, a chat with a rating, the status as it runs."""
+"""The first ten minutes in a real terminal (tmux): init before an Ollama, a chat with a rating, the running status."""
 
 from __future__ import annotations
 
