@@ -118,6 +118,8 @@ def _key(settings: Settings) -> str | None:
 
 def _show_plan(console: Console, plan: Plan, choices: Choices, manager: Manager | None) -> None:
     key = plan.settings.server.api_key
+    if choices.weights and choices.why_weights:  # a guess has to be looked at, also by who was not asked
+        console.say(f"Weights   {choices.weights}: {choices.why_weights}")
     console.say()
     for change in plan.changes:
         text = change.diff().rstrip("\n")

@@ -298,13 +298,21 @@ def main() -> int:
     commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
     if commit.endswith("-dirty"):
         print("What is not committed is not replayed: it is a clone.", file=sys.stderr)
-    about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "commit": commit}
+    about: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "commit": commit,
+    }
     folder = Path(tempfile.mkdtemp(prefix="rlproxy-quick-starts-"))
     try:
         pages = Pages()
         wheels, seconds = downloads()
         setup = clone_and_setup(pages, folder, wheels)
-        found = [play(name, pages, folder) for name in names]
+        about |= {"downloads_s": round(seconds, 1), "setup": setup}
+        found = []
+        for name in names:
+            found.append(play(name, pages, folder))
+            keep(about, found[-1])
     except (Failed, PageError) as error:
         print(f"{error}", file=sys.stderr)
         return 1
@@ -313,17 +321,16 @@ def main() -> int:
     for one in found:
         total = sum(step["seconds"] for step in [*setup, *one["steps"]])
         print(f"{one['name']}: {one['problem'] or 'every step'}; {total:.0f} s with clone and setup")
-    keep({**about, "downloads_s": round(seconds, 1), "setup": setup, "found": found})
     return 1 if any(one["problem"] for one in found) else 0
 
 
-def keep(result: dict[str, Any]) -> None:
-    """Quick starts that were not replayed now stay as they were, each with when and at which load it was measured."""
-    when = {key: result[key] for key in ("date", "commit")} | {"load_before": result["machine"]["load_before"]}
-    before = json.loads(OUT.read_text())["found"] if OUT.exists() else []
-    now = {one["name"]: {**one, **when} for one in result["found"]}
-    kept = {one["name"]: one for one in before} | now
-    result["found"] = [kept[name] for name in NAMES if name in kept]
+def keep(about: dict[str, Any], one: dict[str, Any]) -> None:
+    """Quick starts that were not replayed now stay as they were; each says when it was, at which commit and load."""
+    load = round(os.getloadavg()[1], 1)  # of the last five minutes, its own share among it
+    when = {"date": about["date"], "commit": about["commit"], "load": load}
+    before = json.loads(OUT.read_text(encoding="utf-8"))["found"] if OUT.exists() else []
+    kept = {other["name"]: other for other in before} | {one["name"]: {**one, **when}}
+    result = {**about, "found": [kept[name] for name in NAMES if name in kept]}
     OUT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

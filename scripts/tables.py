@@ -256,10 +256,10 @@ def quick_starts(found: dict[str, Any]) -> str:
         total = f"{sum(steps.values()) / 60:.1f} min"
         lines.append(f"| {shown[one['name']]} | {' | '.join(cells)} | {one['problem'] or total} |")
     machine = found["machine"]
-    loads = sorted(one["load_before"] for one in found["found"])
-    shared = f", other programs beside it (load {loads[0]:.0f} to {loads[-1]:.0f})" if loads[-1] > 0.5 else ""
+    loads = sorted(one["load"] for one in found["found"])
+    load = f"load {loads[0]:.0f} to {loads[-1]:.0f}"  # above the number of cores, other programs took most of them
     return "\n".join(
-        [*lines, "", f"{found['date'][:10]}, {machine['cpu']}, {machine['cores']} cores{shared}, `{found['commit']}`."]
+        [*lines, "", f"{found['date'][:10]}, {machine['cpu']}, {machine['cores']} cores, {load}, `{found['commit']}`."]
     )
 
 
