@@ -152,14 +152,18 @@ def show_keys(keys: list[dict[str, Any]]) -> None:
 
 
 def gate(of: dict[str, Any]) -> str:
-    """In one line: passed, or the first check that refused a run or version."""
+    """In one line: passed, or the first check that refused a run. A version is one that passed."""
     checks = of["gate"] or {}
-    for name, c in checks.items():
-        if not c["ok"]:
-            side = "<" if c["value"] < c["bound"] else ">"
-            return f"rejected: {name} {number(c['value'])} {side} {number(c['bound'])}"
+    failed = next((name for name, c in checks.items() if not c["ok"]), None)
+    if failed and of.get("status", "done") != "done":
+        c = checks[failed]
+        side = "<" if c["value"] < c["bound"] else ">"
+        return f"rejected: {failed} {number(c['value'])} {side} {number(c['bound'])}"
     again = " at the second try" if of.get("retried") else ""
-    return f"passed{again}" if checks else ""
+    alone = (
+        f"; comments and corrections alone trained ({failed})" if failed else ""
+    )  # what judges ratings judges them only
+    return f"passed{again}{alone}" if checks else ""
 
 
 def number(value: Any) -> str:

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from proxy.cli_status import table
+from proxy.cli_tables import gate
 from proxy.server_address import ADDRESS_FILE
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
@@ -102,6 +103,15 @@ def test_what_is_not_there_is_not_said() -> None:
     text = shown(status(ratings=few, last_run=None, training=under_way, problem="it broke"))
     assert "only one kind" not in text and "last run" not in text and "waiting for other raters: 4 of eve" in text
     assert "this run run 8, step 1 of 4" in text and "problem it broke" in text
+
+
+def test_a_run_that_passed_is_not_called_rejected() -> None:
+    """Ratings that are all the same do not train, but the comments beside them do: the version goes live."""
+    checks = {"contrast": {"value": 0.0, "bound": 0.0, "ok": False}, "margin": {"value": 1, "bound": 0, "ok": True}}
+    done = {"id": 7, "status": "done", "reason": "2 steps", "metrics": None, "gate": checks}
+    assert "its gate passed; comments and corrections alone trained (contrast)" in shown(status(last_run=done))
+    assert gate({"gate": checks}) == "passed; comments and corrections alone trained (contrast)", "of a version"
+    assert gate({"gate": checks, "status": "empty"}).startswith("rejected: contrast 0 ")
 
 
 def test_nothing_is_said_twice() -> None:
