@@ -73,12 +73,13 @@ def show_adapters(found: dict[str, Any]) -> None:
 
 def show_runs(runs: list[dict[str, Any]]) -> None:
     table = _table("run", "status", "version", "samples", "seconds", "gate", "reason")
+    table.columns[-2].no_wrap = False  # two long ones: in 80 columns each has some
     for r in runs:
         seconds = f"{r['ended_at'] - r['started_at']:.0f}" if r["ended_at"] and r["started_at"] else ""
         version = f"v{r['version']}" if r["version"] else ""
         samples = f"{r['samples']} + {r['held']} held"
         # A reason that only says what the gate said is in the column before.
-        reason = "" if r["status"] == "rejected" and r["gate"] else r["reason"] or ""
+        reason = "" if r["status"] in ("rejected", "done") and r["gate"] else r["reason"] or ""
         table.add_row(str(r["id"]), r["status"], version, samples, seconds, gate(r), reason)
     Console().print(table)
 
@@ -127,8 +128,9 @@ def show_run(r: dict[str, Any]) -> None:
 def _table(*columns: str) -> Table:
     """The last column gives way where the terminal is narrow; the others stay on one line."""
     table = Table()
-    for column in columns:
-        table.add_column(column, no_wrap=column is not columns[-1])
+    for column in columns[:-1]:
+        table.add_column(column, no_wrap=True)
+    table.add_column(columns[-1])
     return table
 
 
@@ -160,9 +162,7 @@ def gate(of: dict[str, Any]) -> str:
         side = "<" if c["value"] < c["bound"] else ">"
         return f"rejected: {failed} {number(c['value'])} {side} {number(c['bound'])}"
     again = " at the second try" if of.get("retried") else ""
-    alone = (
-        f"; comments and corrections alone trained ({failed})" if failed else ""
-    )  # what judges ratings judges them only
+    alone = "; only comments taught" if failed else ""  # what judges the ratings stops none but them
     return f"passed{again}{alone}" if checks else ""
 
 

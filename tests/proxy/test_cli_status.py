@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from proxy.cli_status import table
-from proxy.cli_tables import gate
+from proxy.cli_tables import gate, show_runs
 from proxy.server_address import ADDRESS_FILE
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
@@ -109,9 +109,23 @@ def test_a_run_that_passed_is_not_called_rejected() -> None:
     """Ratings that are all the same do not train, but the comments beside them do: the version goes live."""
     checks = {"contrast": {"value": 0.0, "bound": 0.0, "ok": False}, "margin": {"value": 1, "bound": 0, "ok": True}}
     done = {"id": 7, "status": "done", "reason": "2 steps", "metrics": None, "gate": checks}
-    assert "its gate passed; comments and corrections alone trained (contrast)" in shown(status(last_run=done))
-    assert gate({"gate": checks}) == "passed; comments and corrections alone trained (contrast)", "of a version"
+    assert "its gate passed; only comments taught" in shown(status(last_run=done))
+    assert gate({"gate": checks}) == "passed; only comments taught", "of a version"
     assert gate({"gate": checks, "status": "empty"}).startswith("rejected: contrast 0 ")
+
+
+def test_runs_are_readable_in_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    run: dict[str, Any] = {
+        "id": 1, "status": "failed", "version": None, "samples": 31, "held": 4, "started_at": 1.0, "ended_at": 149.0,
+        "reason": "the trainer was killed by the system for want of memory", "gate": None, "retried": None,
+    }  # fmt: skip
+    gates = {"base_nll": {"value": 0.341, "bound": 0.3, "ok": False}}
+    show_runs([run, {**run, "id": 2, "status": "rejected", "gate": gates}])
+    out = capsys.readouterr().out
+    assert "31 + 4 held" in out and "seconds" in out and "…" not in out
+    for word in ("rejected", "0.341", "killed", "memory"):
+        assert word in out
 
 
 def test_nothing_is_said_twice() -> None:
