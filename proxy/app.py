@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 
 from config.settings import Settings
-from proxy import failures, openapi, security
+from proxy import failures, moved, openapi, security
 from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_acts import chat_acts
@@ -177,6 +177,7 @@ class Wiring:
         """From the start to the stop, in their order."""
         asyncio.get_running_loop().set_exception_handler(self.health.files.heard)
         await self.keys.start(self.store)
+        await moved.find_again(self.settings, self.store)
         async with self._towards_backend() as http:
             self.relay.parts.http = http
             await self.uncaptured.start()

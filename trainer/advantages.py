@@ -49,7 +49,7 @@ def of_tokens(
     known: Collection[str] = taught.teaching if preset.match == "distribution" else ()
     values = [0.0 if s.rating in known else a for s, a in zip(samples, values, strict=True)]
     each = [np.full(len(now.plain), a) for now, a in zip(old, values, strict=True)]
-    likely = _likely_now(preset, old, ref, progress)
+    likely = likely_now(preset, old, ref, progress)
     if compared:
         each = [objective.spared(a, now.plain, likely) for a, now in zip(each, old, strict=True)]
     pulls = _pulls(preset, samples, old, taught, scorer)
@@ -75,7 +75,7 @@ def _raw(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> list[float
     ]
 
 
-def _likely_now(preset: Preset, old: Sequence[LogProbs], ref: Sequence[LogProbs], progress: Progress) -> float:
+def likely_now(preset: Preset, old: Sequence[LogProbs], ref: Sequence[LogProbs], progress: Progress) -> float:
     """From which probability on a disliked reply's tokens are spared: only where the policy has become vague.
 
     Pushing all of them down makes it vaguer, pushing down only the unlikely ones surer; so each run takes what
