@@ -128,9 +128,8 @@ def show_run(r: dict[str, Any]) -> None:
 def _table(*columns: str) -> Table:
     """The last column gives way where the terminal is narrow; the others stay on one line."""
     table = Table()
-    for column in columns[:-1]:
-        table.add_column(column, no_wrap=True)
-    table.add_column(columns[-1])
+    for column in columns:
+        table.add_column(column, no_wrap=column is not columns[-1])
     return table
 
 
