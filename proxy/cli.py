@@ -75,18 +75,18 @@ def serve(
     import asyncio
 
     from proxy import server
+    from proxy.cannot_start import CannotStart
     from proxy.errors import ProxyError
-    from store.errors import StoreError
+    from store.errors import StoreBusy, StoreError
 
     server.configure_logs(settings.log.level, settings.log.format == "json")
     try:
         asyncio.run(server.serve(settings, server.key_of(settings)))
-    except (ProxyError, StoreError) as error:
+    except StoreBusy as busy:
+        end = f"end it (`kill {busy.pid}`)" if busy.pid else "end it"
+        fail(f"{busy} If that is the rlproxy you want, use it; else {end}, or keep another home: --home FOLDER.")
+    except (ProxyError, StoreError, CannotStart) as error:
         fail(str(error))
-    except OSError as error:
-        fail(
-            f"{settings.server.host}:{settings.server.port} could not be listened on ({error}); choose another --port."
-        )
 
 
 @app.command()

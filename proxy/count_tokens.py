@@ -101,7 +101,7 @@ class CountTokens:
                 answer.popall("content-length", None)
                 return upstream.status, answer, await whole(upstream)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise down(address.url, error) from error
+            raise down(address.url, error, self._parts.backend.kind) from error
 
 
 def _cannot(what: str, said: str) -> NotFound:

@@ -221,7 +221,7 @@ class Relay:
                 raise error.__cause__ from None
             if response is not None or isinstance(error, GONE):
                 raise  # the answer had begun: all we can do is break it off, as the backend did
-            raise down(self.parts.backend.url, error) from error
+            raise down(self.parts.backend.url, error, self.parts.backend.kind) from error
         except aiohttp.ClientError as error:
             if response is not None:
                 raise
