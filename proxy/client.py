@@ -120,13 +120,13 @@ def _rate(
     if isinstance(rating, int | float) and not isinstance(rating, bool):
         given["scale"] = "unit"
     found = yield _Ask("POST", "/v1/feedback", {key: value for key, value in given.items() if value is not None})
-    return _made(Rating, found)
+    return _rating(found)
 
 
 def _undo(rating: str | Rating, rater: str | None) -> _Plan[Rating]:
     id = rating if isinstance(rating, str) else rating.id
     query = f"?{urlencode({'rater': rater})}" if rater else ""
-    return _made(Rating, (yield _Ask("DELETE", f"/v1/feedback/{quote(id, safe='')}{query}")))
+    return _rating((yield _Ask("DELETE", f"/v1/feedback/{quote(id, safe='')}{query}")))
 
 
 def _status() -> _Plan[Status]:
@@ -166,6 +166,10 @@ def _id(answer: str | Answer) -> str:
     if not isinstance(id, str) or not id:
         raise ValueError("What is rated is an answer with an id, or its id (in Ollama's API: x-rl-completion-id).")
     return id
+
+
+def _rating(found: Mapping[str, Any]) -> Rating:
+    return _made(Rating, {**found, "value": float(found["value"])})  # JSON has one kind of number
 
 
 def _made(kind: type[_T], found: Mapping[str, Any]) -> _T:
