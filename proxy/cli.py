@@ -18,6 +18,7 @@ import typer
 from proxy.cli_common import AsJson, DryRun, Home, fail, print_json, settings_of
 from proxy.cli_data import data_app
 from proxy.cli_encrypt import encrypt_app
+from proxy.cli_help import Grouped
 from proxy.cli_init import init
 from proxy.cli_keys import keys_app
 from proxy.cli_learn import learn_app
@@ -26,6 +27,7 @@ from proxy.cli_service import service_app
 
 app = typer.Typer(
     name="rlproxy",
+    cls=Grouped,
     help="Capture what your model answers, rate it, and watch it learn: an OpenAI-compatible proxy that trains inline.",
     no_args_is_help=True,
     add_completion=True,
@@ -42,7 +44,7 @@ app.add_typer(keys_app, name="keys")
 
 
 def main() -> None:
-    app()
+    app(prog_name="rlproxy")  # also as `python -m proxy.cli`: completion and help name what a person types
 
 
 @app.command()
