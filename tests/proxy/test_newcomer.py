@@ -81,10 +81,11 @@ async def test_an_address_that_is_not_ours(person: Newcomer) -> None:
 
 
 async def test_a_home_that_is_in_use(person: Newcomer, tmp_path: Path) -> None:
-    served = Serving(tmp_path / "home", tmp_path, "--backend", "openai", "--backend-url", NOBODY)
+    flags = ("--backend", "openai", "--backend-url", NOBODY)
+    served = Serving(tmp_path / "home", tmp_path, *flags)
     await served.start()
     try:
-        code, _, err = await person.run("serve", "--home", str(served.home), "--backend", "openai")
+        code, _, err = await person.run("serve", "--home", str(served.home), *flags)
         assert code == 1 and f"`kill {served.process.pid}`" in checked(err)
     finally:
         assert await served.stop() == 0
@@ -102,7 +103,7 @@ async def test_a_home_that_cannot_be(person: Newcomer, tmp_path: Path) -> None:
         ("[server]\nprot = 9\n", "did you mean 'server.port'? `rlproxy config show`"),
         ("[sever]\nport = 9\n", "did you mean 'server.port'?"),
         ("[server\nport = 9\n", "at line 1"),
-        ('[server]\nport = "nine"\n', "server.port: 'nine' from file"),
+        ('[server]\nhold_most = "nine"\n', "server.hold_most: 'nine' from file"),
         ('[backend]\nkind = "vlm"\n', "'vllm'"),
     ],
 )
@@ -137,6 +138,11 @@ async def test_a_backend_url_of_another_program(person: Newcomer, another: Anoth
     another.status = 404
     code, _, err = await person.run("serve", "--backend", "vllm", "--backend-url", another.url)
     assert code == 1 and "`rlproxy init`" in checked(err)
+
+
+async def test_a_backend_without_an_address(person: Newcomer) -> None:
+    code, _, err = await person.run("serve", "--backend", "vllm")
+    assert code == 1 and "--backend-url http://127.0.0.1:8000" in checked(err)
 
 
 async def test_a_backend_that_wants_a_key(proxy: Proxy, another: AnotherProgram) -> None:
@@ -188,7 +194,7 @@ async def test_a_key_that_is_missing(proxy: Proxy, person: Newcomer) -> None:
             response.status == 401 and says in sentence and "`rlproxy keys create --role use --name NAME`" in sentence
         )
     checked(sentence.replace("this is none", "none came"))
-    code, _, err = await person.run("serve", "--host", "0.0.0.0", "--backend", "openai")
+    code, _, err = await person.run("serve", "--host", "0.0.0.0", "--backend", "openai", "--backend-url", NOBODY)
     assert code == 1 and "`rlproxy keys create --role admin --name YOU`" in checked(err)
 
 
