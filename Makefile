@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test audit fuzz chaos soak test-mlx test-agents test-backends test-openclaw test-browser setup lint bench bench-learn bench-swap bench-train clean
+.PHONY: demo test audit fuzz chaos soak test-mlx test-agents test-backends test-openclaw test-browser setup lint bench bench-check bench-learn bench-relay bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -65,6 +65,18 @@ bench: setup
 	@$(PY) scripts/bench_learn.py
 	@$(PY) scripts/tables.py
 
+# 12 minutes, and the other gateways from PyPI and npm the first time; QUICK=1 takes 50 s, without them. The store and the
+# start after it: 15 minutes the first time, when a home with a million completions is made, else 3.
+bench-relay: setup
+	@$(PY) scripts/bench_relay.py $(if $(QUICK),--quick,--resume)
+	@$(PY) scripts/bench_store.py $(if $(QUICK),--quick)
+	@$(PY) scripts/bench_start.py $(if $(QUICK),--quick,--home $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rlproxy/bench/store-1000000)
+	@$(PY) scripts/tables.py
+
+# For CI: half a minute, ratios only (rlproxy ÷ a bare relay in the same run), with bounds that only a regression meets.
+bench-check: setup
+	@$(PY) scripts/bench_relay.py --check
+
 # 23 minutes a backend; QUICK=1 only shows that it works, and writes nothing. BACKEND=all takes them all, one after
 # another; RESUME=1 leaves out what has been measured at this commit.
 bench-swap: setup
@@ -75,6 +87,7 @@ bench-learn: setup
 	@for p in $(or $(PERSONA),concise bullets asks_back lowercase no_apology); do \
 	  $(PY) scripts/bench_learn.py --persona $$p --seeds 1,2,3 --rounds 4 || exit 1; done
 	@$(PY) scripts/plots.py
+	@$(PY) scripts/plot_learning.py
 
 bench-train: setup
 	@$(PY) scripts/bench_train.py $(if $(QUICK),--quick)

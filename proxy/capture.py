@@ -23,8 +23,10 @@ from proxy.dialects import CHAT, Dialect, Reply
 from proxy.events import Events
 from proxy.files import Files
 from proxy.large import off_loop_above
+from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
+from proxy.sse import Event
 from proxy.wire import loads
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
 from store.records import FinishedCompletion, NewCompletion, Status
@@ -71,12 +73,12 @@ class Capture:
         health: Health,
         events: Events,
         redactor: Redactor,
-        first: NewCompletion,
+        id: str,
         n: int,
         keepable: Callable[[str], str] = str,
     ) -> None:
         """`keepable`: what may be stored of an error."""
-        self.id = first.request_id
+        self.id = id
         self._store = store
         self._metrics = metrics
         self._health = health
@@ -87,32 +89,43 @@ class Capture:
         self._fold = CHAT.fold()
         self._translated = False
         self._broken: str | None = None
-        self._rows = [replace(first, id=choice_id(first.request_id, i), choice=i) for i in range(n)]
-        self._begun: asyncio.Future[None] | None = None
+        self._n = n
+        self._rows: list[NewCompletion] = []
+        self._making: asyncio.Task[None] | None = None
 
     def reads(self, dialect: Dialect, *, translated: bool) -> None:
         """Say what the backend answers in, before the first byte of the answer."""
         self._dialect, self._fold, self._translated = dialect, dialect.fold(), translated
 
-    async def begin(self, *, wait: bool) -> None:
+    def begin_beside(
+        self, tasks: Tasks, row: Callable[[], NewCompletion], seen: Callable[[NewCompletion], None]
+    ) -> None:
+        """The same for a row that takes long to make: in a thread, and nobody waits for it but `finish`."""
+
+        async def begin() -> None:
+            await self.begin(await asyncio.to_thread(row), seen, wait=False)
+
+        self._making = tasks.spawn(f"begin-{self.id}", begin())
+
+    async def begin(self, row: NewCompletion, seen: Callable[[NewCompletion], None], *, wait: bool) -> None:
         """Queue the rows; with `wait` until they are stored. Raises DuplicateCompletion then."""
-        await self._store.room()  # who comes while the disk is behind waits here, and takes no more memory than that
-        self._begun = self._store.begin(self._rows)
-        # The end of the request tells whether this failed; nobody else may be there to hear it.
-        self._begun.add_done_callback(lambda future: future.cancelled() or future.exception())
+        seen(row)
+        self._rows = [replace(row, id=choice_id(self.id, i), choice=i) for i in range(self._n)]
+        # The end of the request tells whether this failed.
+        begun = self._store.begin(self._rows, may_wait=not wait)
         if wait:
             try:
-                await self._begun
+                await begun
             except DuplicateCompletion:
                 raise
             except StoreError as error:
                 log.error("capture is failing", completion=self.id, error=str(error))
 
-    def add(self, data: bytes) -> None:
+    def add(self, event: Event) -> None:
         """One event of the stream, as the backend sent it."""
         if self._broken is None:
             try:
-                self._fold.add(loads(data))
+                self._fold.add(event.json())
             except Exception as error:  # whatever a backend may send
                 self._broken = f"an event of the stream could not be understood: {error!r}"
 
@@ -139,6 +152,10 @@ class Capture:
 
     async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
         """Commit what came; returns when it is on disk, or False where the disk did not take it."""
+        if self._making is not None:
+            await asyncio.wait({self._making})
+            if self._making.cancelled() or self._making.exception() is not None:
+                return self._not_stored(RuntimeError(f"the request makes no row ({self._making!r})"))
         found = {r.index: r for r in (self.replies() if replies is None else replies)}
         if status == "done" and self._fold.failed:
             status, error = "error", self._fold.failed
@@ -153,17 +170,20 @@ class Capture:
             except UnknownCompletion:  # the disk was full when the request began
                 await self._store.record(self._rows, rows)
         except StoreError as failed:
-            self._metrics.not_stored.inc(len(rows))
-            self._health.problem = f"Answers are relayed but not captured: {failed}"
             self._health.lost.extend(row.id for row in rows)
-            log.error("completion not stored", completion=self.id, error=str(failed))
-            return False
+            return self._not_stored(failed)
         self._health.problem = None
         if self._health.lost:
             await self._end_lost()
         self._metrics.captured.labels(status).inc(len(rows))
         self._events.note("captured")
         return True
+
+    def _not_stored(self, failed: Exception) -> bool:
+        self._metrics.not_stored.inc(self._n)
+        self._health.problem = f"Answers are relayed but not captured: {failed}"
+        log.error("completion not stored", completion=self.id, error=str(failed))
+        return False
 
     async def _end_lost(self) -> None:
         """The disk takes something again: of what was lost, the rows that had been begun are not pending for ever."""

@@ -15,7 +15,7 @@ SECTIONS: Final = {
     "Set up": ("init", "serve", "connect", "disconnect", "service", "keys", "config", "doctor"),
     "Rate": ("good", "bad", "undo", "chat"),
     "Learn": (
-        "status", "train", "pause", "resume", "cancel", "runs", "adapters", "rollback", "promote", "reset",
+        "status", "train", "pause", "resume", "cancel", "runs", "adapters", "report", "rollback", "promote", "reset",
     ),
     "Data": (
         "export", "import", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
@@ -51,6 +51,7 @@ EXAMPLES: Final = {
     "cancel": ("cancel",),
     "runs": ("runs", "runs 7", "runs --json"),
     "adapters": ("adapters",),
+    "report": ("report", "report shared.html --no-text"),
     "rollback": ("rollback", "rollback --base"),
     "promote": ("promote v3", "promote base"),
     "reset": ("reset",),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -28,14 +29,14 @@ from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError
 from proxy.events import Events
 from proxy.formats import MISSING, Formats
 from proxy.held_stream import KEEPALIVE, HeldStream
-from proxy.large import LARGE, off_loop
+from proxy.large import LARGE, off_loop, off_loop_above
 from proxy.lifecycle import Tasks
 from proxy.limits import Limits
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
 from proxy.recent import Recent
-from proxy.redaction import Redactor
+from proxy.redaction import WORTH_A_THREAD, Redactor
 from proxy.retries import Attempt
 from proxy.security import outgoing_headers, without_keys
 from proxy.sse import Event, Splitter
@@ -114,27 +115,33 @@ class Exchange:
         self._taken = 0  # how many servers may have taken the question and broke off without a word
         self._overhead_ms = 0.0
 
-    async def capture_as(self, row: NewCompletion) -> None:
-        """Raises Conflict where the client chose an id that exists."""
+    async def capture_as(
+        self, id: str, row: Callable[[], NewCompletion], seen: Callable[[NewCompletion], None]
+    ) -> None:
+        """Raises Conflict where the client chose an id that exists. A long row is made while the backend is asked;
+        `seen` is told of it."""
         own_id = "x-rl-completion-id" in self._request.headers
-        parts = self._parts
+        parts, size = self._parts, self._question.size
+        await parts.store.room()  # who comes while the disk is behind waits here, and takes no more memory than that
         self._capture = Capture(
             parts.store,
             parts.metrics,
             parts.health,
             parts.events,
             parts.redactor,
-            row,
+            id,
             self._asked.n,
             self._keepable,
         )
+        if size >= WORTH_A_THREAD and not own_id:
+            self._capture.begin_beside(parts.tasks, row, seen)
+            return
         try:
-            await self._capture.begin(wait=own_id)
+            await self._capture.begin(await off_loop_above(WORTH_A_THREAD, size, row), seen, wait=own_id)
         except DuplicateCompletion:
             self._capture = None
             raise Conflict(
-                f"The completion id {row.request_id} exists already; choose another.",
-                param="x-rl-completion-id",
+                f"The completion id {id} exists already; choose another.", param="x-rl-completion-id"
             ) from None
 
     async def run(self) -> web.StreamResponse:
@@ -451,7 +458,7 @@ class Exchange:
             and self._capture is not None
             and not self._finished
         ):
-            self._capture.add(data)  # also what is no JSON object: it may have been one, and a token is missing now
+            self._capture.add(event)  # also what is no JSON object: it may have been one, and a token is missing now
 
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""

@@ -14,8 +14,7 @@ class Line(Event):
 
     __slots__ = ()
 
-    @property
-    def data(self) -> bytes | None:
+    def _read(self) -> bytes | None:
         """The JSON on the line; None for an empty one."""
         return self.raw.strip(b" \t\r\n") or None
 

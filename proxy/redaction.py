@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from config.sections import Redaction
-from proxy.secret_shapes import FINDERS, Span
+from proxy.secret_shapes import FINDERS, Span, may_have
 from proxy.wire import dumps, loads
 from store.records import Message
 
@@ -43,7 +43,7 @@ class Redactor:
 
     def text(self, text: str, kinds: Kinds | None = None) -> str:
         """The text with every secret replaced, itself where it has none. `kinds` takes what was found."""
-        if len(text) < SHORTEST and not self._any_length:
+        if not self._any_length and (len(text) < SHORTEST or not may_have(text)):
             return text
         if len(text) >= SLICED and _is_base64(text):
             return text
@@ -105,14 +105,15 @@ def _is_base64(text: str) -> bool:
 
 
 def _replaced(text: str, kind: str, spans: Iterator[Span], kinds: Kinds | None) -> str:
+    found = sorted(spans)
+    if not found:
+        return text
     out: list[str] = []
     done = 0
-    for start, end in sorted(spans):
+    for start, end in found:
         if start >= done:
             out += [text[done:start], f"{PLACE}{kind}]"]
         done = max(done, end)
-    if not out:
-        return text
     if kinds is not None:
         kinds.add(kind)
     return "".join([*out, text[done:]])

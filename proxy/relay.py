@@ -11,13 +11,13 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import aiohttp
 import structlog
 from aiohttp import web
 
-from config.sections import TurnRule
 from proxy.backends.base import Backend
 from proxy.backends.openai import down
 from proxy.capture import new_id
@@ -28,16 +28,16 @@ from proxy.earlier import EarlierAnswers
 from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
 from proxy.exchange import GONE, Exchange, Parts
 from proxy.held_stream import HeldStream
-from proxy.large import off_loop, off_loop_above
+from proxy.large import off_loop
 from proxy.limits import BODY
-from proxy.redaction import WORTH_A_THREAD, Redactor, places
+from proxy.redaction import Redactor, places
 from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
 from proxy.security import who_asks
 from proxy.spoken import words
 from proxy.swap import Lease
 from proxy.trainable import more_than_text
-from proxy.turns import turn_of
+from proxy.turns import Decision, turn_of
 from proxy.upstream import end_to_end, pieces, upstream_path
 from proxy.ways import Question
 from proxy.wire import dumps, loads
@@ -154,16 +154,18 @@ class Relay:
             )
             if call.id is not None:
                 rules = self.parts.settings.turns.rules
-                about = call, asked, rules, lease, self.parts.backend, self.parts.redactor
-                row = await off_loop_above(WORTH_A_THREAD, size, _row, *about)
-                await exchange.capture_as(row)
-                if lease.version is not None and not lease.pinned:
-                    self.parts.recent.note(row, call.dialect, question)
+                turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
+                row = partial(_row, call, asked, turn, lease, self.parts.backend, self.parts.redactor)
+                await exchange.capture_as(call.id, row, partial(self._remember, call.dialect, question, lease))
                 if call.attempt is not None:
-                    call.attempt.completion = row.id
+                    call.attempt.completion = call.id
             return await exchange.run()
         finally:
             lease.release()
+
+    def _remember(self, dialect: Dialect, question: Question, lease: Lease, row: NewCompletion) -> None:
+        if lease.version is not None and not lease.pinned:
+            self.parts.recent.note(row, dialect, question)
 
     async def _command(
         self, request: web.Request, dialect: Dialect, asked: Asked, at: int, who: Speaker, id: str
@@ -236,14 +238,11 @@ def _size(members: Mapping[str, bytes]) -> int:
     return sum(len(value) for value in members.values())
 
 
-def _row(
-    call: Call, asked: Asked, rules: Sequence[TurnRule], lease: Lease, backend: Backend, redactor: Redactor
-) -> NewCompletion:
+def _row(call: Call, asked: Asked, turn: Decision, lease: Lease, backend: Backend, redactor: Redactor) -> NewCompletion:
     assert call.id is not None
     said: set[str] = set()
     beside: set[str] = set()
     request = dumps({k: v for k, v in call.given.items() if k not in call.dialect.carriers})
-    turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
     served = backend.served
     name, above = thread_and_above(asked.messages, redactor.message)
     return NewCompletion(

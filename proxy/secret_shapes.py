@@ -86,8 +86,9 @@ NAMED: Final = (
     ),
 )
 BOT: Final = re.compile(r":(AA[\w-]{33})(?![\w-])", re.ASCII)  # Telegram: after the bot's number
-_DENSE: Final = re.compile(r"[\w+/=.-]{16,}", re.ASCII)  # every key is within one of these
-STEP: Final = 1 << 15  # characters
+_ROOM: Final = b"0" * 16  # letters in a row: every key is within such a run
+_LETTERS: Final = bytes(ord("0") if re.match(r"[\w+/=.-]", chr(i), re.ASCII) else ord(" ") for i in range(256))
+STEP: Final = 1 << 18  # characters
 OVERLAP: Final = 64
 DISTINCT: Final = 8  # letters: what has fewer is written in place of a key
 
@@ -111,9 +112,18 @@ _DOMAIN: Final = re.compile(r"@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.){1,8}[A-Za
 _NO_PERSON: Final = ("git", "hg", "svn")  # git@host is where a repository is
 
 
+def may_have(text: str) -> bool:
+    """Whether there is room in it for any secret but an e-mail address: a run of letters, or four digits in a row. Most
+    texts have neither, and that is seen at once."""
+    if len(text) > STEP:
+        return True
+    letters = text.encode("ascii", "replace")
+    return _ROOM in letters.translate(_LETTERS) or _FOUR_DIGITS in letters.translate(_DIGITS)
+
+
 def keys(text: str) -> Iterator[Span]:
     dense = _dense(text)
-    for shape in [shape for shape in KEYS if shape.letters in dense]:
+    for shape in [shape for shape in KEYS if shape.letters in dense] if dense else ():
         for match in _matches(text, shape):
             if len(set(match[0][len(shape.letters) :])) >= DISTINCT:
                 yield Span(*match.span())
@@ -188,10 +198,19 @@ FINDERS: Final[dict[str, Callable[[str], Iterator[Span]]]] = {
 
 
 def _dense(text: str) -> str:
-    """The parts of a text that have room for a key: little of most, to be searched fifty times. In steps, since a
-    search holds up all other threads; they overlap by more than what a key begins with."""
-    steps = range(0, len(text), STEP)
-    return "\n".join(run for at in steps for run in _DENSE.findall(text, at, at + STEP + OVERLAP))
+    """The parts of a text that have room for a key: little of most, to be searched fifty times. In steps, since this
+    holds up all other threads; they overlap by more than what a key begins with."""
+    return "\n".join(run for at in range(0, len(text), STEP) for run in _runs(text[at : at + STEP + OVERLAP]))
+
+
+def _runs(text: str) -> Iterator[str]:
+    marks = text.encode("ascii", "replace").translate(_LETTERS)  # a byte a character, so places are the same
+    at = marks.find(_ROOM)
+    while at >= 0:
+        end = marks.find(b" ", at)
+        end = len(marks) if end < 0 else end
+        yield text[at:end]
+        at = marks.find(_ROOM, end)
 
 
 def _matches(text: str, shape: Shape) -> Iterator[re.Match[str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import io
 import json
 import logging
@@ -17,7 +18,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, NamedTuple, TextIO, cast
 
 import structlog
 from aiohttp import web
@@ -37,8 +38,14 @@ from store.store import Store
 from trainer.launch import LocalLauncher, sealing_lacks
 
 STOP_S: Final = 30.0  # how long running answers may take to end
+AT_ONCE_S: Final = 2.0  # how long a second signal waits for the disk to take what was begun
 LET_IN_S: Final = 0.05  # from the last connection to its first turn
 KEEPALIVE_S: Final = 75.0  # for a head to come to its end, and between two requests
+
+
+class Served(NamedTuple):
+    url: str  # without `/v1`
+    store: Store
 
 
 class Unfailing(io.TextIOBase):
@@ -87,8 +94,8 @@ def key_of(settings: Settings) -> Secret | None:
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIterator[str]:
-    """A running proxy; yields its address, without `/v1`. Raises ProxyError, StoreError, CannotStart."""
+async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIterator[Served]:
+    """A running proxy. Raises ProxyError, StoreError, CannotStart."""
     make_home(settings.home)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
@@ -108,7 +115,7 @@ async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIter
             _write_address(address, {"url": url, "pid": os.getpid(), "key": app[security.LOCAL]})
             looking = asyncio.create_task(_say_unreachable(backend), name="look-at-backend")
             try:
-                yield url
+                yield Served(url, store)
             finally:
                 looking.cancel()
                 address.unlink(missing_ok=True)
@@ -139,13 +146,16 @@ def _write_address(path: Path, found: dict[str, Any]) -> None:
 
 
 async def serve(settings: Settings, secret: Secret | None = None) -> None:
-    """Until SIGINT or SIGTERM; the second one ends at once, and loses nothing that was committed."""
+    """Until SIGINT or SIGTERM; the second one ends at once, with what was begun on disk."""
     files.raise_limit()
     stop = asyncio.Event()
+    store: Store | None = None  # once there is one
     loop = asyncio.get_running_loop()
 
     def signalled() -> None:
         if stop.is_set():
+            if store is not None:
+                store.close_at_once(AT_ONCE_S)
             os._exit(130)
         stop.set()
         print("rlproxy: stopping; once more to stop at once.", file=Unfailing(), flush=True)
@@ -153,7 +163,10 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signalled)
     starting = asyncio.create_task(stop.wait(), name="stop")
-    async with serving(settings, secret) as url:
-        print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=Unfailing(), flush=True)
+    async with serving(settings, secret) as served:
+        store = served.store
+        gc.collect()
+        gc.freeze()  # what is there now stays: no collection need look at it again
+        print(f"rlproxy is ready. Point your agent's base URL here: {served.url}/v1", file=Unfailing(), flush=True)
         await starting
     print("rlproxy: stopped.", file=Unfailing(), flush=True)

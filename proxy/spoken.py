@@ -44,7 +44,10 @@ def command_of(message: Mapping[str, Any]) -> str | None:
     """The `/rl …` line of a person, bare of all wrapping; None where this message is none."""
     if message.get("role") != "user":
         return None
-    own = [said for part in _texts(message.get("content")) if (said := _own(part))]
+    texts = _texts(message.get("content"))
+    if not any("/rl" in text for text in texts):
+        return None
+    own = [said for text in texts if (said := _own(text))]
     # More than one part: a document beside the line, or Claude Code's tags with the text that they expand to.
     if not own or not all(_COMMAND.match(said) for said in own):
         return None

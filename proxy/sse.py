@@ -8,19 +8,42 @@ Source: WHATWG HTML, "Server-sent events", 9.2.5 and 9.2.6.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from proxy.wire import loads
 
 # A blank line: two line ends in a row. A lone CR needs one more byte to tell it from CR LF.
 _END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n]))(?:\r\n|\n|\r(?=[^\n]))")
 _LINE = re.compile(rb"\r\n|\n|\r")
 
 
-class Event(NamedTuple):
+_UNREAD: Final = object()
+
+
+@dataclass(slots=True)
+class Event:
+    """One event; what it says is read once, by whoever asks first."""
+
     raw: bytes  # as it came, with its blank line
+    _data: Any = field(default=_UNREAD, init=False, repr=False, compare=False)
+    _json: Any = field(default=_UNREAD, init=False, repr=False, compare=False)
 
     @property
     def data(self) -> bytes | None:
         """The data lines joined by LF; None for comments and other events without data."""
+        if self._data is _UNREAD:
+            self._data = self._read()
+        found: bytes | None = self._data
+        return found
+
+    def json(self) -> Any:
+        """The data, parsed. Raises ValueError."""
+        if self._json is _UNREAD:
+            self._json = loads(self.data or b"")
+        return self._json
+
+    def _read(self) -> bytes | None:
         raw = self.raw
         if raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.count(b"\n") == 2 and b"\r" not in raw:
             return raw[6:-2]  # what nearly every event looks like
@@ -29,6 +52,8 @@ class Event(NamedTuple):
 
     def with_data(self, data: bytes) -> Event:
         """The same event with one data line instead of its own; other lines and line ends stay."""
+        if self.raw == b"data: %s\n\n" % self.data:
+            return Event(b"data: %s\n\n" % data)
         out, done, at = bytearray(), False, 0
         for end in _LINE.finditer(self.raw):
             line = self.raw[at : end.start()]

@@ -19,17 +19,17 @@ class UnknownModel(NotFound):
 
 
 async def unknown_model(backend: Backend, url: str, asked: str, said: str) -> UnknownModel | None:
-    """None where the backend has it, or cannot be asked. `said` is its own answer."""
+    """None where the backend has it, or tells no list. `said` is its own answer."""
     try:
         names = [str(model["id"]) for model in await backend.models() if not model.get("parent")]
     except (ProxyError, KeyError, TypeError, AttributeError):
         return None
-    if not asked or {asked, f"{asked}:latest"} & set(names):
+    if not asked or not names or {asked, f"{asked}:latest"} & set(names):
         return None
     get = f"load it there (`ollama pull {asked}`), or " if backend.kind == "ollama" else ""
     has = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
     return UnknownModel(
-        f"The backend at {url} has no model {asked!r}: {get}ask for one that it has ({has or 'none'}; GET /v1/models "
+        f"The backend at {url} has no model {asked!r}: {get}ask for one that it has ({has}; GET /v1/models "
         f"lists them). It says: {said}",
         param="model",
     )

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 from proxy.backends.base import Capabilities
 from proxy.dialects import CHAT, Asked, Dialect, Renderer
 from proxy.errors import BackendBroke, ProxyError
+from proxy.splicing import Splicer, with_members
 from proxy.sse import Event
 from proxy.wire import Rules, dumps, loads, rewrite
 
@@ -75,25 +76,39 @@ class Native(Way):
         self.reads = dialect.of(question.body)
         self.asks = _missing(wishes(dialect, question, capabilities), question.body)
         self._dialect, self._question, self._rules = dialect, question, rules
+        self._splicer = Splicer(rules)
         self._last: bytes | None = None  # the data of the newest event
 
     def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
         asks = self.asks if asking else {}
-        return rewrite(self._question.raw, {}, {**self._question.add, **asks, **named})
+        asked = self._question
+        if asked.add:  # what is parsed is not what the client sent
+            return rewrite(asked.raw, {}, {**asked.add, **asks, **named})
+        return with_members(asked.raw, asked.body, {**asks, **named})
 
     def event(self, event: Event) -> bytes:
         data = event.data
         if data is None or not data.startswith(b"{"):
             return event.raw
         self._last = data
-        changed = _rewritten(data, self._rules)
+        if not self._rules:
+            return event.raw
+        try:
+            changed = self._splicer.edited(data, event.json())
+        except ValueError:  # garbage is passed on as garbage, byte for byte; the capture has marked it
+            return event.raw
         return event.raw if changed == data else event.with_data(changed).raw
 
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
         return b"", b"" if event is None else self.event(event)
 
     def whole(self, body: bytes) -> bytes:
-        return _rewritten(body, self._rules)
+        """Garbage is passed on as garbage, byte for byte; the capture has marked it."""
+        try:
+            parsed = loads(body)
+            return self._splicer.edited(body, parsed) if isinstance(parsed, dict) else rewrite(body, self._rules)
+        except ValueError:
+            return body
 
     def broken(self, error: ProxyError) -> bytes:
         return self._dialect.error_event(error, self._last)
@@ -167,12 +182,3 @@ def _missing(asks: Mapping[str, bytes], body: Mapping[str, Any]) -> dict[str, by
         elif theirs is None or theirs is False:
             found[key] = wish
     return found
-
-
-def _rewritten(data: bytes, rules: Rules) -> bytes:
-    """Garbage is passed on as garbage, byte for byte; the capture has marked it."""
-    try:
-        loads(data)
-        return rewrite(data, rules)
-    except ValueError:
-        return data

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/benchmarks.md",
+    "docs/how-it-learns.md",
     "docs/learning-rules.md",
     "docs/agents.md",
     "docs/reliability.md",
@@ -179,6 +180,81 @@ def feedback(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", _when(found)])
 
 
+def relay(found: dict[str, Any]) -> str:
+    """Two tables: what each adds, and rlproxy as a multiple of the bare relay."""
+    made, targets = found["summary"], found["targets"]
+    columns = (
+        ("1 kB, p50 / p99", "plain-1k-1", ("added_p50_ms", "added_p99_ms")),
+        ("100 kB, p50", "plain-100k-1", ("added_p50_ms",)),
+        ("1 MB, p50", "plain-1M-1", ("added_p50_ms",)),
+        ("16 at once, p50 / p99", "plain-1k-16", ("added_p50_ms", "added_p99_ms")),
+        ("first token, 1 / 16 streams", ("paced-1", "paced-16"), ("first_p50_ms",)),
+        ("gap p99, 16 streams", "paced-16", ("added_gap_p99_ms",)),
+        ("answers a second at 1, 16, 64, 256", tuple(f"plain-1k-{n}" for n in (1, 16, 64, 256)), ("per_s",)),
+        ("CPU a request at 16, a stream", ("plain-1k-16", "stream-1k-16"), ("cpu_ms",)),
+    )
+    heads = [name for name, _, _ in columns] + ["MB at rest, 1,000 idle streams"]
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for target, about in targets.items():
+        if "error" in about:
+            lines.append(f"| {target} | did not run: {about['error']} |" + " |" * (len(heads) - 1))
+            continue
+        cells = []
+        for _, named, parts in columns:
+            rows = [made.get(n, {}).get(target, {}) for n in ([named] if isinstance(named, str) else named)]
+            cells.append(" / ".join(_figure(row.get(part)) for row in rows for part in parts))
+        memory = found["memory"].get(target, {})
+        cells.append(f"{_figure(about.get('rss_mb_at_rest'))} / {_figure(memory.get('rss_mb'))}")
+        lines.append(f"| {target} | {' | '.join(cells)} |")
+    lines += ["", "| rlproxy ÷ bare relay | added p50 | first byte | answers a second | CPU |", "|---|---|---|---|---|"]
+    for shape, by_target in made.items():
+        of = by_target.get("rlproxy", {}).get("of_bare") or {}
+        names = ("added_p50_ms", "first_p50_ms", "per_s", "cpu_ms")
+        lines.append(f"| `{shape}` | {' | '.join(_figure(of.get(name)) for name in names)} |")
+    versions = "; ".join(a["version"] for a in targets.values() if a.get("version") not in (None, "this commit"))
+    return "\n".join([*lines, "", f"Milliseconds. {versions}. {_when(found)}"])
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def store(found: dict[str, Any]) -> str:
+    lines = ["| at once | completions a second | of each commit | CPU | p50 | p99 |", "|---" * 6 + "|"]
+    lines += [
+        f"| {r['at_once']} | {r['completions_per_s']:,.0f} | {r['completions_per_commit']:.1f} | {r['cpu_ms']:.2f} ms "
+        f"| {r['p50_ms']:.1f} ms | {r['p99_ms']:.1f} ms |"
+        for r in found["commits"]
+    ]
+    talk, large = found["conversation"], found["large"]
+    lines += [
+        "",
+        f"The disk alone: {found['disk_syncs_per_s']:,.0f} times 4 kB with fdatasync a second. {talk['turns']:,} turns "
+        f"of one conversation: {talk['new_text_bytes'] / 1e6:.1f} MB of text became "
+        f"{talk['steps'][-1]['bytes'] / 1e6:.1f} MB on disk, with token ids, log-probs and indices "
+        f"({talk['sent_again_and_again_bytes'] / 1e6:,.0f} MB were sent); "
+        f"the last tenth of the turns took {talk['growth_last_of_second']:.2f} times what the second took.",
+        "",
+        f"| {large['completions']:,} completions, {large['bytes'] / 1e9:.2f} GB | median | worst |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {name} | {r['ms']:.1f} ms | {r['worst_ms']:.1f} ms |" for name, r in large["reads"].items()]
+    lines.append(f"| opened after a clean stop | {large['open']['clean_ms']:.0f} ms | |")
+    lines.append(f"| opened after a kill, checked first | {large['open']['after_a_kill_ms']:,.0f} ms | |")
+    return "\n".join([*lines, "", _when(found)])
+
+
+def start(found: dict[str, Any]) -> str:
+    lines = ["| | seconds | of Python with aiohttp | CPU, s | RSS, MB | of its own, MB |", "|---" * 6 + "|"]
+    for name, times in found["of_python"].items():
+        row = found[name]
+        memory = [f"{row[part]:.0f}" if part in row else "" for part in ("rss_mb", "uss_mb")]
+        lines.append(f"| {name} | {row['s']:.2f} | {times:.1f} | {row['cpu_s']:.2f} | {' | '.join(memory)} |")
+    return "\n".join([*lines, "", f"Medians of {found['times']}. {_when(found)}"])
+
+
 def chaos(found: dict[str, Any]) -> str:
     kills, cuts = found["kills"], found["power_cuts"]
     lines = ["| | instants | answers had whole | ratings and undos acknowledged | missing, doubled or damaged |"]
@@ -244,6 +320,9 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "swap": ("benchmarks/swap.json", swap),
     "page": ("benchmarks/page.json", page),
     "feedback": ("benchmarks/feedback.json", feedback),
+    "relay": ("benchmarks/relay.json", relay),
+    "store": ("benchmarks/store.json", store),
+    "start": ("benchmarks/start.json", start),
     "chaos": ("benchmarks/chaos.json", chaos),
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),
@@ -254,6 +333,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
 def filled(page: str) -> str:
     for name, (file, table) in TABLES.items():
         read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(file))]
+        if not read:
+            continue  # not measured yet, and the page says so
         text = table(read if "*" in file else read[0])
         page = re.sub(
             rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, t=text: f"{m[1]}{t}\n{m[2]}", page, flags=re.S

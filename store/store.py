@@ -118,6 +118,11 @@ class Store:
         await self._writer.stop()
         self._lock.release()
 
+    def close_at_once(self, within_s: float) -> bool:
+        """What is queued is written, nothing else is done; for a process that ends now. Blocks, at most so long; False
+        where the disk was slower."""
+        return self._writer.end_at_once(within_s)
+
     @property
     def commits(self) -> int:
         """Transactions committed since the store was opened."""
@@ -134,9 +139,10 @@ class Store:
 
     # Completions
 
-    def begin(self, rows: Sequence[NewCompletion]) -> asyncio.Future[None]:
-        """Queue new completions at once. Nobody need await this: a failure comes again from `finish`."""
-        future = self._writer.submit(lambda db: completions.begin(db, rows))
+    def begin(self, rows: Sequence[NewCompletion], *, may_wait: bool = False) -> asyncio.Future[None]:
+        """Queue new completions at once. Nobody need await this: a failure comes again from `finish`. With `may_wait`
+        they share the commit of what comes next, most often their own end."""
+        future = self._writer.submit(lambda db: completions.begin(db, rows), may_wait=may_wait)
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future
 
@@ -444,6 +450,12 @@ class Store:
 
     async def run(self, run_id: int) -> Run | None:
         return await runs.one(self._reader, run_id)
+
+    async def every_run(self) -> list[Run]:
+        return await runs.recent(self._reader, -1)
+
+    async def moved(self, versions: Mapping[int, str], folders: Mapping[int, str]) -> None:
+        await self._writer.submit(lambda db: runs.moved(db, versions, folders))
 
     async def open_runs(self) -> list[Run]:
         return await runs.still_open(self._reader)

@@ -1,8 +1,8 @@
 """One thread, one connection, group commit: all who wait share one fsync.
 
-Operations are plain callables on the connection. Each runs in a savepoint of its own, so one that fails
-undoes only itself. Nobody hears of success before the commit. An operation may be run twice, when SQLite has
-undone the whole group: it must do nothing but read and write the database.
+Operations are plain callables on the connection. One that fails undoes only itself: where one does, the group is
+undone and run again with a savepoint each. Nobody hears of success before the commit. So an operation may be run twice:
+it must do nothing but read and write the database.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -22,6 +23,7 @@ from store.errors import StoreClosed, translated
 T = TypeVar("T")
 
 GROUP = 256  # most operations in one commit: a long queue must not make its first wait for its last
+WAITS_S = 0.05  # an operation that nobody waits for, for others to share its commit with
 ROOM = 1024  # operations that wait, before those who would bring more have to
 CHECKPOINT_CHANGES = 1000  # rows between two checkpoints, about 4 MiB of WAL at the usual size of a completion
 
@@ -30,6 +32,7 @@ CHECKPOINT_CHANGES = 1000  # rows between two checkpoints, about 4 MiB of WAL at
 class _Queued:
     operation: Callable[[sqlite3.Connection], Any]
     future: asyncio.Future[Any]
+    may_wait: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,14 @@ class Writer:
         self._thread = Thread(target=self._work, name="store-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """Queue an operation now; the future ends when it is on disk or has failed."""
+    def submit(self, operation: Callable[[sqlite3.Connection], T], *, may_wait: bool = False) -> asyncio.Future[T]:
+        """Queue an operation now; the future ends when it is on disk or has failed. With `may_wait` that may take a
+        moment longer, if no other operation is queued meanwhile: nobody waits for it."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self._stopping:
             future.set_exception(StoreClosed("The store is closed, this was not stored."))
         else:
-            self._queue.put(_Queued(operation, future))
+            self._queue.put(_Queued(operation, future, may_wait))
         return future
 
     @property
@@ -87,6 +91,14 @@ class Writer:
             self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
 
+    def end_at_once(self, within_s: float) -> bool:
+        """The same where the loop is about to go: blocks until the thread has ended, False if it takes longer."""
+        if not self._stopping:
+            self._stopping = True
+            self._queue.put(None)
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
     def _work(self) -> None:
         stopping = False
         while not stopping:
@@ -105,16 +117,19 @@ class Writer:
         self._room.set()
 
     def _next_group(self) -> tuple[list[_Queued], bool]:
-        """Wait for one operation, then take all that came meanwhile."""
+        """Wait for one operation that is waited for, then take all that came meanwhile."""
         group: list[_Queued] = []
         entry = self._queue.get()
+        due = time.monotonic() + WAITS_S
         while entry is not None:
             group.append(entry)
             if len(group) == GROUP:
                 return group, False
+            if not entry.may_wait:
+                due = 0.0
             try:
-                entry = self._queue.get_nowait()
-            except Empty:
+                entry = self._queue.get(timeout=due - time.monotonic()) if due else self._queue.get_nowait()
+            except (Empty, ValueError):  # ValueError: it is due already
                 return group, False
         return group, True
 
@@ -124,18 +139,33 @@ class Writer:
         except errors() as error:  # another program holds the database: trying each would only take longer
             return [_Outcome(queued.future, error=translated(error)) for queued in group]
         try:
+            outcomes = [_Outcome(queued.future, result=queued.operation(self._db)) for queued in group]
+            self._db.execute("COMMIT")
+        except Exception as error:
+            self._undo()
+            if len(group) == 1:
+                return [_Outcome(group[0].future, error=_as_ours(error))]
+            return self._commit_apart(group)
+        self.commits += 1
+        return outcomes
+
+    def _commit_apart(self, group: list[_Queued]) -> list[_Outcome]:
+        """The same where one of them fails: the others shall not."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
             outcomes = [self._run(queued) for queued in group]
             self._db.execute("COMMIT")
-        except errors() as error:
-            if self._db.in_transaction:
-                with contextlib.suppress(*errors()):
-                    self._db.execute("ROLLBACK")
-            if len(group) == 1:
-                return [_Outcome(group[0].future, error=translated(error))]
+        except errors():
+            self._undo()
             # One of them may be too large for the disk while the others still fit: each on its own, then.
             return [outcome for queued in group for outcome in self._commit([queued])]
         self.commits += 1
         return outcomes
+
+    def _undo(self) -> None:
+        if self._db.in_transaction:
+            with contextlib.suppress(*errors()):
+                self._db.execute("ROLLBACK")
 
     def _run(self, queued: _Queued) -> _Outcome:
         self._db.execute("SAVEPOINT operation")
@@ -145,7 +175,7 @@ class Writer:
             if not self._db.in_transaction:
                 raise  # SQLite has undone the whole group
             self._db.execute("ROLLBACK TO operation")
-            outcome = _Outcome(queued.future, error=translated(error) if isinstance(error, errors()) else error)
+            outcome = _Outcome(queued.future, error=_as_ours(error))
         self._db.execute("RELEASE operation")
         return outcome
 
@@ -176,3 +206,7 @@ def _resolve(outcomes: list[_Outcome]) -> None:
             outcome.future.set_exception(outcome.error)
         else:
             outcome.future.set_result(outcome.result)
+
+
+def _as_ours(error: Exception) -> Exception:
+    return translated(error) if isinstance(error, errors()) else error

@@ -112,10 +112,9 @@ class OpenAICompatible:
     async def models(self) -> list[dict[str, Any]]:
         status, body = await self._call("GET", "/v1/models")
         if status in (401, 403):
-            own = ", or let each client send its own" if self.capabilities.foreign else ""
             raise BackendBroke(
                 f"The backend at {self._url} wants a key, or another one ({status} to GET /v1/models): set "
-                f"RLPROXY_BACKEND__API_KEY, or backend.api_key in the settings{own}."
+                f"RLPROXY_BACKEND__API_KEY, or backend.api_key in the settings."
             )
         if status == 404:
             raise BackendBroke(

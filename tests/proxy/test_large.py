@@ -9,7 +9,15 @@ import json
 import random
 import threading
 
+from config.sections import Redaction
+from proxy.capture import Capture, Health
+from proxy.dialects import Reply
+from proxy.events import Events
 from proxy.large import LARGE, off_loop
+from proxy.lifecycle import Tasks
+from proxy.metrics import Metrics
+from proxy.redaction import WORTH_A_THREAD, Redactor
+from store.records import NewCompletion
 from tests.proxy.conftest import Proxy
 
 
@@ -41,3 +49,28 @@ async def test_thirty_megabytes_of_picture_are_stored_apart_and_go_on_whole(prox
     found = await proxy.store.completion(id)
     assert found is not None and json.loads(found.new.prompt[0].body)["content"] == content
     assert found.end is not None and found.end.exact and found.new.untrainable == "has_image"
+
+
+async def test_a_long_prompt_is_stored_whole_and_its_answer_with_it(proxy: Proxy) -> None:
+    text = "so many words " * 4000
+    assert len(text) > WORTH_A_THREAD
+    async with proxy.http.post(
+        "/v1/chat/completions", json={"model": "fake", "messages": [{"role": "user", "content": text}]}
+    ) as response:
+        id = response.headers["x-rl-completion-id"]
+    found = await proxy.store.completion(id)
+    assert found is not None and json.loads(found.new.prompt[0].body)["content"] == text.strip()
+    assert found.end is not None and found.end.status == "done"
+
+
+async def test_a_row_that_cannot_be_made_costs_nobody_the_answer(proxy: Proxy) -> None:
+    tasks, health = Tasks(), Health()
+    capture = Capture(proxy.store, Metrics(), health, Events(), Redactor(Redaction()), "rl-1", 1)
+
+    def broken() -> NewCompletion:
+        raise TypeError("odd")
+
+    capture.begin_beside(tasks, broken, lambda _: None)
+    assert not await capture.finish("done", [Reply(0)])
+    assert health.problem is not None and "odd" in health.problem
+    assert await proxy.store.completion("rl-1") is None

@@ -145,15 +145,10 @@ async def test_a_backend_without_an_address(person: Newcomer) -> None:
     assert code == 1 and "--backend-url http://127.0.0.1:8000" in checked(err)
 
 
-async def test_a_backend_that_wants_a_key(proxy: Proxy, another: AnotherProgram) -> None:
+async def test_a_backend_that_wants_a_key(person: Newcomer, another: AnotherProgram) -> None:
     another.status = 401
-    await proxy.stop()
-    proxy.kind = None
-    await proxy.start(**{"backend.kind": "openai", "backend.url": another.url})
-    async with proxy.http.get("/readyz") as response:
-        assert response.status == 503
-        sentence = checked((await response.json())["error"]["message"])
-    assert "RLPROXY_BACKEND__API_KEY" in sentence and "let each client send its own" in sentence
+    code, _, err = await person.run("serve", "--backend", "vllm", "--backend-url", another.url)
+    assert code == 1 and "RLPROXY_BACKEND__API_KEY" in checked(err)
 
 
 async def test_a_model_that_is_not_there(proxy: Proxy, backend: FakeBackend) -> None:

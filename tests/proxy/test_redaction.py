@@ -367,8 +367,8 @@ async def _captured(store: Store, found: list[str], chance: random.Random) -> No
         tuple(ALL.message(canonical(m), kinds) for m in messages), ALL.json(orjson.dumps({"metadata": {e: 1}}), kinds),
         thread=thread(messages, ALL.message), redacted=tuple(sorted(kinds)),
     )  # fmt: skip
-    capture = Capture(store, Metrics(), Health(), Events(), ALL, new, 1)
-    await capture.begin(wait=True)
+    capture = Capture(store, Metrics(), Health(), Events(), ALL, "rl-1", 1)
+    await capture.begin(new, lambda _: None, wait=True)
     call = {
         "id": "c",
         "type": "function",

@@ -1,0 +1,147 @@
+"""The edits of `wire.rewrite` by searching for their keys, for JSON that has been parsed already: four times as fast.
+
+Owns when a search is proof enough. In valid JSON the bytes `"key"` with no backslash before them are a whole string, so
+as many keys of that name as the parsed copy has in the places meant are those. Wherever that does not add up (the
+name is elsewhere too, escaped, twice), `wire.rewrite` looks at every token instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from proxy.wire import EACH, HIDDEN, Rules, rewrite
+
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_OBJECT: Final = rb'\{(?:[^"{}]++|%s)*+\}' % _STRING
+_DEEP: Final = 4  # objects in objects: log-probs have two
+_ESCAPED: Final = re.compile(rb"\\u00[567]")  # a letter as one may write it in a name
+_COLON: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+")
+
+
+def _nested() -> bytes:
+    pattern = _OBJECT
+    for _ in range(_DEEP):
+        pattern = rb'\{(?:[^"{}]++|%s|%s)*+\}' % (_STRING, pattern)
+    return pattern
+
+
+# Lists of numbers only: one with objects in it is a matter for `rewrite`.
+_VALUE: Final = re.compile(
+    rb'null|true|false|-?[0-9][0-9.eE+-]*+|%s|\[[^\[\]"{}]*+\]|%s' % (_STRING, _nested()), re.DOTALL
+)
+
+
+class Splicer:
+    """Rules, ready to be applied to many bodies."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._places = _places(rules)
+
+    def edited(self, raw: bytes, parsed: Mapping[str, Any]) -> bytes:
+        """As `wire.rewrite(raw, rules)` of the object that is `parsed` from `raw`, and the very same bytes."""
+        found = _edits(raw, parsed, self._places)
+        return rewrite(raw, self._rules) if found is None else _spliced(raw, found)
+
+
+def with_members(raw: bytes, parsed: Mapping[str, Any], add: Mapping[str, bytes]) -> bytes:
+    """As `wire.rewrite(raw, {}, add)`, likewise."""
+    found = _edits(raw, parsed, _places(add))
+    if found is None:
+        return rewrite(raw, {}, add)
+    missing = [(key, value) for key, value in add.items() if key not in parsed]
+    if missing:
+        close = len(raw.rstrip(b" \t\r\n")) - 1
+        extra = b",".join(b'"' + key.encode() + b'":' + value for key, value in missing)
+        found.append((close, close, (b"," if parsed else b"") + extra))
+    return _spliced(raw, found)
+
+
+class _Place(NamedTuple):
+    """The members of one name that are meant."""
+
+    literal: bytes  # the name in its quotes
+    top: bool  # that of the object itself
+    within: tuple[str, ...]  # those of each object in these lists
+    new: bytes
+
+    def expected(self, parsed: Mapping[str, Any], name: str) -> int:
+        lists = [found for key in self.within if isinstance(found := parsed.get(key), list)]
+        return (self.top and name in parsed) + sum(
+            isinstance(item, dict) and name in item for items in lists for item in items
+        )
+
+
+def _places(rules: Rules) -> dict[str, _Place] | None:
+    """By name. None where a search cannot be enough."""
+    places: dict[str, _Place] = {}
+    for name, rule in rules.items():
+        if isinstance(rule, bytes):
+            found = [_Place(b'"%s"' % name.encode(), True, (), rule)]
+        elif isinstance(rule, Mapping) and isinstance(below := rule.get(EACH), Mapping) and len(rule) == 1:
+            if not all(isinstance(new, bytes) for new in below.values()):
+                return None
+            found = [_Place(b'"%s"' % key.encode(), False, (name,), new) for key, new in below.items()]  # type: ignore[arg-type]
+        else:
+            return None
+        for place in found:
+            key = place.literal[1:-1].decode()
+            before = places.get(key, place)
+            if before.new != place.new or (before.new is HIDDEN) != (place.new is HIDDEN):
+                return None
+            within = place.within if before is place else before.within + place.within
+            places[key] = _Place(place.literal, before.top or place.top, within, place.new)
+    return places
+
+
+def _edits(
+    raw: bytes, parsed: Mapping[str, Any], places: Mapping[str, _Place] | None
+) -> list[tuple[int, int, bytes]] | None:
+    """None where a search does not settle it."""
+    if places is None or _ESCAPED.search(raw) is not None:
+        return None
+    edits: list[tuple[int, int, bytes]] = []
+    for name, place in places.items():
+        at = raw.find(place.literal)
+        if at < 0:
+            continue
+        found = _values(raw, place.literal, at)
+        if found is None or len(found) != place.expected(parsed, name):
+            return None
+        new = place.new
+        for start, end in found:
+            old = raw[start:end]
+            if old != new and not (new is HIDDEN and old == b"[]"):
+                edits.append((start, end, new))
+    return edits
+
+
+def _values(raw: bytes, literal: bytes, at: int) -> list[tuple[int, int]] | None:
+    """Where the values of all members of this name are, the first of which may be at `at`; None where one is nothing
+    simple."""
+    found: list[tuple[int, int]] = []
+    while at >= 0:
+        end = at + len(literal)
+        colon = _COLON.match(raw, end) if raw[at - 1] != 0x5C else None  # a backslash
+        if colon is not None:  # else it is a text, or the end of one
+            value = _VALUE.match(raw, colon.end())
+            if value is None:
+                return None
+            found.append(value.span())
+            end = value.end()
+        at = raw.find(literal, end)
+    return found
+
+
+def _spliced(raw: bytes, found: list[tuple[int, int, bytes]]) -> bytes:
+    if not found:
+        return raw
+    out: list[bytes] = []
+    at = 0
+    for start, end, new in sorted(found):
+        out += (raw[at:start], new)
+        at = end
+    out.append(raw[at:])
+    return b"".join(out)

@@ -1,0 +1,126 @@
+"""How long until `rlproxy serve` is ready, what it takes at rest, and how long `--help` is.
+
+    scripts/bench_start.py [--home DIR] [--times N] [--quick] [--json FILE]
+
+Writes benchmarks/start.json; `--quick` takes each twice and writes nothing unless told where. With `--home` also over a
+home that has something in it (scripts/bench_store.py leaves one with a million completions). Beside each: a Python that
+only imports what a server in aiohttp needs, because that is where such a process begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.bench_serve import machine  # noqa: E402
+from scripts.relay_targets import stop, upstream  # noqa: E402
+
+REST_S = 3.0  # until it is at rest
+READY_S = 120.0
+
+
+def command(code: list[str]) -> dict[str, float]:
+    """To its end: seconds, and what it computed."""
+    before = os.times()
+    at = time.perf_counter()
+    subprocess.run([sys.executable, *code], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return {"s": time.perf_counter() - at, "cpu_s": cpu}
+
+
+def serve(home: Path, url: str) -> dict[str, float]:
+    """From the command to the first 200 of /readyz, and at rest."""
+    address = home / "serving.json"
+    address.unlink(missing_ok=True)
+    at = time.perf_counter()
+    with (home / "start.log").open("w") as log:
+        process = psutil.Popen(
+            [
+                *(sys.executable, "-m", "proxy.cli", "serve", "--home", str(home), "--port", "0"),
+                *("--backend", "openai", "--backend-url", url, "--model", "m", "--log-level", "warning"),
+            ],
+            cwd=ROOT, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        while not address.exists() or not _ready(json.loads(address.read_text())["url"]):
+            if process.poll() is not None or time.perf_counter() - at > READY_S:
+                raise SystemExit(f"rlproxy was not ready: {(home / 'start.log').read_text()[-500:]}")
+            time.sleep(0.002)
+        ready, cpu = time.perf_counter() - at, sum(process.cpu_times()[:2])
+        time.sleep(REST_S)
+        before = sum(process.cpu_times()[:2])
+        time.sleep(REST_S)
+        memory = process.memory_full_info()
+        idle = (sum(process.cpu_times()[:2]) - before) / REST_S
+        return {"s": ready, "cpu_s": cpu, "rss_mb": memory.rss / 1e6, "uss_mb": memory.uss / 1e6, "idle_cpu": idle}
+    finally:
+        stop(process)
+
+
+def _ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def middle(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {name: round(statistics.median(row[name] for row in rows), 4) for name in rows[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, help="one with completions in it")
+    parser.add_argument("--times", type=int, default=7)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    times = 2 if given.quick else given.times
+    about = machine()
+    found: dict[str, Any] = {"times": times}
+    with tempfile.TemporaryDirectory() as name:
+        url = upstream(Path(name))
+        home = Path(name) / "home"
+        home.mkdir()
+        try:
+            rows: dict[str, list[dict[str, float]]] = {"python, aiohttp": [], "--help": [], "serve": []}
+            for _ in range(times):  # one after the other, so that what else the machine does meets all
+                rows["python, aiohttp"].append(command(["-c", "import aiohttp.web"]))
+                rows["--help"].append(command(["-m", "proxy.cli", "--help"]))
+                rows["serve"].append(serve(home, url))
+                if given.home is not None:
+                    rows.setdefault("serve, large home", []).append(serve(given.home, url))
+        finally:
+            for child in psutil.Process().children():
+                stop(child)
+    found |= {name: middle(taken) for name, taken in rows.items()}
+    base = found["python, aiohttp"]["s"]
+    found["of_python"] = {name: round(found[name]["s"] / base, 2) for name in rows}
+    git = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    result = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": about, "commit": commit, **found}
+    print(json.dumps(found, indent=1))
+    target = given.json or (None if given.quick else ROOT / "benchmarks/start.json")
+    if target is not None:
+        target.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
