@@ -25,7 +25,7 @@ from proxy.backends.openai import down
 from proxy.capture import Capture, Health, new_id
 from proxy.dialects import CHAT, Dialect
 from proxy.door import Door
-from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError
+from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError, UnknownModel
 from proxy.events import Events
 from proxy.formats import MISSING, Formats
 from proxy.held_stream import KEEPALIVE, HeldStream
@@ -42,7 +42,7 @@ from proxy.security import outgoing_headers, without_keys
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
 from proxy.uncaptured import Uncaptured
-from proxy.unknown_model import UnknownModel, unknown_model
+from proxy.unknown_model import unknown_model
 from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
 from proxy.ways import ODD, Native, Question, Translated, Way, wishes
 from proxy.wire import Rules, dumps, loads

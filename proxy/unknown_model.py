@@ -9,13 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.backends.base import Backend
-from proxy.errors import NotFound, ProxyError
+from proxy.errors import ProxyError, UnknownModel
 
 SHOWN: Final = 6
-
-
-class UnknownModel(NotFound):
-    code = "model_not_found"
 
 
 async def unknown_model(backend: Backend, url: str, asked: str, said: str) -> UnknownModel | None:
