@@ -108,7 +108,7 @@ class CountTokens:
                 raise no_http(error) from error
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 if last_try or not isinstance(error, _BROKE) or isinstance(error, aiohttp.ClientConnectorError):
-                    raise down(address.url, error) from error
+                    raise down(address.url, error, self._parts.backend.kind) from error
         raise AssertionError("unreachable")
 
 

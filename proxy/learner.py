@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +43,10 @@ HELD_BEFORE: Final = 32  # held-back samples of earlier runs that the gate sees 
 HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
 LET_GO_S: Final = 5.0
+KILLED: Final = (
+    ". The last time it was killed, most likely because the machine's memory was full: end what needs it, set "
+    "train.max_memory_gb to what it may use, or train.share_gpu = true"
+)
 CANCELLED: Final = "cancelled by a person"
 
 
@@ -328,6 +333,7 @@ class Learner:
             elif run.attempts >= self._settings.train.max_attempts:
                 reason = f"the trainer ended {run.attempts} times without a result; see {folder}/trainer.log"
                 reason += f". One of those times {self.stalled}" if self.stalled else ""
+                reason += KILLED if status == -signal.SIGKILL else ""
                 await self._outcome.end(run, "failed", reason, None)
                 return None
             else:

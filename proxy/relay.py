@@ -223,7 +223,7 @@ class Relay:
                 raise error.__cause__ from None
             if response is not None:
                 raise  # the answer had begun, and its client is gone
-            raise down(self.parts.backend.url, error) from error
+            raise down(self.parts.backend.url, error, self.parts.backend.kind) from error
         except aiohttp.ClientError as error:
             if response is not None:
                 raise

@@ -28,8 +28,11 @@ from config.settings import Settings
 from proxy import files, security
 from proxy.app import make_app
 from proxy.backends import make_backend
+from proxy.backends.base import Backend
+from proxy.cannot_start import listen, make_home
 from proxy.exchange import GONE
 from proxy.server_address import ADDRESS_FILE
+from proxy.status import reachable
 from store.errors import MissingExtra
 from store.secret import Secret, find
 from store.store import Store
@@ -94,8 +97,8 @@ def key_of(settings: Settings) -> Secret | None:
 
 @contextlib.asynccontextmanager
 async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIterator[Served]:
-    """A running proxy. Raises ProxyError, StoreError, OSError (port taken)."""
-    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """A running proxy. Raises ProxyError, StoreError, CannotStart."""
+    make_home(settings.home)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
     store = await Store.open(settings.home, secret)
@@ -111,17 +114,19 @@ async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIter
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, settings.server.host, settings.server.port)
-            await site.start()
+            await listen(runner, settings.server.host, settings.server.port)
             host, port = runner.addresses[0][:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             address = settings.home / ADDRESS_FILE
             _write_address(address, {"url": url, "pid": os.getpid(), "key": app[security.LOCAL]})
+            looking = asyncio.create_task(_say_unreachable(backend), name="look-at-backend")
             try:
                 yield Served(url, store)
             finally:
+                looking.cancel()
                 address.unlink(missing_ok=True)
-                await site.stop()
+                for site in list(runner.sites):
+                    await site.stop()
                 # Who was let in just before is heard: aiohttp would ignore what a connection that it closes before
                 # its first turn says, and wait for it as long as for an answer.
                 await asyncio.sleep(LET_IN_S)
@@ -129,6 +134,12 @@ async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIter
             await runner.cleanup()
     finally:
         await store.close()
+
+
+async def _say_unreachable(backend: Backend) -> None:
+    """Once: whoever starts rlproxy before their server should not learn it from their agent."""
+    if (why := await reachable(backend)) is not None:
+        print(f"rlproxy: {why}", file=Unfailing(), flush=True)
 
 
 def _write_address(path: Path, found: dict[str, Any]) -> None:

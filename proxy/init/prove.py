@@ -89,7 +89,7 @@ def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callab
             if time.monotonic() - began > settings.backend.ready_timeout_s:
                 break
         if ended():
-            raise Unproven(f"rlproxy did not start: {_last_line(log)}")
+            raise Unproven(f"rlproxy did not start: {_last_line(log).removeprefix('rlproxy: ')}")
         wait(time.monotonic() - began)
         time.sleep(POLL_S)
     raise Unproven(f"rlproxy was started and is not ready: {why} (its log: {log}).")

@@ -234,5 +234,5 @@ async def test_a_proxy_that_does_not_start_is_said_in_a_sentence(person: Newcome
         RLPROXY_SERVER__PORT=port,
     )  # fmt: skip
     found = json.loads(out)
-    assert code == 1 and found["problem"] in err and "choose another --port" in found["problem"]
+    assert code == 1 and found["problem"] in err and "`rlproxy serve --port" in found["problem"]
     assert found["written"], "the settings stay"
