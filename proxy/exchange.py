@@ -42,7 +42,7 @@ from proxy.security import outgoing_headers, without_keys
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
 from proxy.uncaptured import Uncaptured
-from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
+from proxy.upstream import chunks, cut, end_to_end, message_in, no_http, splitter_for, upstream_path, whole
 from proxy.ways import ODD, Native, Question, Translated, Way, wishes
 from proxy.wire import Rules, dumps, loads
 from store.errors import DuplicateCompletion
@@ -245,6 +245,8 @@ class Exchange:
                 return await self._post(address.url, body, headers)
             except aiohttp.SocketTimeoutError as error:  # it took the question and is silent: another would be, too
                 raise down(address.url, error) from error
+            except aiohttp.ClientResponseError as error:
+                raise no_http(error) from error
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 parts.health.files.check(error)
                 elsewhere = parts.backend.elsewhere(address)

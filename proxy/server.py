@@ -28,6 +28,7 @@ from config.settings import Settings
 from proxy import files, security
 from proxy.app import make_app
 from proxy.backends import make_backend
+from proxy.exchange import GONE
 from proxy.server_address import ADDRESS_FILE
 from store.errors import MissingExtra
 from store.secret import Secret, find
@@ -73,13 +74,14 @@ def configure_logs(level: str, as_json: bool) -> None:
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Unfailing())),
     )
     server = logging.getLogger("aiohttp.server")
-    if _no_request not in server.filters:
-        server.addFilter(_no_request)
+    if _is_ours not in server.filters:
+        server.addFilter(_is_ours)
 
 
-def _no_request(record: logging.LogRecord) -> bool:
-    """aiohttp logs the bytes of a request that is no HTTP, and there may be a key among them."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+def _is_ours(record: logging.LogRecord) -> bool:
+    """aiohttp logs the bytes of a request that is no HTTP, and there may be a key among them; and, as a bug, that a
+    client has left before it was told `100 Continue`."""
+    return not (record.exc_info and isinstance(record.exc_info[1], (HttpProcessingError, *GONE)))
 
 
 def key_of(settings: Settings) -> Secret | None:
@@ -101,7 +103,11 @@ async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIter
         security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys()))
         app = make_app(settings, store, backend, launcher)
         runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=STOP_S, keepalive_timeout=KEEPALIVE_S
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=STOP_S / 2,  # aiohttp waits so long twice: for the answer, then for who gives it
+            keepalive_timeout=KEEPALIVE_S,
         )
         await runner.setup()
         try:
