@@ -47,13 +47,20 @@ def test_every_step_is_in_the_pages() -> None:
     [
         (README, "make setup && . .venv/bin/activate\n", "setup"),
         (README, "rlproxy serve        # a small model on the CPU, answering at http://127.0.0.1:8484/v1\n", "serve"),
-        (PAGE, "cd rlproxy && . .venv/bin/activate\n", "new terminal"),
     ],
 )
 def test_a_step_that_is_missing_is_named(pages: Path, page: str, line: str, name: str) -> None:
     changed(pages / page, line, "")
     with pytest.raises(PageError, match=name if name == "serve" else PARTS[name]):
         Pages(pages)[name]
+
+
+def test_a_step_that_both_pages_lack_is_named(pages: Path) -> None:
+    changed(pages / README, "cd rlproxy && . .venv/bin/activate   # in each new terminal\n", "")
+    assert Pages(pages)["new terminal"]
+    changed(pages / PAGE, "cd rlproxy && . .venv/bin/activate\n", "")
+    with pytest.raises(PageError, match=PARTS["new terminal"]):
+        Pages(pages)["new terminal"]
 
 
 def test_a_command_that_nobody_replays_is_an_error(pages: Path) -> None:
