@@ -254,7 +254,8 @@ def start(found: dict[str, Any]) -> str:
     for name, times in found["of_python"].items():
         row = found[name]
         memory = [f"{row[part]:.0f}" if part in row else "" for part in ("rss_mb", "uss_mb")]
-        lines.append(f"| {name} | {row['s']:.2f} | {times:.1f} | {row['cpu_s']:.2f} | {' | '.join(memory)} |")
+        held = f", {found['large_completions']:,} completions" if "large" in name else ""
+        lines.append(f"| {name}{held} | {row['s']:.2f} | {times:.1f} | {row['cpu_s']:.2f} | {' | '.join(memory)} |")
     return "\n".join([*lines, "", f"Medians of {found['times']}. {_when(found)}"])
 
 
