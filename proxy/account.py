@@ -12,22 +12,35 @@ from typing import Any
 
 from proxy import run_folder
 from proxy.status import run_json
+from store.looking import Looking
 from store.records import Run
 from store.store import Store
 
 
-async def account(store: Store, run: Run) -> dict[str, Any]:
+async def account(store: Store | Looking, run: Run) -> dict[str, Any]:
     told = await asyncio.to_thread(run_folder.progress, Path(run.folder))
     choices = {e["name"]: e for e in told if e.get("event") == "choice"}  # of one that was resumed, the last word
     return {
         **run_json(run),
         "choices": [{"name": name, "value": e.get("value"), "why": e.get("why")} for name, e in choices.items()],
         "warnings": list(dict.fromkeys(e.get("message") for e in told if e.get("event") == "warning")),
+        "steps": _steps(told),
         "account": await _samples(store, run),
     }
 
 
-async def _samples(store: Store, run: Run) -> list[dict[str, Any]]:
+def _steps(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The numbers of each optimiser step; a second try begins anew, a resumed one goes on from its checkpoint."""
+    found: dict[int, dict[str, Any]] = {}
+    for event in told:
+        if event.get("event") == "phase" and event.get("again"):
+            found.clear()
+        elif event.get("event") == "step":
+            found[event["step"]] = {key: value for key, value in event.items() if key != "event"}
+    return [found[step] for step in sorted(found)]
+
+
+async def _samples(store: Store | Looking, run: Run) -> list[dict[str, Any]]:
     """What the trainer said of each sample, with the completion that it is."""
     outcomes = (run.result or {}).get("samples") or {}
     completions = {s.rating.id: s.completion.new.id for s in await store.run_samples(run.id)}

@@ -22,6 +22,7 @@ from proxy.cli_init import init
 from proxy.cli_keys import keys_app
 from proxy.cli_learn import learn_app
 from proxy.cli_rate import rate_app
+from proxy.cli_report import report_app
 from proxy.cli_service import service_app
 
 app = typer.Typer(
@@ -33,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(init)
-for commands in (rate_app, learn_app, data_app, encrypt_app):  # no name: commands of their own
+for commands in (rate_app, learn_app, report_app, data_app, encrypt_app):  # no name: commands of their own
     app.add_typer(commands)
 config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")

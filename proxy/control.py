@@ -137,7 +137,7 @@ class Control:
 
     async def adapters(self, request: web.Request) -> web.Response:
         pointer = self._swap.pointer
-        return _json({"data": [_adapter(a, pointer) for a in await self._store.adapters()], "live": pointer.live})
+        return _json({"data": [adapter_json(a, pointer) for a in await self._store.adapters()], "live": pointer.live})
 
     async def runs(self, request: web.Request) -> web.Response:
         runs = await self._store.runs(limit=number(request, "limit", PAGE, 1, 1000))
@@ -237,7 +237,7 @@ def completion_json(c: Completion) -> dict[str, Any]:
     }
 
 
-def _adapter(a: Adapter, pointer: Pointer) -> dict[str, Any]:
+def adapter_json(a: Adapter, pointer: Pointer) -> dict[str, Any]:
     return {
         "version": a.version,
         "parent": a.parent,

@@ -20,6 +20,7 @@ from scripts import relay_goals  # noqa: E402
 PAGES = (
     "README.md",
     "docs/benchmarks.md",
+    "docs/how-it-learns.md",
     "docs/learning-rules.md",
     "docs/agents.md",
     "docs/reliability.md",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from store import ledger
@@ -88,6 +89,13 @@ def withdraw(db: sqlite3.Connection, version: int, reason: str, actor: str) -> N
     if not db.execute("UPDATE adapters SET withdrawn = ? WHERE version = ?", (reason, version)).rowcount:
         raise UnknownAdapter(version)
     ledger.audit(db, actor, "withdraw", {"version": version, "reason": reason})
+
+
+def moved(db: sqlite3.Connection, versions: Mapping[int, str], folders: Mapping[int, str]) -> None:
+    """Where these versions and runs are now, by number."""
+    db.executemany("UPDATE adapters SET path = ? WHERE version = ?", [(p, v) for v, p in versions.items()])
+    db.executemany("UPDATE runs SET folder = ? WHERE id = ?", [(p, run) for run, p in folders.items()])
+    ledger.audit(db, "start", "moved", {"versions": sorted(versions), "runs": sorted(folders)})
 
 
 async def recent(reader: Reader, limit: int) -> list[Run]:

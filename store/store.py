@@ -451,6 +451,12 @@ class Store:
     async def run(self, run_id: int) -> Run | None:
         return await runs.one(self._reader, run_id)
 
+    async def every_run(self) -> list[Run]:
+        return await runs.recent(self._reader, -1)
+
+    async def moved(self, versions: Mapping[int, str], folders: Mapping[int, str]) -> None:
+        await self._writer.submit(lambda db: runs.moved(db, versions, folders))
+
     async def open_runs(self) -> list[Run]:
         return await runs.still_open(self._reader)
 

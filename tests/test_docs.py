@@ -11,8 +11,9 @@ import pytest
 import typer.main
 
 from config.sections import Backend
+from config.settings import load
 from proxy.cli import app as cli
-from scripts import api_tables
+from scripts import api_tables, settings_table
 from scripts.tables import PAGES, filled
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 
@@ -64,8 +65,22 @@ def test_the_tables_of_routes_are_those_of_the_openapi_document() -> None:
     assert api_tables.filled(page) == page, "run scripts/api_tables.py"
 
 
+def test_the_tables_of_settings_are_those_of_the_classes() -> None:
+    page = read("docs/settings.md")
+    assert settings_table.filled(page) == page, "run scripts/settings_table.py"
+
+
+def test_the_names_for_the_environment_are_read_from_it() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| .* \| `(RLPROXY_\w+)` \|$", read("docs/settings.md"), re.MULTILINE)
+    assert len(rows) > 100
+    given = {"server.port": "9000", "train.hours": '["22:00-07:00"]', "train.raters": '{"ann": 2}'}
+    loaded = load(environ={variable: given[key] for key, variable in rows if key in given})
+    assert {key for key, source in loaded.sources.items() if source != "default"} == set(given)
+    assert {key for key, _ in rows} == set(loaded.sources), "a setting is not on the page, or one is that is none"
+
+
 def test_links_lead_somewhere() -> None:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
     for page in pages:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"

@@ -2,7 +2,8 @@
 
 Owns the order of things. Every decision made on the way is an event with its reason. Left out on
 purpose: learning-rate decay (a run is a dozen steps).
-Not here: the optimiser steps (steps), the mathematics (objective), the framework (policies).
+Not here: the optimiser steps (steps), how often they are tried (tries), the mathematics (objective), the framework
+(policies).
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ from trainer.cache import Cache
 from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
 from trainer.manifest import AdapterError
-from trainer.policy import Policy
+from trainer.policy import Policy, State
 from trainer.progress import Progress, Stop
 from trainer.run_folder import SAMPLES, RunError, RunSpec, read_spec, write_atomic
+from trainer.samples import Sample, Unusable
 from trainer.scalars import Scalars
 from trainer.sealed import IN_THE_CLEAR, Seal
 from trainer.steps import Diverged, Trained, train
+from trainer.tries import Clock, Tries
 
 Result = dict[str, Any]
 
@@ -77,13 +80,82 @@ def run(folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR)
     return result
 
 
+@dataclass
+class Run:
+    """What every phase has at hand."""
+
+    folder: Path
+    spec: RunSpec
+    preset: Preset  # as it was asked for; each phase may change it, and says so as a choice
+    bounds: gate.Bounds
+    result: Result
+    progress: Progress
+    stop: Stop
+    seal: Seal
+    clock: Clock = field(default_factory=Clock)
+
+
+@dataclass(frozen=True)
+class Model:
+    policy: Policy
+    template: samples.Template
+    parent: Path | None
+    optimiser: State  # what the run begins with
+
+
+@dataclass(frozen=True)
+class Read:
+    """The run's samples."""
+
+    usable: list[Sample]  # held back ones and replayed ones, too
+    unusable: list[Unusable]
+    calibration: list[Sample]
+
+    @property
+    def repeated(self) -> set[str]:
+        """Ratings that have trained before."""
+        return {s.rating for s in self.usable if s.replayed}
+
+
 def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Seal) -> None:
     spec = read_spec(folder)
     result["baseline_after"] = spec.baseline
     preset = presets.resolve(spec.preset, spec.overrides)
-    bounds = gate.Bounds.of(spec.gate)
-    if preset.objective not in objective_kin.NAMES:
-        raise RunError(f"there is no objective {preset.objective!r}; there are {', '.join(objective_kin.NAMES)}.")
+    run = Run(folder, spec, preset, gate.Bounds.of(spec.gate), result, progress, stop, seal)
+    framework = _announce(run)
+
+    progress.phase("load")
+    model = _load(run, framework)
+    read = _read(run, model)
+    _heed_ratings(run, model, read)
+    run.clock.lap("load")
+
+    progress.phase("old")
+    learned, teaching = _lessons(run, model, read)
+    run.clock.lap("old")
+
+    tries = Tries(folder, run.preset)
+    trained, checks, no = _learn(run, model, learned, teaching, tries)
+    if trained is None:
+        raise Diverged(no)
+    used = {lesson.sample.rating for lesson in trained.lessons}
+    _account(run, learned, trained, checks, used)
+    result["retried"] = tries.why
+
+    progress.phase("write")
+    result["metrics"] |= run.clock.laps
+    _write(run, model, learned, tries, used - read.repeated, used & read.repeated, no)
+    if no is None:
+        rewards = [s.reward for s in read.usable if s.rating in used - read.repeated]
+        result["baseline_after"] = round(objective.ema(spec.baseline, rewards, run.preset.ema_decay), 9)
+        result["reason"] = _passed(trained, tries, len(used - read.repeated), len(used & read.repeated))
+
+
+def _announce(run: Run) -> str:
+    """What is asked for, and which framework does it where."""
+    spec, progress, asked = run.spec, run.progress, run.preset.objective
+    if asked not in objective_kin.NAMES:
+        raise RunError(f"there is no objective {asked!r}; there are {', '.join(objective_kin.NAMES)}.")
     if spec.tensorboard:
         progress.also(Scalars(spec.tensorboard))
     framework, reason = policies.choose(spec.framework)
@@ -92,21 +164,23 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     progress.choice("framework", framework, reason)
     for made in spec.choices:
         progress.choice(**made)
+    return framework
 
-    # load: one model load a run
-    clock = Clock()
-    progress.phase("load")
+
+def _load(run: Run, framework: str) -> Model:
+    """One model load a run: the weights, with the parent's adapter or a new one, and its optimiser."""
+    spec, progress = run.spec, run.progress
     found = weights.resolve(spec.weights)
     about = profile.read(found.path)
     progress.choice("model", str(about), about.counted)
-    preset, told = fitting.fit(preset, spec.preset, spec.overrides, about)
+    run.preset, told = fitting.fit(run.preset, spec.preset, spec.overrides, about)
     for name, choice in told.items():
         progress.choice(name, *choice)
     parent = spec.adapters[spec.parent] if spec.parent else None
     policy = policies.open_policy(
         framework,
         found.path,
-        preset,
+        run.preset,
         parent=parent,
         threads=spec.threads,
         seed=spec.seed,
@@ -118,173 +192,103 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     optimiser, why = momentum.read(parent, policy.adapter()) if parent else ({}, "a new adapter")
     policy.restore(optimiser)
     progress.choice("optimiser", "warm" if optimiser else "cold", why)
-    template = samples.Template(policy.tokenizer)
-    loaded, unusable = samples.load(folder / SAMPLES, template, max_seq_len=preset.max_seq_len, seal=seal)
-    calibration = samples.load_calibration(
-        folder / "calibration.jsonl", template, version=spec.parent, max_seq_len=preset.max_seq_len, seal=seal
-    )
-    loaded = replay.choose(loaded, spec, preset, progress)
-    training = [s for s in loaded if not s.held]
-    preset = heed.comments(preset, training, progress)
-    checks = ratings.judge([s for s in loaded if not s.held or s.version == spec.parent], template, bounds)
-    result["gate"] = {name: check.json() for name, check in checks.items()}
-    progress.event("gate", checks=result["gate"])
-    if no := ratings.why(checks):
-        if not heed.listens(preset, training):
-            raise NothingToLearn(f"These ratings do not train: {no}.")
-        preset = heed.only_teachers(preset, no, progress)
-    clock.lap("load")
+    return Model(policy, samples.Template(policy.tokenizer), parent, optimiser)
 
-    # old: everything about the samples that has no θ in it
-    progress.phase("old")
-    learned = lessons.prepare(
-        spec,
-        preset,
-        policy,
-        template,
-        loaded,
-        unusable,
-        calibration,
-        cache=Cache(folder / "cache", seal),
-        progress=progress,
-        stop=stop,
+
+def _read(run: Run, model: Model) -> Read:
+    longest = run.preset.max_seq_len
+    usable, unusable = samples.load(run.folder / SAMPLES, model.template, max_seq_len=longest, seal=run.seal)
+    calibration = samples.load_calibration(
+        run.folder / "calibration.jsonl", model.template, version=run.spec.parent, max_seq_len=longest, seal=run.seal
     )
-    result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
-    result["metrics"] = metrics_of(learned.metrics)
-    progress.event("filter", **result["metrics"])
+    return Read(replay.choose(usable, run.spec, run.preset, run.progress), unusable, calibration)
+
+
+def _heed_ratings(run: Run, model: Model, read: Read) -> None:
+    """Which objective the comments ask for, and whether these ratings say anything at all."""
+    training = [s for s in read.usable if not s.held]
+    run.preset = heed.comments(run.preset, training, run.progress)
+    judged = [s for s in read.usable if not s.held or s.version == run.spec.parent]
+    checks = ratings.judge(judged, model.template, run.bounds)
+    run.result["gate"] = {name: check.json() for name, check in checks.items()}
+    run.progress.event("gate", checks=run.result["gate"])
+    if no := ratings.why(checks):
+        if not heed.listens(run.preset, training):
+            raise NothingToLearn(f"These ratings do not train: {no}.")
+        run.preset = heed.only_teachers(run.preset, no, run.progress)
+
+
+def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]:
+    """Everything about the samples that has no θ in it, and which of them teach."""
+    learned = lessons.prepare(
+        run.spec,
+        run.preset,
+        model.policy,
+        model.template,
+        read.usable,
+        read.unusable,
+        read.calibration,
+        cache=Cache(run.folder / "cache", run.seal),
+        progress=run.progress,
+        stop=run.stop,
+    )
+    run.result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
+    run.result["metrics"] = metrics_of(learned.metrics)
+    run.progress.event("filter", **run.result["metrics"])
     teaching = [lesson for lesson in learned.train if lesson.teaches]
-    repeated = {s.rating for s in loaded if s.replayed}
-    new = [outcome for rating, outcome in learned.outcomes.items() if rating not in repeated]
+    new = [outcome for rating, outcome in learned.outcomes.items() if rating not in read.repeated]
     if all(lesson.sample.replayed for lesson in teaching):
         raise NothingToLearn(_why_nothing(new))
+    taught = sum(lesson.taught for lesson in teaching)
     left = [s.sample for s in learned.train if s.keep.any() and learned.outcomes[s.sample.rating].cause is None]
     contrast = ratings.contrast(left)
-    if not contrast.ok and not any(lesson.taught for lesson in teaching):
-        result["gate"]["contrast"] = contrast.json()
+    if not contrast.ok and not taught:
+        run.result["gate"]["contrast"] = contrast.json()
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
-    preset = heed.pace(preset, sum(lesson.taught for lesson in teaching), len(teaching), progress)
-    start = policy.adapter()
-    clock.lap("old")
+    run.preset = heed.pace(run.preset, taught, len(teaching), run.progress)
+    return learned, teaching
 
-    # train, gate
-    tries = Tries(folder, preset)
+
+def _learn(
+    run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
+) -> tuple[Trained | None, dict[str, Check], str | None]:
+    """Optimiser steps and gate, and once more at half the rate where the gate says no."""
+    start = model.policy.adapter()
     while True:
-        trained, checks, no = _try(
-            policy, template, bounds, parent, learned, teaching, tries, spec, progress, stop, clock
-        )
+        trained, checks, no = _try(run, model, learned, teaching, tries)
         if no is None or not tries.again(no, checks):
-            break
-        progress.warning(f"{no}; once more from the start, at half the rate.")
-        policy.wear(start)
-        policy.restore(optimiser)
-    if trained is None:
-        raise Diverged(no)
-    used = {lesson.sample.rating for lesson in trained.lessons}
-    for rating in used:
-        learned.outcomes[rating].used = True
-    again, used = used & repeated, used - repeated
-    rewards = [s.reward for s in loaded if s.rating in used]
-    result["seconds_before"] = trained.seconds_before
-    result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
-    result["metrics"] |= metrics_of(trained.metrics)
-    result["gate"] |= {name: check.json() for name, check in checks.items()}
-    result["retried"] = tries.why
-
-    # write: where it may go live, or beside the run for whoever wants to look at it
-    progress.phase("write")
-    result["metrics"] |= clock.laps
-    out = folder / "rejected" if no else spec.out
-    manifest = {
-        "run": spec.run,
-        "version": spec.version,
-        "parent": spec.parent,
-        "model": spec.model,
-        "weights": spec.weights,
-        "objective": preset.objective,
-        "samples": sorted(used),
-        "replayed": sorted(again),
-        "recomputed": sorted(r for r in used | again if not learned.outcomes[r].exact),
-        "baseline": spec.baseline,
-        "metrics": result["metrics"],
-        "gate": result["gate"],
-        "preset": tries.preset.model_dump(),
-        "retried": tries.why,
-    }
-    adapter.write(out, partial(_save, policy), manifest)
-    if no:
-        too = " at half the rate too" if tries.why else ""
-        result |= {"status": "rejected", "reason": f"The gate said no{too}: {no}.", "adapter": str(out)}
-        return
-    result["baseline_after"] = round(objective.ema(spec.baseline, rewards, preset.ema_decay), 9)
-    what = f"{int(trained.metrics['steps'])} steps on {len(used)} samples"
-    if again:
-        what += f" and {len(again)} of earlier runs"
-    reason = f"{what}, {trained.early}; it passed the gate." if trained.early else f"{what} passed the gate."
-    if tries.why:
-        reason += f" At half the rate, for at the full one {tries.why}."
-    result |= {"status": "passed", "reason": reason, "adapter": str(out)}
-
-
-class Tries:
-    """At most two: the second from the start and at half the rate. On disk, so that a resumed run knows which it is."""
-
-    def __init__(self, folder: Path, preset: Preset) -> None:
-        self.folder = folder
-        self._path = folder / "retry.json"
-        self._full = preset
-        self.why: str | None = json.loads(self._path.read_bytes())["why"] if self._path.exists() else None
-
-    @property
-    def preset(self) -> Preset:
-        if self.why is None:
-            return self._full
-        return self._full.model_copy(update={"learning_rate": self._full.learning_rate / 2})
-
-    def again(self, why: str, checks: dict[str, Check]) -> bool:
-        """Whether a second try is worth it: not for what moved too little already."""
-        if self.why is not None or ("no_op" in checks and not checks["no_op"].ok):
-            return False
-        self.why = why
-        write_atomic(self._path, json.dumps({"why": why}, ensure_ascii=False).encode())
-        return True
+            return trained, checks, no
+        run.progress.warning(f"{no}; once more from the start, at half the rate.")
+        model.policy.wear(start)
+        model.policy.restore(model.optimiser)
 
 
 def _try(
-    policy: Policy,
-    template: samples.Template,
-    bounds: gate.Bounds,
-    parent: Path | None,
-    learned: Lessons,
-    teaching: Sequence[Lesson],
-    tries: Tries,
-    spec: RunSpec,
-    progress: Progress,
-    stop: Stop,
-    clock: Clock,
+    run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
 ) -> tuple[Trained | None, dict[str, Check], str | None]:
-    """Optimiser steps and gate: what came of them, and why it may not go live (None: it may)."""
-    progress.phase("train", **({"again": tries.why} if tries.why else {}))
+    """What came of the steps, and why it may not go live (None: it may)."""
+    run.progress.phase("train", **({"again": tries.why} if tries.why else {}))
     try:
-        trained = train(policy, teaching, tries.preset, spec, tries.folder, progress, stop)
+        trained = train(model.policy, teaching, tries.preset, run.spec, run.folder, run.progress, run.stop)
     except Diverged as error:
         return None, {}, str(error).rstrip(".")
     finally:
-        clock.lap("train")
-    progress.phase("gate")
+        run.clock.lap("train")
+    run.progress.phase("gate")
     checks = gate.judge(
-        policy,
-        template,
-        bounds,
-        parent=parent,
+        model.policy,
+        model.template,
+        run.bounds,
+        parent=model.parent,
         lessons=teaching,
         held=learned.held,
         changed=trained.changed,
         replayed=trained.replayed,
         asked=trained.asked,
-        stop=stop,
+        stop=run.stop,
     )
-    clock.lap("gate")
-    progress.event("gate", checks={name: check.json() for name, check in checks.items()})
+    run.clock.lap("gate")
+    run.progress.event("gate", checks={name: check.json() for name, check in checks.items()})
     failed = next(((name, check) for name, check in checks.items() if not check.ok), None)
     if failed is None:
         return trained, checks, None
@@ -292,17 +296,51 @@ def _try(
     return trained, checks, f"{name} is {check.value}, the bound is {check.bound}"
 
 
-@dataclass
-class Clock:
-    """Seconds a phase, for the manifest; those of a second try on top."""
+def _account(run: Run, learned: Lessons, trained: Trained, checks: dict[str, Check], used: set[str]) -> None:
+    for rating in used:
+        learned.outcomes[rating].used = True
+    run.result["seconds_before"] = trained.seconds_before
+    run.result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
+    run.result["metrics"] |= metrics_of(trained.metrics)
+    run.result["gate"] |= {name: check.json() for name, check in checks.items()}
 
-    since: float = field(default_factory=time.monotonic)
-    laps: dict[str, float] = field(default_factory=dict)
 
-    def lap(self, name: str) -> None:
-        now = time.monotonic()
-        self.laps[f"seconds_{name}"] = round(self.laps.get(f"seconds_{name}", 0.0) + now - self.since, 2)
-        self.since = now
+def _write(
+    run: Run, model: Model, learned: Lessons, tries: Tries, used: set[str], again: set[str], no: str | None
+) -> None:
+    """The adapter: where it may go live, or beside the run for whoever wants to look at it."""
+    spec, out = run.spec, run.folder / "rejected" if no else run.spec.out
+    manifest = {
+        "run": spec.run,
+        "version": spec.version,
+        "parent": spec.parent,
+        "model": spec.model,
+        "weights": spec.weights,
+        "objective": run.preset.objective,
+        "samples": sorted(used),
+        "replayed": sorted(again),
+        "recomputed": sorted(r for r in used | again if not learned.outcomes[r].exact),
+        "baseline": spec.baseline,
+        "metrics": run.result["metrics"],
+        "gate": run.result["gate"],
+        "preset": tries.preset.model_dump(),
+        "retried": tries.why,
+    }
+    adapter.write(out, partial(_save, model.policy), manifest)
+    too = " at half the rate too" if tries.why else ""
+    run.result |= {"status": "rejected" if no else "passed", "adapter": str(out)}
+    if no:
+        run.result["reason"] = f"The gate said no{too}: {no}."
+
+
+def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
+    what = f"{int(trained.metrics['steps'])} steps on {used} samples"
+    if again:
+        what += f" and {again} of earlier runs"
+    reason = f"{what}, {trained.early}; it passed the gate." if trained.early else f"{what} passed the gate."
+    if tries.why:
+        reason += f" At half the rate, for at the full one {tries.why}."
+    return reason
 
 
 def _save(policy: Policy, folder: Path) -> None:

@@ -29,6 +29,9 @@ PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
 
 
+TOLD = ("loss", "grad_norm", "guarded", "kl_teacher")  # of the last step that counts
+
+
 class Diverged(Exception):
     """The optimiser left the numbers or the trust region; nothing of this run can be used."""
 
@@ -59,32 +62,13 @@ def train(
     if any(lesson.taught for lesson in teaching):
         why += f", {max(preset.passes, preset.passes_taught)} over what comments and corrections teach"
     progress.choice("steps", len(plan), why)
-    loss = loss_of(preset)
-    start = policy.adapter()
-    at = Checkpoint(_fingerprint(spec, preset, teaching), adapter=start, good=start)
-    match checkpoint.read(folder / "checkpoint", at.fingerprint):
-        case str(problem):
-            progress.warning(problem)
-        case Checkpoint() as found:
-            at = found
-            policy.wear(at.adapter)
-            policy.restore(at.optimiser)
-            progress.choice("resume", at.step, "a checkpoint of this run was there")
-    seconds_before, clock, early = at.seconds, time.monotonic(), None
+    loss, early = loss_of(preset), None
+    at = _begun(policy, _fingerprint(spec, preset, teaching), folder, progress)
+    seconds_before, clock = at.seconds, time.monotonic()
 
     for step in range(at.step, len(plan)):
         batch = [teaching[i] for i in plan[step]]
-        sums = accumulate(policy, batch, loss, progress, kto=preset.objective == "kto")
-        tokens = sum(len(lesson.old) for lesson in batch)
-        per = {
-            "loss": 1,
-            "kl_old": sum(len(lesson.old) for lesson in batch if lesson.own),
-            "kl_teacher": sum(len(lesson.old) for lesson in batch if lesson.teaching is not None),
-        }
-        now = {name: value / max(per.get(name, tokens), 1) for name, value in sums.items()}
-        if not all(np.isfinite(value) for value in now.values()):
-            raise Diverged(f"the loss is not finite at step {step + 1}; nothing was kept.")
-
+        now = _gradient(policy, batch, loss, step, progress, kto=preset.objective == "kto")
         # The forward pass just measured how far the steps before this one have drifted.
         if now["kl_old"] > preset.drift_bound:
             early = f"stopped before step {step + 1} by the drift bound ({now['kl_old']:.3f} nats a token)"
@@ -97,53 +81,82 @@ def train(
         if not np.isfinite(norm):
             raise Diverged(f"the gradient is not finite at step {step + 1}; nothing was kept.")
         elapsed = seconds_before + time.monotonic() - clock
-        line = {
-            **metrics_of(now),
-            "grad_norm": round(norm, 6),
-            "acceptance": round(sum(int(lesson.keep.sum()) for lesson in batch) / tokens, 6),
-        }
-        at = Checkpoint(
-            at.fingerprint,
-            step + 1,
-            elapsed,
-            [*at.history, line],
-            policy.adapter(),
-            good,
-            policy.optimiser(),
-        )
+        line = {**metrics_of(now), "grad_norm": round(norm, 6), "acceptance": _acceptance(batch)}
+        history = [*at.history, line]
+        at = Checkpoint(at.fingerprint, step + 1, elapsed, history, policy.adapter(), good, policy.optimiser())
         checkpoint.write(folder / "checkpoint", at)
         eta = elapsed / (step + 1) * (len(plan) - step - 1)
         progress.event("step", step=step + 1, steps=len(plan), **line, rate=rate, eta_s=round(eta, 1))
         stop.check()
 
-    # Nothing has measured the last step yet.
-    probe = list(teaching[:: max(1, len(teaching) // PROBE)])[:PROBE]
-    final, changed = _drift(policy, probe)
-    if early is None and final["kl_old"] > preset.drift_bound:
-        early = f"the last step undone by the drift bound ({final['kl_old']:.3f} nats a token)"
-        policy.wear(at.good)
-        at.step -= 1
-        final, changed = _drift(policy, probe)
+    final, changed, early = _last_look(policy, teaching, at, early, preset.drift_bound)
     if early:
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
     if at.step == 0:
         raise Diverged(f"the very first step went past the drift bound ({early}); lower learning_rate.")
-    seen = sorted({i for indices in plan[: at.step] for i in indices})
+    last = at.history[at.step - 1]
+    told = {name: value for name, value in last.items() if name in TOLD}
     return Trained(
-        lessons=[teaching[i] for i in seen],
+        lessons=[teaching[i] for i in sorted({i for indices in plan[: at.step] for i in indices})],
         changed=changed,
         replayed=replay(policy, teaching),
-        metrics={
-            "steps": at.step,
-            "loss": at.history[at.step - 1]["loss"],
-            "grad_norm": at.history[at.step - 1]["grad_norm"],
-            **{n: at.history[at.step - 1][n] for n in ("guarded", "kl_teacher") if n in at.history[at.step - 1]},
-            **final,
-        },
+        metrics={"steps": at.step, **told, **final},
         seconds_before=seconds_before,
         early=early,
         asked=next((line["kl_teacher"] for line in at.history if "kl_teacher" in line), 0.0),
     )
+
+
+def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -> Checkpoint:
+    """Where this run stands: at its checkpoint, which the policy then wears, or at its start."""
+    match checkpoint.read(folder / "checkpoint", fingerprint):
+        case str(problem):
+            progress.warning(problem)
+        case Checkpoint() as found:
+            policy.wear(found.adapter)
+            policy.restore(found.optimiser)
+            progress.choice("resume", found.step, "a checkpoint of this run was there")
+            return found
+    start = policy.adapter()
+    return Checkpoint(fingerprint, adapter=start, good=start)
+
+
+def _gradient(
+    policy: Policy, batch: Sequence[Lesson], loss: Loss, step: int, progress: Progress, *, kto: bool
+) -> dict[str, float]:
+    """The gradient of one step; the loss, and every other sum of it as nats a token."""
+    sums = accumulate(policy, batch, loss, progress, kto=kto)
+    per = {
+        "loss": 1,
+        "kl_old": sum(len(lesson.old) for lesson in batch if lesson.own),
+        "kl_teacher": sum(len(lesson.old) for lesson in batch if lesson.teaching is not None),
+    }
+    now = {name: value / max(per.get(name, _tokens(batch)), 1) for name, value in sums.items()}
+    if not all(np.isfinite(value) for value in now.values()):
+        raise Diverged(f"the loss is not finite at step {step + 1}; nothing was kept.")
+    return now
+
+
+def _last_look(
+    policy: Policy, teaching: Sequence[Lesson], at: Checkpoint, early: str | None, bound: float
+) -> tuple[dict[str, float], float, str | None]:
+    """Nothing has measured the last step yet: its drift, and the step before it where that went too far."""
+    probe = list(teaching[:: max(1, len(teaching) // PROBE)])[:PROBE]
+    final, changed = _drift(policy, probe)
+    if early is None and final["kl_old"] > bound:
+        early = f"the last step undone by the drift bound ({final['kl_old']:.3f} nats a token)"
+        policy.wear(at.good)
+        at.step -= 1
+        final, changed = _drift(policy, probe)
+    return final, changed, early
+
+
+def _tokens(batch: Sequence[Lesson]) -> int:
+    return sum(len(lesson.old) for lesson in batch)
+
+
+def _acceptance(batch: Sequence[Lesson]) -> float:
+    return round(sum(int(lesson.keep.sum()) for lesson in batch) / _tokens(batch), 6)
 
 
 def accumulate(

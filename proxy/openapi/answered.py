@@ -239,6 +239,7 @@ class Choice(BaseModel):
 class WholeRun(Run):
     choices: list[Choice]
     warnings: list[str]
+    steps: list[dict[str, Any]] = Field(description="Each optimiser step: `loss`, `acceptance`, `kl_ref`, `kl_old`.")
     account: list[dict[str, Any]] = Field(description="What became of each sample.")
 
 

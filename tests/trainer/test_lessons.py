@@ -11,7 +11,7 @@ import pytest
 
 from config import presets
 from tests.trainer import tiny
-from trainer import lessons
+from trainer import advantages, lessons
 from trainer.policy import LogProbs
 from trainer.progress import Progress
 from trainer.samples import Sample, Template, parse
@@ -48,7 +48,7 @@ def test_likely_tokens_are_spared_only_where_the_policy_is_vaguer_than_the_base(
     preset = presets.resolve("balanced", {"likely": 0.3})
     out = io.StringIO()
     with Progress(tmp_path, out) as progress:
-        assert lessons.likely_now(preset, [scored(now)] * 2, [scored(1.0)] * 2, progress) == taken
-        assert lessons.likely_now(preset, [], [], progress) == 1.0  # corrections alone
+        assert advantages.likely_now(preset, [scored(now)] * 2, [scored(1.0)] * 2, progress) == taken
+        assert advantages.likely_now(preset, [], [], progress) == 1.0  # corrections alone
     said = json.loads(out.getvalue().splitlines()[0])
     assert (said["name"], said["value"]) == ("likely", taken)

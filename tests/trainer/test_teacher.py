@@ -10,7 +10,7 @@ import torch
 
 from config import presets
 from tests.trainer import tiny
-from trainer import batch, lessons, loop, packing, samples, steps, teacher
+from trainer import advantages, batch, lessons, loop, packing, samples, steps, teacher
 from trainer.cache import Cache
 from trainer.launch import verify_adapter
 from trainer.lessons import Lesson
@@ -343,7 +343,7 @@ def test_replies_to_one_prompt_are_one_group(tmp_path, model, lines, policy):
     folder = tiny.run_folder(tmp_path / "run", model, [*same, lines[3]])
     _, loaded = load(folder, policy)
     preset = presets.resolve("balanced", {"objective": "grpo", "weight_good": 1.0})
-    found = lessons._advantages(read_spec(folder), preset, loaded)
+    found, _ = advantages.of_ratings(read_spec(folder), preset, loaded)
     mean = sum(line["reward"] for line in same) / 3
     assert found == pytest.approx([line["reward"] - mean for line in same] + [lines[3]["reward"]])
 

@@ -1,0 +1,105 @@
+"""docs/how-it-learns.md and docs/rating-well.md say what the figures and the settings are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from config import presets
+from config.sections import Gate, StoreSection, Train
+from proxy.cli_status import ENOUGH
+from scripts import plot_learning
+from store.learning import FEWEST_TO_HOLD, to_hold
+from trainer import ratings
+
+ROOT = Path(__file__).resolve().parents[1]
+HOW = (ROOT / "docs/how-it-learns.md").read_text(encoding="utf-8")
+WELL = (ROOT / "docs/rating-well.md").read_text(encoding="utf-8")
+
+
+def benchmark(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / name).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, str]:
+    return plot_learning.drawn()
+
+
+def test_the_pictures_are_those_of_the_figures(drawn: dict[str, str]) -> None:
+    for name, text in drawn.items():
+        there = (ROOT / "docs/images" / name).read_text(encoding="utf-8")
+        assert there == text, f"{name}: run scripts/plot_learning.py"
+    assert drawn == plot_learning.drawn()
+
+
+def test_each_picture_is_shown_whole_and_asks_for_nothing(drawn: dict[str, str]) -> None:
+    for name, text in drawn.items():
+        assert f"images/{name}" in HOW, f"{name} is in no page"
+        svg = ElementTree.fromstring(text)
+        assert svg.attrib["aria-label"] and "script" not in text and "href" not in text and "url(" not in text
+        width = float(svg.attrib["width"])
+        for element in svg.iter("{http://www.w3.org/2000/svg}rect"):
+            assert float(element.attrib["x"]) + float(element.attrib["width"]) <= width + 1, name
+
+
+def test_what_the_pages_say_of_the_defaults() -> None:
+    train, preset = Train(), presets.resolve("balanced", {})
+    assert train.start_at == 32 and "32, if you have not said otherwise" in HOW and "starts at 32 fresh ratings" in WELL
+    assert preset.likely == 0.3 and "more than 0.3" in HOW
+    assert (preset.token_low, preset.token_high, preset.guard_low, preset.guard_high) == (0.5, 2, 0.5, 2)
+    assert to_hold(32, train.held_share) == 4 and "4 of 32" in HOW
+    assert FEWEST_TO_HOLD == ratings.FEW == 16 and "below 16" in WELL
+    assert train.max_rater_share == 0.75 and "three quarters" in WELL
+    assert preset.max_version_gap == train.max_version_gap == 8 and "eight versions" in WELL
+    assert ENOUGH == 8 and "eight of a kind" in WELL
+    assert StoreSection().retention_days == 7 and "seven days" in WELL
+    assert Gate().max_chance < 1 and "gate.max_chance" in WELL
+
+
+def test_every_check_of_the_gate_is_explained() -> None:
+    measured = {
+        check for r in plot_learning.learned()["concise"] for one in r["rounds"] for check in one["run"]["gate"]
+    }
+    rows = HOW[HOW.index("## What the gate checks") :].split("All must hold")[0]
+    assert measured == set(re.findall(r"`(\w+)`", rows))
+
+
+def test_what_the_pages_say_of_the_measured_runs() -> None:
+    found = plot_learning.learned()
+    bullets, concise = found["bullets"], found["concise"]
+    first = [one["rounds"][0] for one in bullets]
+    assert all(one["good"] == 0 and 0.75 < one["eval"]["liked"] < 0.85 for one in first)
+    assert all(one["base"]["liked"] < 0.02 for one in bullets) and "from 1 % to around 80 %" in WELL
+    last = {one["seed"]: one["rounds"][-1]["eval"]["liked"] for one in concise}
+    assert len(last) == 3 and round(max(last.values()), 2) == 0.81 and "81 %" in HOW
+    assert min(last.values()) - concise[0]["base"]["liked"] < 0.05  # and nowhere with another
+    refused = [one for r in bullets for one in r["rounds"] if one["run"]["status"] == "rejected"]
+    assert refused and all(one["eval"]["liked"] > 0.8 for one in refused)
+    rises = list[tuple[int, float]]()
+    for record in concise:
+        before = record["base"]["liked"]
+        for one in record["rounds"]:
+            rises.append((one["good"], one["eval"]["liked"] - before))
+            before = one["eval"]["liked"]
+    assert all(rise < 0.03 for good, rise in rises if good <= 7) and {g for g, _ in rises if g <= 7} == {5, 6, 7}
+    more = [rise > 0.1 for good, rise in rises if good >= 9]
+    assert sum(more) > 0.7 * len(more) and not all(more)  # mostly, though not always
+
+
+def test_what_the_pages_say_of_other_figures() -> None:
+    tokens = benchmark("reply_tokens.json")["tokens"]
+    assert 0.6 < sum(one["p"] > 0.3 for one in tokens) / len(tokens) < 0.72 and "two thirds of its tokens" in HOW
+    random = benchmark("poisoned.json")["kinds"]["random"]
+    assert (random["tries"], random["stopped"]) == (20, {"empty": 20}) and "Of 20 runs on random ratings 20" in WELL
+    found = benchmark("watch_errors.json")
+    assert max(rate for row in found["false_alarms"] for rate in row["rates"]) < 0.05  # less than one in twenty
+    worse = {r["old_rated"]: r["found"] for r in found["found"] if (r["old_share"], r["new_share"]) == (0.7, 0.4)}
+    assert worse[8] < 0.5 and worse[64] > 0.9
+    runs = [v["run_s"] for v in benchmark("demo.json")["versions"] if v["run_s"]]
+    assert all(80 < seconds < 130 for seconds in runs)  # one and a half to two minutes

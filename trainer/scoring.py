@@ -1,0 +1,83 @@
+"""Log-probs of replies under the policies that matter: ℓ_old, ℓ_ref, ℓ_β.
+
+Owns the passes without a gradient, each done once and kept in the run's folder by content. Not here: what follows from
+them (lessons, acceptance, advantages), one pass (policies).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from trainer import packing
+from trainer.cache import Cache
+from trainer.objective import Floats
+from trainer.packing import Tokens
+from trainer.policy import LogProbs, Policy
+from trainer.progress import Stop
+from trainer.run_folder import RunSpec
+from trainer.samples import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    policy: Policy
+    spec: RunSpec
+    cache: Cache
+    stop: Stop
+
+    @property
+    def parent(self) -> str:
+        """The name of what the policy wears when a run begins."""
+        return str(self.spec.adapters[self.spec.parent]) if self.spec.parent else "base"
+
+    def now(self, sequences: Sequence[Tokens]) -> list[LogProbs]:
+        """ℓ_old: under the policy about to be trained, before its first step."""
+        return self._under(self.parent, sequences)
+
+    def reference(self, sequences: Sequence[Tokens]) -> list[LogProbs]:
+        """ℓ_ref: the adapter off."""
+        with self.policy.wearing(None):
+            return self._under("base", sequences)
+
+    def behaviour(self, samples: Sequence[Sample], old: Sequence[LogProbs], ref: Sequence[LogProbs]) -> list[Floats]:
+        """ℓ_β: as captured; recomputed under the version that produced the reply where that was not exact."""
+        known = {at: s.behaviour for at, s in enumerate(samples) if s.behaviour is not None}
+        for version in sorted({s.version for s in samples if not s.exact}):
+            at = [i for i, s in enumerate(samples) if not s.exact and s.version == version]
+            if version == self.spec.parent:
+                again = [old[i] for i in at]
+            elif version == 0:
+                again = [ref[i] for i in at]
+            else:
+                adapter = self.spec.adapters[version]
+                with self.policy.wearing(adapter):
+                    again = self._under(str(adapter), [samples[i].tokens for i in at])
+            known |= {i: recomputed.sampled for i, recomputed in zip(at, again, strict=True)}
+        return [known[at] for at in range(len(samples))]
+
+    def _under(self, who: str, sequences: Sequence[Tokens]) -> list[LogProbs]:
+        """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""
+        if not sequences:
+            return []
+        who = f"{self.spec.weights} {who}"
+        content = repr(("with entropy", who, [(s.prompt, s.reply, s.temperature, s.top_p, s.top_k) for s in sequences]))
+        name = f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
+        bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
+        if (kept := self.cache.arrays(name)) is not None:
+            flat = kept["flat"]  # (3, N)
+        else:
+            flat = np.empty((3, bounds[-1]))
+            for members in packing.group(sequences, self.policy.budget):
+                self.stop.check()
+                packed = packing.pack([sequences[i] for i in members])
+                every = np.stack(self.policy.log_probs(packed))  # (3, n)
+                ends = np.cumsum(packed.lengths)
+                for i, part in zip(members, np.split(every, ends[:-1], axis=1), strict=True):
+                    flat[:, bounds[i] : bounds[i + 1]] = part
+            self.cache.keep_arrays(name, flat=flat)
+        return [LogProbs(*flat[:, a:b]) for a, b in pairwise(bounds)]
