@@ -43,6 +43,13 @@ LISTS = (
 )  # fmt: skip
 # Variables with our prefix that are no settings.
 SECRETS = ("RLPROXY_STORE_KEY",)  # the database's own key (store.secret)
+# Flags that are not named as their keys are.
+FLAGS = {
+    "backend.kind": "--backend",
+    "backend.url": "--backend-url",
+    "log.level": "--log-level",
+    "store.key_from": "--key",
+}
 HIDDEN = ("store.key_from",)  # where somebody may put a key by mistake, which no message should repeat
 PARSED = {**dict.fromkeys(TABLES, "object"), **dict.fromkeys(LISTS, "array")}  # JSON in the environment
 
@@ -151,7 +158,7 @@ def _flags(flags: Mapping[str, Any]) -> dict[str, Given]:
     for key, value in flags.items():
         if value is None:
             continue
-        source = "flag --" + key.rpartition(".")[2].replace("_", "-")
+        source = "flag " + FLAGS.get(key, "--" + key.rpartition(".")[2].replace("_", "-"))
         _check_known(key, source)
         given[key] = Given(value, source)
     return given
@@ -196,7 +203,9 @@ def _file(file: Path | None, on_top: Mapping[str, Given]) -> dict[str, Given]:
             raise FileNotFoundError(f"{path} does not exist")
         values = dict(_leaves(TomlConfigSettingsSource(Settings, path)()))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"The settings file {path} cannot be read: {error}.") from error
+        raise SettingsError(
+            f"The settings file {path} cannot be read: {error}; correct it, or move it away."
+        ) from error
     for key in values:
         _check_known(key, f"file {path}")
         if key.startswith("webhooks.") and values[key] and "SecretStr" in str(fields()[key].annotation):
@@ -250,7 +259,8 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 def _check_known(key: str, source: str) -> None:
     if key not in fields():
-        raise SettingsError(f"There is no setting {key!r} ({source}); {nearest(key, fields())}")
+        found = nearest(key, fields())
+        raise SettingsError(f"There is no setting {key!r} ({source}); {found} `rlproxy config show` lists them all.")
 
 
 def _value(settings: Settings, key: str) -> Any:

@@ -204,6 +204,7 @@ class Wiring:
         self.lending.stopping()
         await self.learner.stop()  # first, while running answers still have their time to end
         await self.lending.leave_awake()
+        self.events.end()
 
     def _towards_backend(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

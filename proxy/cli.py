@@ -18,6 +18,7 @@ import typer
 from proxy.cli_common import AsJson, DryRun, Home, fail, print_json, settings_of
 from proxy.cli_data import data_app
 from proxy.cli_encrypt import encrypt_app
+from proxy.cli_help import Grouped
 from proxy.cli_init import init
 from proxy.cli_keys import keys_app
 from proxy.cli_learn import learn_app
@@ -27,6 +28,7 @@ from proxy.cli_service import service_app
 
 app = typer.Typer(
     name="rlproxy",
+    cls=Grouped,
     help="Capture what your model answers, rate it, and watch it learn: an OpenAI-compatible proxy that trains inline.",
     no_args_is_help=True,
     add_completion=True,
@@ -43,7 +45,7 @@ app.add_typer(keys_app, name="keys")
 
 
 def main() -> None:
-    app()
+    app(prog_name="rlproxy")  # also as `python -m proxy.cli`: completion and help name what a person types
 
 
 @app.command()
@@ -76,18 +78,18 @@ def serve(
     import asyncio
 
     from proxy import server
+    from proxy.cannot_start import CannotStart
     from proxy.errors import ProxyError
-    from store.errors import StoreError
+    from store.errors import StoreBusy, StoreError
 
     server.configure_logs(settings.log.level, settings.log.format == "json")
     try:
         asyncio.run(server.serve(settings, server.key_of(settings)))
-    except (ProxyError, StoreError) as error:
+    except StoreBusy as busy:
+        end = f"end it (`kill {busy.pid}`)" if busy.pid else "end it"
+        fail(f"{busy} If that is the rlproxy you want, use it; else {end}, or keep another home: --home FOLDER.")
+    except (ProxyError, StoreError, CannotStart) as error:
         fail(str(error))
-    except OSError as error:
-        fail(
-            f"{settings.server.host}:{settings.server.port} could not be listened on ({error}); choose another --port."
-        )
 
 
 @app.command()

@@ -40,18 +40,18 @@ class Client:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON answer. Raises Refused, NoProxyAnswers."""
-        return json.loads(self._send(method, path, body).read())
+        return self._loaded(self._send(method, path, body).read())
 
     def post_lines(self, path: str, lines: bytes) -> Any:
         """As `call`, with JSON lines."""
         with self._or_fail():
-            return json.loads(self._send("POST", path, lines).read())
+            return self._loaded(self._send("POST", path, lines).read())
 
     def lines(self, path: str) -> Iterator[str]:
+        """Asked now, not at the first line: who opens a file for them opens none where there are none."""
         with self._or_fail():
             response = self._send("GET", path, None)
-        for line in response:
-            yield line.decode().rstrip("\n")
+        return (line.decode().rstrip("\n") for line in response)
 
     def events(self, path: str, body: Any) -> Generator[Any, None, None]:
         """The events of a stream, as JSON; closing it ends the connection. Raises Refused, NoProxyAnswers."""
@@ -81,16 +81,34 @@ class Client:
             connection.request(method, path, body=data, headers=headers)
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
+            why = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
             raise NoProxyAnswers(
-                f"no rlproxy answers at {self.url} ({error}); start it with `rlproxy serve`."
+                f"no rlproxy answers at {self.url} ({why[:1].lower() + why[1:]}); start it with `rlproxy serve`, or "
+                "say with --home or RLPROXY_SERVER__PORT where it runs."
             ) from error
         if response.status >= 400:
-            raise Refused(_message(response.read(), response.status))
+            if (message := _message(response.read())) is None:
+                raise self._somebody_else()
+            raise Refused(message)
         return response
 
+    def _loaded(self, text: bytes) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise self._somebody_else() from None
 
-def _message(text: bytes, status: int) -> str:
+    def _somebody_else(self) -> NoProxyAnswers:
+        return NoProxyAnswers(
+            f"what answers at {self.url} is another program; say with --home or RLPROXY_SERVER__PORT where rlproxy "
+            "runs, or start it on another port: `rlproxy serve --port 8485`."
+        )
+
+
+def _message(text: bytes) -> str | None:
+    """Of an error as rlproxy shapes it; None where it was somebody else's."""
     try:
-        return str(json.loads(text)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"the proxy answered {status}: {text[:200].decode('utf-8', 'replace')}"
+        error = json.loads(text)["error"]
+        return str(error["message"]) if {"type", "param", "code"} <= error.keys() else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from proxy.init.console import Console
     from proxy.init.extras import Needed
     from proxy.init.plan import Plan
+    from proxy.init.prove import Proof
     from proxy.init.questions import Choices, Found
     from proxy.service import Manager
 
@@ -117,6 +118,8 @@ def _key(settings: Settings) -> str | None:
 
 def _show_plan(console: Console, plan: Plan, choices: Choices, manager: Manager | None) -> None:
     key = plan.settings.server.api_key
+    if choices.weights and choices.why_weights:  # a guess has to be looked at, also by who was not asked
+        console.say(f"Weights   {choices.weights}: {choices.why_weights}")
     console.say()
     for change in plan.changes:
         text = change.diff().rstrip("\n")
@@ -239,8 +242,8 @@ def _prove(
         console.say("\nrlproxy starts…")
         process = prove.start(settings, wait)
     console.say(f"One question: {prove.QUESTION}")
-    proof = prove.prove(settings, choices.model, wait)
-    _show_proof(console, settings, proof, process)
+    proof = prove.prove(settings, choices.model, wait, lambda proof, more: _show_seen(console, proof, compares=more))
+    _show_end(console, settings, proof, process)
     ratings = proof.status["ratings"]
     return {
         "completion_id": proof.completion, "answer": proof.answer, "rated": proof.rated, "seconds": proof.seconds,
@@ -249,21 +252,32 @@ def _prove(
     }  # fmt: skip
 
 
-def _show_proof(console: Console, settings: Settings, proof: Any, process: int | None) -> None:
-    from proxy.server_address import address
-
+def _show_seen(console: Console, proof: Proof, *, compares: bool) -> None:
     ratings, training = proof.status["ratings"], proof.status["training"]
     console.say(f"  {' '.join(proof.answer.split()) or '(an empty answer)'}")
     console.say(f"kept as {proof.completion}, after {proof.seconds:.1f} s; rated good, and the status shows it:")
     console.say(f"  {ratings['fresh']} fresh of {ratings['needed']} ratings; training {training['line']}")
+    if compares:
+        console.say(
+            "Does the server run the weights that would train? Both are asked the same; a minute or so on a CPU…"
+        )
+
+
+def _show_end(console: Console, settings: Settings, proof: Proof, process: int | None) -> None:
+    from proxy.server_address import address
+
     if proof.match:
         console.say(f"  {proof.match}")
     console.say("That rating is taken back: it was no opinion.\n")
     url = address(settings)
     console.say(f"Point your agent's base URL here: {url}/v1    The page: {url}/")
     console.say("Rate with `rlproxy good`, `rlproxy bad too long`, /rl in the chat, or on the page.")
+    console.say("Talk to it right here with `rlproxy chat`; `rlproxy status --watch` shows what it learns.")
     if process is not None:
-        console.say(f"rlproxy runs in the background as process {process}; `kill {process}` stops it.")
+        console.say(
+            f"rlproxy runs in the background as process {process}; `kill {process}` stops it, and `rlproxy serve` "
+            "starts it again."
+        )
 
 
 def _waiting(console: Console) -> Any:

@@ -85,7 +85,8 @@ def _answering(s: dict[str, Any], url: str) -> list[Row]:
     if trains:
         rows.append(("model", f"{s['model'] or 'whichever is asked for'}, not ours", ""))
     else:
-        who = f"{label(s['live'])} answers (before: {label(s['previous'])})"
+        before = f" (before: {label(s['previous'])})" if s["previous"] != s["live"] else ""
+        who = f"{label(s['live'])} answers{before}"
         rows.append(("model", f"{s['model'] or 'not known yet'}, {who}", ""))
     rows.append(("backend", s["backend"]["state"], ""))
     if trains:
@@ -113,8 +114,10 @@ def _ratings(s: dict[str, Any]) -> list[Row]:
 
 def _training(s: dict[str, Any]) -> list[Row]:
     training, rows = s["training"], list[Row]()
-    if last := s["last_run"]:
-        rows.append(("last run", f"{last['id']}, {last['status']}: {last['reason'] or ''}", ""))
+    last = s["last_run"]
+    if last and last["id"] != training["run"]:  # else it is told as this run
+        why = f": {last['reason']}" if last["reason"] else ""
+        rows.append(("last run", f"{last['id']}, {last['status']}{why}", ""))
         if verdict := gate(last):
             rows.append(("its gate", verdict, "" if verdict.startswith("passed") else "yellow"))
         if accepted := acceptance(last["metrics"] or {}):
@@ -135,7 +138,7 @@ def _training(s: dict[str, Any]) -> list[Row]:
 def _health(s: dict[str, Any]) -> list[Row]:
     counts = s["counts"]
     rest = [f"{counts[k]} {k}" for k in ("pending", "partial") if counts[k]]
-    kept = f"{counts['done']} whole answers, {counts['captured_today']} today"
+    kept = f"{counts['done']} whole {'answer' if counts['done'] == 1 else 'answers'}, {counts['captured_today']} today"
     others = f" ({', '.join(rest)})" if rest else ""
     rows: list[Row] = [("captured", f"{kept}{others}; rated {counts['good']} good, {counts['bad']} bad", "")]
     rows.append(("errors", f"{counts['error'] or 'no'} failed answers", "yellow" if counts["error"] else ""))

@@ -73,12 +73,13 @@ def show_adapters(found: dict[str, Any]) -> None:
 
 def show_runs(runs: list[dict[str, Any]]) -> None:
     table = _table("run", "status", "version", "samples", "seconds", "gate", "reason")
+    table.columns[-2].no_wrap = False  # two long ones: in 80 columns each has some
     for r in runs:
         seconds = f"{r['ended_at'] - r['started_at']:.0f}" if r["ended_at"] and r["started_at"] else ""
         version = f"v{r['version']}" if r["version"] else ""
         samples = f"{r['samples']} + {r['held']} held"
         # A reason that only says what the gate said is in the column before.
-        reason = "" if r["status"] == "rejected" and r["gate"] else r["reason"] or ""
+        reason = "" if r["status"] in ("rejected", "done") and r["gate"] else r["reason"] or ""
         table.add_row(str(r["id"]), r["status"], version, samples, seconds, gate(r), reason)
     Console().print(table)
 
@@ -152,15 +153,16 @@ def show_keys(keys: list[dict[str, Any]]) -> None:
 
 
 def gate(of: dict[str, Any]) -> str:
-    """In one line: passed, or the first check that refused a run or version."""
+    """In one line: passed, or the first check that refused a run. A version is one that passed."""
     checks = of["gate"] or {}
-    went_live = of.get("status", "done") == "done"  # comments train also where the ratings did not pass theirs
-    for name, c in checks.items():
-        if not c["ok"] and not went_live:
-            side = "<" if c["value"] < c["bound"] else ">"
-            return f"rejected: {name} {number(c['value'])} {side} {number(c['bound'])}"
+    failed = next((name for name, c in checks.items() if not c["ok"]), None)
+    if failed and of.get("status", "done") != "done":
+        c = checks[failed]
+        side = "<" if c["value"] < c["bound"] else ">"
+        return f"rejected: {failed} {number(c['value'])} {side} {number(c['bound'])}"
     again = " at the second try" if of.get("retried") else ""
-    return f"passed{again}" if checks else ""
+    alone = "; only comments taught" if failed else ""  # what judges the ratings stops none but them
+    return f"passed{again}{alone}" if checks else ""
 
 
 def number(value: Any) -> str:

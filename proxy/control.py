@@ -107,7 +107,10 @@ class Control:
                 if not done:
                     await response.write(b": \n\n")
                     continue
-                happened = next_one.result()
+                try:
+                    happened = next_one.result()
+                except StopAsyncIteration:  # we stop
+                    return response
                 head = f"id: {happened.id}\nevent: {happened.kind}\n".encode()
                 await response.write(head + sse.event(orjson.dumps(happened.data)))
                 next_one = asyncio.ensure_future(anext(listening))

@@ -24,11 +24,13 @@ from proxy.formats import MISSING
 from proxy.large import off_loop
 from proxy.request_body import parsed, read
 from proxy.trainable import more_than_text
-from proxy.upstream import end_to_end, message_in, upstream_path, whole
+from proxy.upstream import end_to_end, message_in, no_http, upstream_path, whole
 from proxy.wire import dumps, loads, rewrite
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
 _COUNTED: Final = ("messages", "tools", "chat_template_kwargs")
+# Of a connection that was kept open and has just been closed; a count costs nothing, so it is asked for once more.
+_BROKE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionResetError)
 
 
 class CountTokens:
@@ -36,7 +38,8 @@ class CountTokens:
         self._parts = parts
 
     async def post(self, request: web.Request) -> web.Response:
-        """Raises NotFound where nobody can count, BackendDown; what `MESSAGES` raises for what cannot be translated."""
+        """Raises NotFound where nobody can count, BackendDown, BackendBroke; what `MESSAGES` raises for what cannot be
+        translated."""
         raw = await read(request, self._parts.settings.server.max_body_bytes)
         body, asked = await off_loop(len(raw), parsed, raw, MESSAGES)
         async with self._parts.door.through():
@@ -93,15 +96,20 @@ class CountTokens:
         headers.popall("content-encoding", None)  # it was undone when we read the body
         headers["accept-encoding"], headers["content-type"] = "identity", "application/json"
         assert self._parts.http is not None
-        try:
-            async with self._parts.http.post(
-                address.url + path, data=body, headers=headers, allow_redirects=False
-            ) as upstream:
-                answer = end_to_end(upstream.headers)
-                answer.popall("content-length", None)
-                return upstream.status, answer, await whole(upstream)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise down(address.url, error) from error
+        for last_try in (False, True):
+            try:
+                async with self._parts.http.post(
+                    address.url + path, data=body, headers=headers, allow_redirects=False
+                ) as upstream:
+                    answer = end_to_end(upstream.headers)
+                    answer.popall("content-length", None)
+                    return upstream.status, answer, await whole(upstream)
+            except aiohttp.ClientResponseError as error:
+                raise no_http(error) from error
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                if last_try or not isinstance(error, _BROKE) or isinstance(error, aiohttp.ClientConnectorError):
+                    raise down(address.url, error, self._parts.backend.kind) from error
+        raise AssertionError("unreachable")
 
 
 def _cannot(what: str, said: str) -> NotFound:

@@ -194,6 +194,7 @@ def training(facts: Facts) -> Check:
     fix = "rate more, or `rlproxy train` starts a run now" if facts.status["ratings"]["fresh"] else None
     fix = None if facts.status["match"]["stops"] else fix
     fix = "`rlproxy resume`" if found["paused"] else fix
+    fix = None if "pip install" in found["waits_for"] else fix  # that says it
     fix = (_share(facts.status) or fix) if "train.min_free_" in found["waits_for"] else fix
     return Check("training", "note", f"nothing trains now: {found['waits_for']}", fix)
 
@@ -229,8 +230,8 @@ def ratings(facts: Facts) -> Check:
 
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
-    proxy, data_folder, disk, doctor_here.memory, encryption, doctor_here.keys, backend, model, formats, exactness,
-    adapters, base, template, doctor_here.agents, capture, ratings, training, last_run,
+    proxy, data_folder, disk, doctor_here.memory, doctor_here.gpu, encryption, doctor_here.keys, backend, model,
+    formats, exactness, adapters, base, template, doctor_here.agents, capture, ratings, training, last_run,
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ Owns these checks, each one function of the facts, as in doctor.
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,21 @@ def memory(facts: Facts) -> Check:
         return Check("memory", "ok", line)
     fix = "end what needs it; train.share_gpu lets the model rest while a run trains; train.hours trains at night"
     return Check("memory", "note", line, fix)
+
+
+def gpu(facts: Facts) -> Check:
+    train = facts.settings.train
+    if facts.gpu_gb is not None:
+        return Check("gpu", "ok", f"an NVIDIA GPU with {facts.gpu_gb:.1f} GB free")
+    if train.load_in_4bit:
+        line = "train.load_in_4bit needs an NVIDIA GPU, and nvidia-smi finds none: every run would fail"
+        return Check("gpu", "problem", line, "set train.load_in_4bit = false, or train on a machine that has one")
+    if train.min_free_gpu_gb or train.max_gpu_percent < 100:
+        line = "nvidia-smi finds no GPU: train.min_free_gpu_gb and train.max_gpu_percent have no effect"
+        return Check("gpu", "note", line, "take them out of the settings, or install NVIDIA's driver")
+    if platform.system() == "Darwin":
+        return Check("gpu", "ok", "no NVIDIA GPU: runs train on Apple's, where mlx-lm is installed")
+    return Check("gpu", "ok", "no NVIDIA GPU is found: runs train on the CPU, which is for small models")
 
 
 def keys(facts: Facts) -> Check:

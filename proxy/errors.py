@@ -6,6 +6,7 @@ ProxyError
 ├── Unauthorized 401      no key, or an unknown one
 ├── Forbidden 403         a key that may not do this, or a foreign web page
 ├── NotFound 404
+│   └── UnknownModel      the backend does not have it
 ├── Conflict 409          true, but not now, or not twice
 ├── TooSlow 408           its body does not come
 ├── TooLarge 413
@@ -78,6 +79,10 @@ class Forbidden(ProxyError):
 
 class NotFound(ProxyError):
     status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class UnknownModel(NotFound):
+    code = "model_not_found"
 
 
 class Conflict(ProxyError):

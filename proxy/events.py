@@ -28,6 +28,7 @@ class Events:
         self._next = 1
         self._wake: asyncio.Event = asyncio.Event()
         self._noted: dict[str, int] = {}
+        self._ended = False
 
     def note(self, kind: str) -> None:
         """What happens often is told soon, with how often: a hundred answers a second must not be as many events."""
@@ -44,8 +45,13 @@ class Events:
         self._wake.set()
         self._wake = asyncio.Event()
 
+    def end(self) -> None:
+        """Nobody waits for more: a stop does not wait for who listens."""
+        self._ended = True
+        self._wake.set()
+
     async def listen(self, after: int | None = None) -> AsyncGenerator[Happened, None]:
-        """Events after number `after` (None: from now on), without end."""
+        """Events after number `after` (None: from now on), until `end`."""
         seen = self._next - 1 if after is None else after
         if seen >= self._next:  # a number of before a restart: all of ours are new to this listener
             seen = 0
@@ -57,4 +63,6 @@ class Events:
                 seen = happened.id
                 yield happened
             if not fresh:
+                if self._ended:
+                    return
                 await wake.wait()

@@ -25,7 +25,7 @@ from proxy.backends.openai import down
 from proxy.capture import Capture, Health, new_id
 from proxy.dialects import CHAT, Dialect
 from proxy.door import Door
-from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError
+from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError, UnknownModel
 from proxy.events import Events
 from proxy.formats import MISSING, Formats
 from proxy.held_stream import KEEPALIVE, HeldStream
@@ -42,7 +42,8 @@ from proxy.security import outgoing_headers, without_keys
 from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
 from proxy.uncaptured import Uncaptured
-from proxy.upstream import chunks, cut, end_to_end, message_in, splitter_for, upstream_path, whole
+from proxy.unknown_model import unknown_model
+from proxy.upstream import chunks, cut, end_to_end, message_in, no_http, splitter_for, upstream_path, whole
 from proxy.ways import ODD, Native, Question, Translated, Way, wishes
 from proxy.wire import Rules, dumps, loads
 from store.errors import DuplicateCompletion
@@ -244,12 +245,14 @@ class Exchange:
             try:
                 return await self._post(address.url, body, headers)
             except aiohttp.SocketTimeoutError as error:  # it took the question and is silent: another would be, too
-                raise down(address.url, error) from error
+                raise down(address.url, error, parts.backend.kind) from error
+            except aiohttp.ClientResponseError as error:
+                raise no_http(error) from error
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 parts.health.files.check(error)
                 elsewhere = parts.backend.elsewhere(address)
                 if last_place or not (elsewhere or await self._is_back(error)):
-                    raise down(address.url, error) from error
+                    raise down(address.url, error, parts.backend.kind) from error
         raise AssertionError("unreachable")
 
     async def _is_back(self, error: Exception) -> bool:
@@ -347,15 +350,16 @@ class Exchange:
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
         body = await whole(upstream)
         headers = self._headers(upstream)
+        unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._begun is not None:
             if upstream.status != 200:
-                raise BackendRefused(upstream.status, message_in(body))
+                raise unknown or BackendRefused(upstream.status, message_in(body))
             raise BackendBroke("The backend answered in one piece where a stream was asked for.")
         if upstream.status != 200:
             told = self._keepable(body.decode("utf-8", "replace"))[:300]  # in this order: half a key is one too
             await self._finish("error", error=f"the backend answered {upstream.status}: {told!r}")
-            if self._way.translated:
-                body = dumps(self._dialect.error(BackendRefused(upstream.status, message_in(body))))
+            if unknown or self._way.translated:
+                body = dumps(self._dialect.error(unknown or BackendRefused(upstream.status, message_in(body))))
                 headers["content-type"] = "application/json"
             return web.Response(status=upstream.status, body=body, headers=headers)
         if self._way.translated:
@@ -369,6 +373,11 @@ class Exchange:
             raise
         await self._finish("done", whole=body)
         return web.Response(status=upstream.status, body=said, headers=headers)
+
+    async def _unknown_model(self, body: bytes) -> UnknownModel | None:
+        assert self._address is not None
+        said = self._keepable(message_in(body))[:300]
+        return await unknown_model(self._parts.backend, self._address.url, self._asked.model, said)
 
     async def _stream(self, upstream: aiohttp.ClientResponse, splitter: Splitter | LineSplitter) -> web.StreamResponse:
         response = self._begun

@@ -177,9 +177,11 @@ class Feedback:
 
     async def _all(self, new: list[NewRating | ProxyError]) -> list[Rating | ProxyError]:
         """All at once: they share a commit. The writer takes them in this order."""
-        return await asyncio.gather(
-            *(_caught(self.rate(one)) if isinstance(one, NewRating) else _as(one) for one in new)
-        )
+        return await asyncio.gather(*(self._stored(one) for one in new))
+
+    async def _stored(self, one: NewRating | ProxyError) -> Rating | ProxyError:
+        """What has to be awaited is made in here, since this may be cancelled before its first step."""
+        return await _caught(self.rate(one)) if isinstance(one, NewRating) else one
 
     async def _read(self, given: Any, user: str | None, who: Who) -> NewRating:
         """Raises BadRequest, Forbidden, NotFound."""
@@ -239,10 +241,6 @@ async def _caught(work: Awaitable[T]) -> T | ProxyError:
         return await work
     except ProxyError as error:
         return error
-
-
-async def _as(error: ProxyError) -> ProxyError:
-    return error
 
 
 def _result(one: Rating | ProxyError) -> dict[str, Any]:

@@ -83,8 +83,9 @@ class Keys:
         if found is None and not self.needed:
             return Who("rate" if admin else "admin")
         raise Unauthorized(
-            "This rlproxy needs a key that holds: send `Authorization: Bearer KEY` or `x-api-key: KEY`. "
-            "`rlproxy keys create` makes one."
+            f"This rlproxy needs a key that holds, and {'none came' if not given else 'this is none'}: send it as "
+            "`Authorization: Bearer KEY` (an SDK's api_key) or `x-api-key: KEY`; `rlproxy keys create --role use "
+            "--name NAME` makes one."
         )
 
     def by_id(self, id: str, given: str | None = None) -> Who | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,7 @@ from proxy.outcome import Outcome
 from proxy.rebuild import Rebuilding
 from proxy.swap import Swap
 from proxy.when import When
+from store.errors import RunEnded
 from store.records import Run
 from store.store import Store
 from trainer.launch import Job, Launcher, LaunchError, Seal
@@ -41,6 +43,10 @@ HELD_BEFORE: Final = 32  # held-back samples of earlier runs that the gate sees 
 HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
 LET_GO_S: Final = 5.0
+KILLED: Final = (
+    ". The last time it was killed, most likely because the machine's memory was full: end what needs it, set "
+    "train.max_memory_gb to what it may use, or train.share_gpu = true"
+)
 CANCELLED: Final = "cancelled by a person"
 
 
@@ -75,6 +81,8 @@ class Learner:
         self._wake = asyncio.Event()
         self._job: Job | None = None
         self._asked = False  # somebody said `train`: the threshold does not count
+        self._begun = asyncio.Event()  # cleared: a run that was asked for may be about to begin
+        self._begun.set()
         self._stopping = False
         self._exceeded: str | None = None  # the limit that the last trainer was killed for
         self._cancelled: int | None = None  # the run that somebody wants no more
@@ -104,6 +112,7 @@ class Learner:
         if not due.now:
             raise Conflict(f"No run was started: {due.why}.")
         self._asked = True
+        self._begun.clear()
         self.wake()
         return due
 
@@ -129,6 +138,7 @@ class Learner:
 
     async def cancel(self) -> Run:
         """End the run under way, or the one that waits; its ratings are fresh again. Raises Conflict."""
+        await self._begun.wait()
         run = self.run or next(iter(await self._store.open_runs()), None)
         if run is None:
             raise Conflict("There is no run to cancel.")
@@ -136,7 +146,10 @@ class Learner:
         if self._job is not None:
             await self._job.terminate()
         elif self.run is None:
-            await self._outcome.end(run, "failed", CANCELLED, None)
+            try:
+                await self._outcome.end(run, "failed", CANCELLED, None)
+            except RunEnded as error:  # somebody else was quicker
+                raise Conflict(str(error)) from None
             await asyncio.to_thread(run_folder.tidy, Path(run.folder))
         return run
 
@@ -151,6 +164,7 @@ class Learner:
     async def stop(self) -> None:
         """The trainer stops at its next step; the run goes on when rlproxy starts again."""
         self._stopping = True
+        self._begun.set()
         if self._job is not None:
             await self._job.terminate()
         with contextlib.suppress(TimeoutError):  # until it is on record that this was no failed attempt
@@ -168,6 +182,8 @@ class Learner:
             except Exception as error:  # whatever it is: relaying, capture and ratings need no learner
                 log.exception("learner")
                 self._events.emit("problem", message=f"Training could not go on: {error}")
+            if not self._asked or self._when.paused:
+                self._begun.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_AGAIN_S):
                     await self._wake.wait()
@@ -275,6 +291,7 @@ class Learner:
         if self._cancelled == run.id:  # just before it came here: then it has been ended there
             return
         self.run, self.progress = run, {}
+        self._begun.set()
         self._when.kept, self._when.under_way, self.stalled = None, True, None
         self._outcome.recorded.clear()
         try:
@@ -316,6 +333,7 @@ class Learner:
             elif run.attempts >= self._settings.train.max_attempts:
                 reason = f"the trainer ended {run.attempts} times without a result; see {folder}/trainer.log"
                 reason += f". One of those times {self.stalled}" if self.stalled else ""
+                reason += KILLED if status == -signal.SIGKILL else ""
                 await self._outcome.end(run, "failed", reason, None)
                 return None
             else:

@@ -170,7 +170,7 @@ class Match:
             ):
                 return response.status, await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise down(url, error) from error
+            raise down(url, error, self._backend.kind) from error
 
 
 def _answer_in(body: dict[str, Any]) -> Answer:

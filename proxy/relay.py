@@ -26,7 +26,7 @@ from proxy.conversations import Speaker, canonical, command_at, speaker, thread_
 from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
 from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
-from proxy.exchange import GONE, Exchange, Parts
+from proxy.exchange import Exchange, Parts
 from proxy.held_stream import HeldStream
 from proxy.large import off_loop
 from proxy.limits import BODY
@@ -38,7 +38,7 @@ from proxy.spoken import words
 from proxy.swap import Lease
 from proxy.trainable import more_than_text
 from proxy.turns import Decision, turn_of
-from proxy.upstream import end_to_end, pieces, upstream_path
+from proxy.upstream import end_to_end, no_http, pieces, upstream_path
 from proxy.ways import Question
 from proxy.wire import dumps, loads
 from store.errors import StoreError
@@ -221,13 +221,13 @@ class Relay:
         except (TimeoutError, aiohttp.ClientConnectionError) as error:
             if isinstance(error.__cause__, TooSlow):
                 raise error.__cause__ from None
-            if response is not None or isinstance(error, GONE):
-                raise  # the answer had begun: all we can do is break it off, as the backend did
-            raise down(self.parts.backend.url, error) from error
+            if response is not None:
+                raise  # the answer had begun, and its client is gone
+            raise down(self.parts.backend.url, error, self.parts.backend.kind) from error
         except aiohttp.ClientError as error:
             if response is not None:
                 raise
-            raise BackendBroke(f"The backend answered with what is no HTTP ({type(error).__name__}).") from error
+            raise no_http(error) from error
 
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:

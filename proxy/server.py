@@ -16,9 +16,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
 import structlog
 from aiohttp import web
@@ -28,7 +28,11 @@ from config.settings import Settings
 from proxy import files, security
 from proxy.app import make_app
 from proxy.backends import make_backend
+from proxy.backends.base import Backend
+from proxy.cannot_start import listen, make_home
+from proxy.exchange import GONE
 from proxy.server_address import ADDRESS_FILE
+from proxy.status import reachable
 from store.errors import MissingExtra
 from store.secret import Secret, find
 from store.store import Store
@@ -38,11 +42,6 @@ STOP_S: Final = 30.0  # how long running answers may take to end
 AT_ONCE_S: Final = 2.0  # how long a second signal waits for the disk to take what was begun
 LET_IN_S: Final = 0.05  # from the last connection to its first turn
 KEEPALIVE_S: Final = 75.0  # for a head to come to its end, and between two requests
-
-
-class Served(NamedTuple):
-    url: str  # without `/v1`
-    store: Store
 
 
 class Unfailing(io.TextIOBase):
@@ -73,13 +72,14 @@ def configure_logs(level: str, as_json: bool) -> None:
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Unfailing())),
     )
     server = logging.getLogger("aiohttp.server")
-    if _no_request not in server.filters:
-        server.addFilter(_no_request)
+    if _is_ours not in server.filters:
+        server.addFilter(_is_ours)
 
 
-def _no_request(record: logging.LogRecord) -> bool:
-    """aiohttp logs the bytes of a request that is no HTTP, and there may be a key among them."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+def _is_ours(record: logging.LogRecord) -> bool:
+    """aiohttp logs the bytes of a request that is no HTTP, and there may be a key among them; and, as a bug, that a
+    client has left before it was told `100 Continue`."""
+    return not (record.exc_info and isinstance(record.exc_info[1], (HttpProcessingError, *GONE)))
 
 
 def key_of(settings: Settings) -> Secret | None:
@@ -91,31 +91,42 @@ def key_of(settings: Settings) -> Secret | None:
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIterator[Served]:
-    """A running proxy. Raises ProxyError, StoreError, OSError (port taken)."""
-    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+async def serving(
+    settings: Settings, secret: Secret | None = None, opened: Callable[[Store], None] = lambda store: None
+) -> AsyncIterator[str]:
+    """A running proxy; yields its address, without `/v1`. `opened` is told of the store.
+
+    Raises ProxyError, StoreError, CannotStart."""
+    make_home(settings.home)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
     store = await Store.open(settings.home, secret)
+    opened(store)
     try:
         security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys()))
         app = make_app(settings, store, backend, launcher)
         runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=STOP_S, keepalive_timeout=KEEPALIVE_S
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=STOP_S / 2,  # aiohttp waits so long twice: for the answer, then for who gives it
+            keepalive_timeout=KEEPALIVE_S,
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, settings.server.host, settings.server.port)
-            await site.start()
+            await listen(runner, settings.server.host, settings.server.port)
             host, port = runner.addresses[0][:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             address = settings.home / ADDRESS_FILE
             _write_address(address, {"url": url, "pid": os.getpid(), "key": app[security.LOCAL]})
+            looking = asyncio.create_task(_say_unreachable(backend), name="look-at-backend")
             try:
-                yield Served(url, store)
+                yield url
             finally:
+                looking.cancel()
                 address.unlink(missing_ok=True)
-                await site.stop()
+                for site in list(runner.sites):
+                    await site.stop()
                 # Who was let in just before is heard: aiohttp would ignore what a connection that it closes before
                 # its first turn says, and wait for it as long as for an answer.
                 await asyncio.sleep(LET_IN_S)
@@ -123,6 +134,12 @@ async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIter
             await runner.cleanup()
     finally:
         await store.close()
+
+
+async def _say_unreachable(backend: Backend) -> None:
+    """Once: whoever starts rlproxy before their server should not learn it from their agent."""
+    if (why := await reachable(backend)) is not None:
+        print(f"rlproxy: {why}", file=Unfailing(), flush=True)
 
 
 def _write_address(path: Path, found: dict[str, Any]) -> None:
@@ -138,12 +155,12 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
     """Until SIGINT or SIGTERM; the second one ends at once, with what was begun on disk."""
     files.raise_limit()
     stop = asyncio.Event()
-    store: Store | None = None  # once there is one
+    stores: list[Store] = []  # once there is one
     loop = asyncio.get_running_loop()
 
     def signalled() -> None:
         if stop.is_set():
-            if store is not None:
+            for store in stores:
                 store.close_at_once(AT_ONCE_S)
             os._exit(130)
         stop.set()
@@ -152,10 +169,9 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signalled)
     starting = asyncio.create_task(stop.wait(), name="stop")
-    async with serving(settings, secret) as served:
-        store = served.store
+    async with serving(settings, secret, stores.append) as url:
         gc.collect()
         gc.freeze()  # what is there now stays: no collection need look at it again
-        print(f"rlproxy is ready. Point your agent's base URL here: {served.url}/v1", file=Unfailing(), flush=True)
+        print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=Unfailing(), flush=True)
         await starting
     print("rlproxy: stopped.", file=Unfailing(), flush=True)

@@ -144,6 +144,10 @@ def cut(error: BaseException | None) -> BackendBroke:
     return BackendBroke(f"The backend broke off before its answer was whole{why}; what came is kept. Ask again.")
 
 
+def no_http(error: aiohttp.ClientError) -> BackendBroke:
+    return BackendBroke(f"The backend answered with what is no HTTP ({type(error).__name__}).")
+
+
 def message_in(answer: bytes) -> str:
     """What an error of a backend says, in whichever of the usual shapes."""
     try:

@@ -118,7 +118,7 @@ class When:
                 return Due(False, lacks)
         if (kept := await self.kept_from(None, starting=True, by_hand=asked)) is not None:
             return Due(False, kept)
-        return Due(True, f"{fresh.total} fresh ratings")
+        return Due(True, f"{fresh.total} fresh rating{'' if fresh.total == 1 else 's'}")
 
     async def look_at_base(self, *, asked: bool) -> None:
         """Is the served model the one that trains? Looked at from the first rating on, not only at the last one."""

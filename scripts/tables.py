@@ -25,6 +25,7 @@ PAGES = (
     "docs/agents.md",
     "docs/reliability.md",
     "docs/http-api.md",
+    "docs/quick-start.md",
 )
 
 
@@ -311,6 +312,38 @@ def fuzz(found: dict[str, Any]) -> str:
     )
 
 
+def quick_starts(found: dict[str, Any]) -> str:
+    """Steps of one kind in one column; what is not part of a quick start is a dash."""
+    columns = {
+        "clone, `make setup`": ("git clone", "make setup"),
+        "`init`, or `serve`": ("init", "serve"),
+        "ask, rate, `status`": ("ask", "rate", "status"),
+        "three more ratings": ("3 more ratings",),
+        "`train`": ("train",),
+        "restart": ("restart",),
+        "run": ("the run, until its version is live",),
+        "the version answers": ("v1 answers",),
+    }
+    lines = [f"| quick start | {' | '.join(columns)} | in all |", "|---" * (len(columns) + 2) + "|"]
+    shown = {
+        "readme": "README, `rlproxy serve`", "builtin": "built-in", "llamacpp": "llama.cpp, the real one",
+        "mlx": "MLX on a CPU, the real one", "ollama": "Ollama, a fake", "lmstudio": "LM Studio, a fake",
+        "demo": "`make demo`, `QUICK=1`",
+    }  # fmt: skip
+    for one in found["found"]:
+        steps = {step["step"]: step["seconds"] for step in [*found["setup"], *one["steps"]]}
+        sums = [sum(steps[name] for name in names if name in steps) for names in columns.values()]
+        cells = [f"{total:.0f}" if total else "–" for total in sums]
+        total = f"{sum(steps.values()) / 60:.1f} min"
+        lines.append(f"| {shown[one['name']]} | {' | '.join(cells)} | {one['problem'] or total} |")
+    machine = found["machine"]
+    loads = sorted(one["load"] for one in found["found"])
+    load = f"load {loads[0]:.0f} to {loads[-1]:.0f}"  # above the number of cores, other programs took most of them
+    return "\n".join(
+        [*lines, "", f"{found['date'][:10]}, {machine['cpu']}, {machine['cores']} cores, {load}, `{found['commit']}`."]
+    )
+
+
 def _when(found: dict[str, Any]) -> str:
     machine = found["machine"]
     load = f", load {machine['load_before']:.1f} before it began" if machine["load_before"] > 0.5 else ""
@@ -332,6 +365,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "chaos": ("benchmarks/chaos.json", chaos),
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),
+    "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
     "learn": ("benchmarks/learn/*-default-seed*.json", learn),
 }
 

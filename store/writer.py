@@ -3,6 +3,8 @@
 Operations are plain callables on the connection. One that fails undoes only itself: where one does, the group is
 undone and run again with a savepoint each. Nobody hears of success before the commit. So an operation may be run twice:
 it must do nothing but read and write the database.
+
+Nobody else may write or checkpoint: before 3.51.3, SQLite's log can lose what was committed where two connections do.
 """
 
 from __future__ import annotations

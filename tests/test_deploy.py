@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,10 @@ def test_the_dockerfile() -> None:
     allowed = (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines()
     copied = {source for word, rest in found if word == "COPY" for source in rest.split()[:-1]}
     assert {line[1:] for line in allowed if line.startswith("!")} == copied
+    setup = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    needed = [file for files in setup["data-files"].values() for file in files] + setup["packages"]
+    missing = {name.replace(".", "/").split("/")[0] for name in needed} - copied
+    assert not missing, "what the wheel is made of has to be there"
 
 
 def test_rlproxy_takes_what_the_container_tells_it(services: dict[str, Any]) -> None:

@@ -121,6 +121,7 @@ def test_the_table_of_clients_is_true() -> None:
         ("docs/backends.md", "| fault | what happened | test |"),
         ("docs/reliability.md", "| fault | what the client saw | what was stored | what came after | tests |"),
         ("docs/reliability.md", "| what | how | tests |"),
+        ("docs/errors.md", "| what it says (beginning) | why | what to do | test |"),
     ],
 )
 def test_the_tables_of_faults_are_true(page: str, head: str) -> None:

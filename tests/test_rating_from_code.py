@@ -39,21 +39,27 @@ async def ratings(proxy: Proxy) -> list[tuple[str, str, float, bool]]:  # noqa: 
     return [(one.rater, one.source, one.value, one.live) for one in await proxy.store.ratings_of(row["id"])]
 
 
+async def test_python_with_our_own_client(proxy: Proxy) -> None:  # noqa: F811
+    pytest.importorskip("openai")
+    assert (await run(sys.executable, "-c", here(PYTHON[0], proxy))).startswith("-1.0 waits: ")
+    assert await ratings(proxy) == [("owner", "client", -1.0, True)]
+
+
 async def test_python_with_nothing_but_itself(proxy: Proxy) -> None:  # noqa: F811
-    said = await run(sys.executable, "-c", here(PYTHON[0], proxy))
+    said = await run(sys.executable, "-c", here(PYTHON[1], proxy))
     assert said.startswith("You said: What is the capital of France?") and said.endswith(" -1\n")
     assert await ratings(proxy) == [("ann", "http", -1.0, True)]
 
 
 async def test_python_with_the_openai_sdk(proxy: Proxy) -> None:  # noqa: F811
     pytest.importorskip("openai")
-    assert (await run(sys.executable, "-c", here(PYTHON[1], proxy))).startswith("You said: And of Italy?")
+    assert (await run(sys.executable, "-c", here(PYTHON[2], proxy))).startswith("You said: And of Italy?")
     assert await ratings(proxy) == [("owner", "my-app", 1.0, True)]
 
 
 async def test_python_many_at_once(proxy: Proxy) -> None:  # noqa: F811
     await proxy.say("hello")
-    said = await run(sys.executable, "-c", here(PYTHON[2], proxy))
+    said = await run(sys.executable, "-c", here(PYTHON[3], proxy))
     assert "404 There is no completion rl-unknown" in said and said.endswith("1 stored\n")
     assert await ratings(proxy) == [("nightly", "http", 1.0, True)]
 
@@ -67,7 +73,7 @@ async def test_typescript(proxy: Proxy, tmp_path: Path) -> None:  # noqa: F811
 
 
 def test_every_block_is_run() -> None:
-    assert len(PYTHON) == 3 and {language for language, _ in BLOCKS} == {"python", "ts"}
+    assert len(PYTHON) == 4 and {language for language, _ in BLOCKS} == {"python", "ts"}
 
 
 def _node() -> str:

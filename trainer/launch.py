@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import os
+import platform
 import re
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -63,6 +64,7 @@ NO_SCALARS = (
     "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
 )
 FIRST_TO_GO = "800"  # where memory runs out, the kernel ends a run, which goes on later, and not who answers
+OWN_WORDS = "error: "  # before a sentence of trainer.serve's that says it all
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")  # how weights are downloaded; may hold a password
 
@@ -101,7 +103,7 @@ class Server(Protocol):
 
 
 class Launcher(Protocol):
-    def available(self, *, tensorboard: bool = False) -> str | None:
+    def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
         """None, or one sentence on what has to be installed first."""
 
     async def start(
@@ -139,13 +141,18 @@ class Launcher(Protocol):
         """Returns when it answers. Raises LaunchError."""
 
 
-def available() -> str | None:
+def available(*, serves: bool = False) -> str | None:
+    """`serves`: for the built-in backend, which is torch's; a run on Apple silicon does with mlx-lm (policies)."""
     missing = [name for name in ("torch", "transformers", "peft", "safetensors") if find_spec(name) is None]
-    if not missing:
+    apple = (platform.system(), platform.machine()) == ("Darwin", "arm64")
+    if not missing or (apple and not serves and find_spec("mlx_lm") is not None):
         return None
+    if apple and not serves:
+        pip = f"{sys.executable} -m pip install 'rlproxy[mlx]'"
+        return f"training on a Mac needs mlx-lm: install the mlx extra with `{pip}`"
     return (
         f"training and the built-in backend need {', '.join(missing)}: install the train extra with "
-        "`pip install 'rlproxy[train]'`"
+        f"`{sys.executable} -m pip install 'rlproxy[train]'`"
     )
 
 
@@ -167,8 +174,8 @@ def default_threads() -> tuple[int, int]:
 
 
 class LocalLauncher:
-    def available(self, *, tensorboard: bool = False) -> str | None:
-        return available() or (NO_SCALARS if tensorboard and find_spec("tensorboardX") is None else None)
+    def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
+        return available(serves=serves) or (NO_SCALARS if tensorboard and find_spec("tensorboardX") is None else None)
 
     async def start(
         self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
@@ -257,7 +264,9 @@ class LocalLauncher:
             await _end(process, grace=0)
             raise LaunchError(f"the built-in backend's ready line lacks {error}.") from None
         status = await process.wait()
-        raise LaunchError(f"the built-in backend ended with status {status} before it answered: {_last_line(log)}")
+        if (said := _last_line(log)).startswith(OWN_WORDS):
+            raise LaunchError(said.removeprefix(OWN_WORDS))
+        raise LaunchError(f"the built-in backend ended with status {status} before it answered: {said}")
 
 
 class LocalJob:

@@ -48,7 +48,7 @@ from trainer.run_folder import SAMPLES, RunError, RunSpec, read_spec, write_atom
 from trainer.samples import Sample, Unusable
 from trainer.scalars import Scalars
 from trainer.sealed import IN_THE_CLEAR, Seal
-from trainer.steps import Diverged, Trained, train
+from trainer.steps import LESS_MEMORY, Diverged, Trained, train
 from trainer.tries import Clock, Tries
 
 Result = dict[str, Any]
@@ -72,12 +72,19 @@ def run(folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR)
         result |= {"status": "empty", "reason": str(end)}
     except (RunError, SettingsError, AdapterError, weights.WeightsError, profile.ProfileError, Diverged) as error:
         result |= {"status": "failed", "reason": str(error)}
-    except (OSError, SafetensorError, ValueError, RuntimeError, AssertionError) as error:  # disk, files, arrays
-        result |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
+    except (OSError, SafetensorError, ValueError, RuntimeError, AssertionError, MemoryError) as error:  # disk, arrays
+        result |= {"status": "failed", "reason": _in_words(error)}
     result["seconds"] = round(time.monotonic() - start + result.pop("seconds_before", 0.0), 2)
     write_atomic(folder / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
     progress.event("end", status=result["status"], reason=result["reason"])
     return result
+
+
+def _in_words(error: BaseException) -> str:
+    told = f"{type(error).__name__}: {error}"
+    if isinstance(error, MemoryError) or "out of memory" in told.lower() or "can't allocate memory" in told:
+        return f"out of memory ({told.splitlines()[0][:200]}): {LESS_MEMORY}"
+    return told
 
 
 @dataclass

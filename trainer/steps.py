@@ -25,6 +25,10 @@ from trainer.policy import Loss, OutOfMemory, Policy
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec
 
+LESS_MEMORY = (
+    "its ratings are fresh again; end what else needs memory, set a lower train.overrides.max_seq_len, or "
+    "train.share_gpu = true where the model's server has the same memory."
+)
 PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
 
@@ -182,8 +186,7 @@ def accumulate(
             size = packing.size(packed.sequences, trees=policy.budget.trees)
             if len(members) == 1:
                 raise RunError(
-                    f"out of memory with a single sequence of {size} tokens ({error}); nothing was kept. "
-                    "Free some memory, or lower max_seq_len."
+                    f"out of memory with a single sequence of {size} tokens ({error}): {LESS_MEMORY}"
                 ) from None
             before, policy.budget = policy.budget, policy.budget.below(size)
             progress.warning(

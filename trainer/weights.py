@@ -98,11 +98,17 @@ def _named(spec: str) -> Weights:
         return Weights(folder.resolve(), "the folder that was named")
     parts = spec.split("/")
     if len(parts) != 2 or not all(parts) or spec.startswith((".", "~")):
-        raise WeightsError(f"There is no folder {spec}, and it is no hub id (owner/name): check the spelling.")
+        raise WeightsError(
+            f"There is no folder {spec}, and it is no hub id (owner/name): correct --weights (train.weights), or "
+            "leave it out for the small default model."
+        )
     if cached := _hub_cached(spec):
         return Weights(cached, f"{spec}, from the hub's cache on this machine")
     if silent := _hub_silence(spec):
-        raise WeightsError(f"Cannot get {spec}, because {silent}: name a local folder, or connect to the hub.")
+        raise WeightsError(
+            f"Cannot get {spec}, because {silent}: name a local folder with --weights (train.weights), or connect to "
+            "the hub."
+        )
     return Weights(_hub_download(spec), f"{spec}, from the hub")
 
 

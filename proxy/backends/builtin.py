@@ -62,7 +62,7 @@ class Builtin(VLLM):
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         """Raises Unsupported where the `train` extra is missing, BackendDown where the first start fails."""
         self._http, self._on_restart = http, on_restart
-        if (lacks := self._launcher.available()) is not None:
+        if (lacks := self._launcher.available(serves=True)) is not None:
             raise Unsupported(lacks)
         try:
             await self._launch()

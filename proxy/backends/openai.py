@@ -19,6 +19,15 @@ from proxy.errors import BackendBroke, BackendDown, Unsupported
 from proxy.wire import dumps, loads
 
 CALL_S: Final = 60.0  # for a control request, a load among them
+# What starts each of them, for who forgot to.
+START: Final[Mapping[str, str]] = {
+    "vllm": "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora",
+    "sglang": "python -m sglang.launch_server --model-path MODEL --enable-lora",
+    "llamacpp": "llama-server -m MODEL.gguf",
+    "ollama": "ollama serve",
+    "lmstudio": "lms server start",
+    "mlx": "mlx_lm.server --model MODEL",
+}
 # Of an entry in a model list: vLLM has the time of asking and fresh ids in it, a router who is loaded just now.
 PASSING: Final = {"created", "modified_at", "permission", "status", "tags"}
 
@@ -102,12 +111,25 @@ class OpenAICompatible:
 
     async def models(self) -> list[dict[str, Any]]:
         status, body = await self._call("GET", "/v1/models")
+        if status in (401, 403):
+            raise BackendBroke(
+                f"The backend at {self._url} wants a key, or another one ({status} to GET /v1/models): set "
+                f"RLPROXY_BACKEND__API_KEY, or backend.api_key in the settings."
+            )
+        if status == 404:
+            raise BackendBroke(
+                f"What answers at {self._url} is no model server (404 to GET /v1/models): correct backend.url; "
+                "`rlproxy init` finds the servers that run here."
+            )
         if status != 200:
             raise BackendBroke(f"The backend at {self._url} answered {status} to GET /v1/models; check its log.")
         try:
             return list(loads(body)["data"])
         except (ValueError, KeyError, TypeError) as error:
-            raise BackendBroke(f"The backend at {self._url} answered GET /v1/models with no model list.") from error
+            raise BackendBroke(
+                f"The backend at {self._url} answered GET /v1/models with no model list: correct backend.url; "
+                "`rlproxy init` finds the servers that run here."
+            ) from error
 
     async def tells(self) -> Told:
         """Its own entry in the model list: whatever a server puts there, but for what changes by itself."""
@@ -153,12 +175,12 @@ class OpenAICompatible:
             ) as response:
                 return response.status, await response.read()
         except aiohttp.ServerTimeoutError as error:  # no connection
-            raise down(self.url, error) from error
+            raise down(self.url, error, self.kind) from error
         except TimeoutError as error:
             message = f"The backend at {self.url} did not answer {method} {path} within {seconds:g} s; check its log."
             raise BackendDown(message, retry_after=5) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise down(self.url, error) from error
+            raise down(self.url, error, self.kind) from error
 
 
 def _told(entry: dict[str, Any], config: dict[str, Any]) -> Told:
@@ -186,9 +208,18 @@ def _config(root: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def down(url: str, error: BaseException) -> BackendDown:
-    why = str(error) or type(error).__name__
+def down(url: str, error: BaseException, kind: str = "") -> BackendDown:
+    start = f"start it (`{START[kind]}`)" if kind in START else "start it"
     return BackendDown(
-        f"The backend at {url} does not answer ({why}); start it, or check backend.url. Nothing stored was lost.",
+        f"The backend at {url} does not answer ({_why(error)}); {start}, or correct backend.url: `rlproxy init` finds "
+        "what runs here. Nothing stored was lost.",
         retry_after=5,
     )
+
+
+def _why(error: BaseException) -> str:
+    """In a few words: aiohttp's own repeat the address, and have the loop's words for it."""
+    found = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(found, ConnectionRefusedError):
+        return "connection refused: nothing listens there"
+    return (isinstance(found, OSError) and found.strerror) or str(found) or type(error).__name__

@@ -19,7 +19,7 @@ import structlog
 
 from config.sections import Backend as BackendSection
 from proxy.backends.base import Capabilities
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai import START, OpenAICompatible
 from proxy.errors import BackendBroke, Unsupported
 from proxy.upstream import message_in
 from proxy.wire import loads
@@ -29,10 +29,7 @@ log = structlog.get_logger()
 SLEEP_S: Final = 600.0  # running answers end first, and the weights of a large model go to the machine's memory
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that --max-lora-rank takes
 PROBE_RANK: Final = 1_000_000
-NO_ROUTES: Final = (
-    "vLLM at {url} has no routes to load an adapter: start it with --enable-lora and "
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
-)
+NO_ROUTES: Final = f"vLLM at {{url}} has no routes to load an adapter: start it with `{START['vllm']}`"
 _MOST: Final = re.compile(r"max_lora_rank\D{1,3}(\d+)")
 
 
@@ -93,7 +90,7 @@ class VLLM(OpenAICompatible):
         if status == 404:
             return f"vLLM at {self.url} cannot read {folder}: give it that folder under the same path ({said})"
         if "not enabled" in said:
-            return f"vLLM at {self.url} takes no adapters: start it with --enable-lora ({said})"
+            return f"vLLM at {self.url} takes no adapters: start it with `{START['vllm']}` ({said})"
         if (found := _MOST.search(said)) is None:
             log.warning("vllm does not say what rank it takes", answer=said, status=status)
             return None

@@ -89,14 +89,14 @@ def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callab
             if time.monotonic() - began > settings.backend.ready_timeout_s:
                 break
         if ended():
-            raise Unproven(f"rlproxy did not start: {_last_line(log)}")
+            raise Unproven(f"rlproxy did not start: {_last_line(log).removeprefix('rlproxy: ')}")
         wait(time.monotonic() - began)
         time.sleep(POLL_S)
     raise Unproven(f"rlproxy was started and is not ready: {why} (its log: {log}).")
 
 
-def prove(settings: Settings, model: str, wait: Callable[[float], None]) -> Proof:
-    """Raises Unproven."""
+def prove(settings: Settings, model: str, wait: Callable[[float], None], seen: Callable[[Proof, bool], None]) -> Proof:
+    """`seen` is told as soon as the status shows the rating, and whether a comparison follows. Raises Unproven."""
     client = Client(settings)
     began = time.monotonic()
     try:
@@ -113,14 +113,17 @@ def prove(settings: Settings, model: str, wait: Callable[[float], None]) -> Proo
             status = client.ask("GET", "/rl/status")
             if _rated(status) != before + 1:
                 raise Unproven(f"The rating of {completion} was taken and is not in the status; `rlproxy doctor`.")
-            match = _match(client, status, wait) if _comparable(settings) else None
+            proof = Proof(completion, text, before + 1, status, None, seconds)
+            compares = _comparable(settings) and bool(status["backend"]["adapters"])
+            seen(proof, compares and status["match"]["state"] == "unasked")
+            match = _match(client, status["match"], wait) if compares else None
         finally:
             client.ask("DELETE", f"/v1/feedback/{given['id']}")
     except (Refused, NoProxyAnswers) as error:
         raise Unproven(str(error)) from None
     except (KeyError, TypeError, IndexError) as error:
         raise Unproven(f"What answered is no chat completion ({error!r}); `rlproxy doctor` tells more.") from None
-    return Proof(completion, text, before + 1, status, match, seconds)
+    return proof._replace(match=match)
 
 
 def _rated(status: dict[str, Any]) -> int:
@@ -134,13 +137,10 @@ def _comparable(settings: Settings) -> bool:
     return settings.backend.kind == "builtin" or local(settings.train.weights or "/") is not None
 
 
-def _match(client: Client, status: dict[str, Any], wait: Callable[[float], None]) -> str | None:
+def _match(client: Client, found: dict[str, Any], wait: Callable[[float], None]) -> str | None:
     """What rlproxy finds when it asks the served model and the weights the same; it begins with the first rating."""
     began = time.monotonic()
-    found = status["match"]
     while found["state"] == "unasked" and time.monotonic() - began < MATCH_S:
-        if not status["backend"]["adapters"]:
-            return None
         wait(time.monotonic() - began)
         time.sleep(POLL_S)
         found = client.ask("GET", "/rl/status")["match"]

@@ -30,7 +30,7 @@ class FakeBackend(Listening):
         self.adapters: dict[str, str] = {}
         self.unloaded: list[str] = []
         self.cancelled = 0
-        self.mood = "well"  # cut, garbage, stop-without-done, error, hang, bad-json, drop
+        self.mood = "well"  # cut, garbage, stop-without-done, error, hang, bad-json, drop, no-http
         self.pause_s = 0.0  # between streamed tokens
         self.hold = asyncio.Event()  # cleared: answers wait
         self.hold.set()
@@ -171,8 +171,10 @@ class FakeBackend(Listening):
             return web.json_response({"error": {"message": "logprobs are not supported"}}, status=400)
         if self.mood == "hang":
             await asyncio.sleep(60)
-        if self.mood == "drop":
+        if self.mood in ("drop", "no-http"):
             assert request.transport is not None
+            if self.mood == "no-http":
+                request.transport.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nno size at all\r\n")
             request.transport.close()
         choices = [self._words(body, i) for i in range(body.get("n") or 1)]
         if body.get("stream"):

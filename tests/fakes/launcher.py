@@ -80,7 +80,7 @@ class FakeLauncher:
         self.unprobed: str | None = None  # why the weights could not be looked at
         self.probed = 0
 
-    def available(self, *, tensorboard: bool = False) -> str | None:
+    def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
         return self.lacks
 
     async def start(

@@ -28,11 +28,17 @@ class SoundBackend(FakeBackend):
     async def _refusing(self, request: web.Request, handler: Any) -> web.StreamResponse:
         try:
             response: web.StreamResponse = await handler(request)
-        except web.HTTPException:
+        except web.HTTPException as error:
+            if "content-encoding" in request.headers:
+                error.force_close()
             raise
         except ODD as error:
-            return web.json_response({"error": {"message": f"that is odd: {error!r}"[:300]}}, status=400)
+            if request.writer.output_size:
+                raise  # a second head in the middle of a stream is no HTTP
+            response = web.json_response({"error": {"message": f"that is odd: {error!r}"[:300]}}, status=400)
         finally:
             for kept in (self.requests, self.compared, self.headers, self.asked, self.unloaded):
                 kept.clear()
+        if "content-encoding" in request.headers and not response.prepared:
+            response.force_close()  # after a body that it cannot unpack, aiohttp closes, and does not say so
         return response

@@ -186,6 +186,7 @@ async def test_yes_takes_the_defaults_and_installs_nothing(person: Newcomer) -> 
     found = json.loads(out)
     assert code == 0, err
     assert found["settings"]["train.weights"] == "meta-llama/Llama-3.2-3B-Instruct" and found["agents"] == []
+    assert "Weights   meta-llama/Llama-3.2-3B-Instruct: a guess" in err, "who was not asked is told, too"
     assert "pip install" in found["missing"] and "torch==" in found["missing"] and found["proof"] is None
     assert found["missing"] == found["next"] and 'weights = "meta-llama' in person.settings
 
@@ -233,5 +234,5 @@ async def test_a_proxy_that_does_not_start_is_said_in_a_sentence(person: Newcome
         RLPROXY_SERVER__PORT=port,
     )  # fmt: skip
     found = json.loads(out)
-    assert code == 1 and found["problem"] in err and "choose another --port" in found["problem"]
+    assert code == 1 and found["problem"] in err and "`rlproxy serve --port" in found["problem"]
     assert found["written"], "the settings stay"

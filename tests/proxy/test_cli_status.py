@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from proxy.cli_status import table
+from proxy.cli_tables import gate, show_runs
 from proxy.server_address import ADDRESS_FILE
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
@@ -102,6 +103,41 @@ def test_what_is_not_there_is_not_said() -> None:
     text = shown(status(ratings=few, last_run=None, training=under_way, problem="it broke"))
     assert "only one kind" not in text and "last run" not in text and "waiting for other raters: 4 of eve" in text
     assert "this run run 8, step 1 of 4" in text and "problem it broke" in text
+
+
+def test_a_run_that_passed_is_not_called_rejected() -> None:
+    """Ratings that are all the same do not train, but the comments beside them do: the version goes live."""
+    checks = {"contrast": {"value": 0.0, "bound": 0.0, "ok": False}, "margin": {"value": 1, "bound": 0, "ok": True}}
+    done = {"id": 7, "status": "done", "reason": "2 steps", "metrics": None, "gate": checks}
+    assert "its gate passed; only comments taught" in shown(status(last_run=done))
+    assert gate({"gate": checks}) == "passed; only comments taught", "of a version"
+    assert gate({"gate": checks, "status": "empty"}).startswith("rejected: contrast 0 ")
+
+
+def test_runs_are_readable_in_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    run: dict[str, Any] = {
+        "id": 1, "status": "failed", "version": None, "samples": 31, "held": 4, "started_at": 1.0, "ended_at": 149.0,
+        "reason": "the trainer was killed by the system for want of memory", "gate": None, "retried": None,
+    }  # fmt: skip
+    gates = {"base_nll": {"value": 0.341, "bound": 0.3, "ok": False}}
+    show_runs([run, {**run, "id": 2, "status": "rejected", "gate": gates}])
+    out = capsys.readouterr().out
+    assert "31 + 4 held" in out and "seconds" in out and "…" not in out
+    for word in ("rejected", "0.341", "killed", "memory"):
+        assert word in out
+
+
+def test_nothing_is_said_twice() -> None:
+    """Of a fresh home, and of the run that is under way, which is the last one, too."""
+    running = {"id": 8, "status": "running", "reason": None, "metrics": None, "gate": None}
+    under_way = {"run": 8, "line": "run 8, starting", "progress": {}}
+    counts = {"done": 1, "captured_today": 1, "pending": 0, "partial": 0, "error": 0, "good": 0, "bad": 0}
+    text = shown(status(live=0, previous=0, last_run=running, training=under_way, counts=counts))
+    assert "m, base answers backend" in text and "1 whole answer, 1 today" in text
+    assert "last run" not in text and "this run run 8, starting" in text
+    text = shown(status(last_run={**running, "status": "failed", "reason": ""}))
+    assert "last run 8, failed next run" in text
 
 
 def test_how_a_rebuild_ended_is_told_until_another_run_has_something_to_tell() -> None:

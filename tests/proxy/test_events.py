@@ -36,3 +36,15 @@ async def test_a_listener_hears_what_is_left_and_what_comes(before: int, after: 
         await asyncio.sleep(0)
     assert await coming == list(range(before + 1, before + 1 + min(more, 4)))
     await listener.aclose()
+
+
+async def test_all_listeners_are_told_the_end_after_what_came_before_it() -> None:
+    told = Events()
+    waiting, late = told.listen(), told.listen(0)
+    first = asyncio.ensure_future(anext(waiting))
+    await asyncio.sleep(0)
+    told.emit("paused")
+    told.end()
+    assert (await first).kind == "paused"
+    assert [one.kind async for one in late] == ["paused"] and [one async for one in waiting] == []
+    assert [one.kind async for one in told.listen(0)] == ["paused"], "nor does anybody wait who comes later"

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 
+from config.sections import Redaction
 from proxy.errors import BadRequest
-from proxy.feedback import value_of
+from proxy.events import Events
+from proxy.feedback import Feedback, value_of
+from proxy.keys import Who
+from proxy.metrics import Metrics
+from proxy.redaction import Redactor
 from tests.proxy.conftest import Proxy
 
 
@@ -193,3 +199,14 @@ async def test_a_rating_waits_for_its_completion(proxy: Proxy, monkeypatch: pyte
         assert (await rates)[0] == 201
     monkeypatch.setattr("proxy.feedback.WAIT_S", 0.1)
     assert (await batch(proxy, {"completion_id": "rl-never", "rating": "good"}))[0] == 404
+
+
+async def test_a_batch_whose_client_leaves_is_no_warning(proxy: Proxy) -> None:
+    """It leaves after its ratings were handed on, and before the first of them has had its turn."""
+    feedback = Feedback(proxy.store, Events(), Metrics(), Redactor(Redaction()))
+    batch = asyncio.create_task(feedback._batch([{"completion_id": "x", "rating": "good"}] * 3, None, Who("admin")))
+    await asyncio.sleep(0)
+    batch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await batch
+    gc.collect()  # what was made and never awaited is said here, and a warning is an error

@@ -89,6 +89,44 @@ async def test_a_run_is_cancelled_at_work_and_while_it_waits(proxy: Proxy) -> No
             await rated(proxy, 2)
 
 
+async def test_a_run_is_cancelled_by_several_at_once(proxy: Proxy) -> None:
+    """One of them does it; to the others it has ended, which is no fault of the store."""
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    while len(proxy.launcher.started) < 1:
+        await asyncio.sleep(0.01)
+    await proxy.post("/rl/pause")
+    while (await proxy.get("/rl/status"))["training"]["run"] is not None:
+        await asyncio.sleep(0.01)
+    answers = await asyncio.gather(*(proxy.post("/rl/cancel") for _ in range(6)))
+    assert sorted(status for status, _ in answers) == [200, 409, 409, 409, 409, 409]
+
+
+async def test_a_run_is_cancelled_right_after_it_was_asked_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train` has answered, and the learner has not begun yet: that run is what is meant."""
+    proxy.launcher.hold = True
+    claim, claiming = proxy.store.claim, asyncio.Event()
+
+    async def slowly(**more: Any) -> Any:
+        claiming.set()
+        await asyncio.sleep(0.2)
+        return await claim(**more)
+
+    monkeypatch.setattr(proxy.store, "claim", slowly)
+    await rated(proxy, 3)
+    assert (await proxy.post("/rl/train"))[0] == 202
+    assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})
+    await until(proxy, ended="failed")
+    await rated(proxy, 2)
+    claiming.clear()
+    assert (await proxy.post("/rl/train"))[0] == 202
+    await claiming.wait()
+    assert await proxy.post("/rl/cancel") == (200, {"cancelled": 2})
+    await until(proxy, ended="failed", runs=2)
+    await proxy.post("/rl/pause")  # nothing begins: nothing is waited for
+    assert (await proxy.post("/rl/cancel"))[0] == 409
+
+
 async def test_the_run_folder_says_everything(proxy: Proxy) -> None:
     for i in range(3):
         await proxy.chat(f"calibration {i}")

@@ -192,6 +192,16 @@ async def test_backend_that_drops_the_connection(proxy: Proxy) -> None:
     assert len(proxy.backend.requests) == 2  # once more, in case only an idle connection had been closed
 
 
+async def test_backend_that_answers_with_what_is_no_http(proxy: Proxy) -> None:
+    proxy.backend.mood = "no-http"
+    response = await proxy.chat("a", headers={"x-rl-completion-id": "mine"})
+    assert response.status == 502 and (await response.json())["error"]["code"] == "backend_broke"
+    assert len(proxy.backend.requests) == 1  # it is there, and would say the same
+    while (found := await proxy.store.completion("mine")) is None or found.status == "pending":
+        await asyncio.sleep(0.01)
+    assert found.status == "error"
+
+
 async def test_backend_that_stays_silent(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(backend__read_timeout_s=0.2)

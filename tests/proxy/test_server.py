@@ -12,6 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from config.settings import load
+from proxy import server
 from proxy.server_address import ADDRESS_FILE
 from store.schema import NAME
 from tests.fakes.backend import MODEL, FakeBackend
@@ -67,6 +69,37 @@ async def test_a_stop_takes_nobody_new_and_lets_answers_end(served: Serving, bac
     assert served.log.index("stopping") < served.log.index("rlproxy: stopped.")
 
 
+async def test_who_listens_to_events_is_not_waited_for(served: Serving) -> None:
+    """An open page is not an answer under way: its stream ends, and it connects again to who comes next."""
+    async with served.http.get("/rl/events") as one, served.http.get("/rl/events?after=0") as other:
+        served.tell_to_stop()
+        async with asyncio.timeout(ENOUGH_S):
+            await asyncio.gather(one.read(), other.read())  # to their ends, which are sound ones
+            assert await served.process.wait() == 0
+    assert "Traceback" not in served.log, served.log
+
+
+@pytest.mark.parametrize("drip", [b"", b"x: y\r\n"], ids=["silent", "dripping"])
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET /healthz HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\n"]
+)
+async def test_a_head_that_does_not_come_to_its_end_is_not_waited_for(
+    tmp_path: Path, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, begun: bytes, drip: bytes
+) -> None:
+    monkeypatch.setattr(server, "KEEPALIVE_S", 0.5)
+    flags = {"home": tmp_path / "home", "backend.kind": "vllm", "backend.url": backend.url, "server.port": 0}
+    async with asyncio.timeout(ENOUGH_S), server.serving(load(flags, environ={}).settings) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(begun)
+        reading = asyncio.create_task(reader.read())
+        while not reading.done():
+            if begun:
+                writer.write(drip)
+            await asyncio.wait({reading}, timeout=0.1)
+        writer.close()
+        assert reading.exception() is None or isinstance(reading.exception(), ConnectionError)
+
+
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_stops_at_once(served: Serving, backend: FakeBackend, second: signal.Signals) -> None:
     kept = (await served.chat("before", model=MODEL))[0]["id"]
@@ -103,3 +136,17 @@ async def test_answers_that_do_not_end_in_time_are_kept_as_far_as_they_came(prox
     assert status == "partial" and text and "You said: a b c d e f g h i j".startswith(text)
     response.close()
     await proxy.start()
+
+
+async def test_who_leaves_before_being_told_to_go_on_is_no_error(served: Serving) -> None:
+    """The server says `100 Continue` before any code of ours runs; its own log takes a client that left for a bug."""
+    port = int(served.url.rpartition(":")[2])
+    head = b"POST /v1/feedback HTTP/1.1\r\nhost: 127.0.0.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+    for _ in range(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head)
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+    assert await served.stop() == 0
+    assert "Error handling" not in served.log and "Traceback" not in served.log, served.log

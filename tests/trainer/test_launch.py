@@ -187,6 +187,17 @@ def test_what_is_missing_is_named(monkeypatch):
     assert "rlproxy[train]" in LocalLauncher().available()
 
 
+def test_a_mac_needs_mlx_lm_and_no_torch(monkeypatch):
+    """As `rlproxy init` installs it there: the mlx extra alone. The built-in backend is torch's all the same."""
+    monkeypatch.setattr(launch.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(launch.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(launch, "find_spec", lambda name: None if name in ("torch", "peft", "mlx_lm") else object())
+    assert launch.available().startswith("training on a Mac needs mlx-lm") and "rlproxy[mlx]" in launch.available()
+    monkeypatch.setattr(launch, "find_spec", lambda name: None if name in ("torch", "peft") else object())
+    assert launch.available() is None and LocalLauncher().available() is None
+    assert "need torch, peft" in LocalLauncher().available(serves=True)
+
+
 async def test_a_fused_model_is_written_by_a_child(tmp_path):
     base = make_base(tmp_path / "base.gguf", "llama")
     make_adapter(tmp_path / "adapter", layers_of("llama"))

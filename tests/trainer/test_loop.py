@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from tests.trainer import tiny
 from tests.trainer.test_profile import MIXTURES, make
-from trainer import loop, packing, typical
+from trainer import loop, packing, policies, typical
 from trainer.launch import verify_adapter
 from trainer.progress import Progress, Stop, Stopped
 from trainer.torch_policy import TorchPolicy
@@ -277,6 +277,19 @@ def test_out_of_memory_with_one_sequence_fails_and_says_so(tmp_path, model, line
     assert result["status"] == "failed"
     assert "out of memory with a single sequence" in result["reason"]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")])
+def test_out_of_memory_anywhere_says_what_to_do(tmp_path, model, lines, monkeypatch, error):
+    """The model does not fit, so that no smaller micro-batch helps."""
+
+    def full(*_, **__):
+        raise error
+
+    monkeypatch.setattr(policies, "open_policy", full)
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines))
+    assert result["status"] == "failed" and result["reason"].startswith("out of memory (")
+    assert "fresh again" in result["reason"] and "train.share_gpu" in result["reason"]
 
 
 def test_another_error_is_no_lack_of_memory(tmp_path, model, lines, monkeypatch):

@@ -42,8 +42,12 @@ async def test_a_name_that_somebody_else_left_there_is_loaded_anew(
         (True, 64, None),
         (True, 65, "takes up to 64: start it with --max-lora-rank 128, or set train.overrides.rank to 64"),
         (True, 1000, "takes up to 64: set train.overrides.rank to 64"),
-        (False, 16, "takes no adapters: start it with --enable-lora"),
-        (None, 16, "has no routes to load an adapter: start it with --enable-lora and VLLM_ALLOW_RUNTIME"),
+        (
+            False,
+            16,
+            "takes no adapters: start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora`",
+        ),
+        (None, 16, "has no routes to load an adapter: start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm"),
     ],
 )
 async def test_what_it_would_say_to_an_adapter(
@@ -113,7 +117,7 @@ async def test_a_run_that_somebody_asks_for_asks_anew(proxy: Proxy, backend: Fak
     assert (await proxy.get("/rl/status"))["backend"]["obstacle"] is None
     backend.lora = False  # restarted otherwise since
     code, body = await proxy.post("/rl/train")
-    assert code == 409 and "start it with --enable-lora" in body["error"]["message"]
+    assert code == 409 and "vllm serve MODEL --enable-lora" in body["error"]["message"]
     assert "--enable-lora" in (await proxy.get("/rl/status"))["backend"]["obstacle"]
 
 

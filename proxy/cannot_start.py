@@ -1,0 +1,61 @@
+"""Why `rlproxy serve` cannot start: a home that cannot be made, a port that is taken or not allowed.
+
+Owns these sentences and the two acts that they are about. What a backend or the store has against it are their errors.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+from typing import Final
+
+import psutil
+from aiohttp import web
+
+PRIVILEGED: Final = 1024  # ports below it are root's
+
+
+class CannotStart(Exception):
+    """The sentence to end with."""
+
+
+def make_home(home: Path) -> None:
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise CannotStart(
+            f"The folder {home} cannot be made ({error.strerror}); name one that you may write to: "
+            "`rlproxy serve --home FOLDER`."
+        ) from error
+
+
+async def listen(runner: web.AppRunner, host: str, port: int) -> None:
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        raise CannotStart(_why_not(host, port, error)) from error
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        other = port + 1 if port < 65535 else 0
+        return f"Port {port} of {host} is taken{_by(port)}; end that, or take another: `rlproxy serve --port {other}`."
+    if error.errno == errno.EACCES:
+        return (
+            f"Port {port} of {host} is not allowed to you; take one from {PRIVILEGED} on: `rlproxy serve --port 8484`."
+        )
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return f"This machine has no address {host}; listen on one that it has: `rlproxy serve --host 127.0.0.1`."
+    return f"{host}:{port} cannot be listened on ({error.strerror or error}); take another: --host, --port."
+
+
+def _by(port: int) -> str:
+    """Who has it, where the system tells us."""
+    try:
+        for found in psutil.net_connections("tcp"):
+            if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port and found.pid:
+                return f" by {psutil.Process(found.pid).name()} (process {found.pid})"
+    except (psutil.Error, OSError):
+        pass
+    return ""

@@ -1,0 +1,114 @@
+"""What `--help` and the man page say beyond each command's sentence: sections, examples, exit codes.
+
+Owns these words; scripts/man.py reads them too. Plain text, since help is piped and read in 80 columns as often as not.
+Not here: what a command does and its options (cli and cli_*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from typer.core import TyperGroup
+
+SECTIONS: Final = {
+    "Set up": ("init", "serve", "connect", "disconnect", "service", "keys", "config", "doctor"),
+    "Rate": ("good", "bad", "undo", "chat"),
+    "Learn": (
+        "status", "train", "pause", "resume", "cancel", "runs", "adapters", "report", "rollback", "promote", "reset",
+    ),
+    "Data": (
+        "export", "import", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
+    ),
+}  # fmt: skip
+EXIT_CODES: Final = (
+    ("0", "done"), ("1", "refused or failed"), ("2", "wrong use, or settings that cannot be read"),
+    ("3", "no proxy answers"),
+)  # fmt: skip
+# By command; each line is one that can be typed.
+EXAMPLES: Final = {
+    "init": ("init", "init --yes", "init --answers answers.toml --json"),
+    "serve": ("serve", "serve --backend ollama --model llama3.2:3b --weights meta-llama/Llama-3.2-3B-Instruct"),
+    "connect": ("connect claude-code --dry-run", "connect codex --yes"),
+    "disconnect": ("disconnect codex",),
+    "service install": ("service install --dry-run",),
+    "service remove": ("service remove",),
+    "service status": ("service status",),
+    "service logs": ("service logs -f",),
+    "keys create": ("keys create --role use --name phone",),
+    "keys list": ("keys list --json",),
+    "keys revoke": ("keys revoke phone",),
+    "config show": ("config show", "config show --json"),
+    "doctor": ("doctor", "doctor --bundle report.tar.gz"),
+    "good": ("good", "good --session trip"),
+    "bad": ("bad too long, use bullets", "bad --id rl-3ha20msqjac77bj925bkhklo"),
+    "undo": ("undo", "undo --rater ann"),
+    "chat": ("chat", "chat --vs v3"),
+    "status": ("status", "status --watch", "status --json"),
+    "train": ("train",),
+    "pause": ("pause",),
+    "resume": ("resume",),
+    "cancel": ("cancel",),
+    "runs": ("runs", "runs 7", "runs --json"),
+    "adapters": ("adapters",),
+    "report": ("report", "report shared.html --no-text"),
+    "rollback": ("rollback", "rollback --base"),
+    "promote": ("promote v3", "promote base"),
+    "reset": ("reset",),
+    "export": ("export --rated -o rated.jsonl", "export --since 2026-11-01 --version 3"),
+    "import": ("import rated.jsonl", "import rated.jsonl --ours"),
+    "capture": ("capture off trip", "capture on trip"),
+    "forget": ("forget session trip", "forget user ann --retrain --yes"),
+    "backup": ("backup rlproxy-backup.db",),
+    "restore": ("restore rlproxy-backup.db",),
+    "encrypt": ("encrypt --key keyring",),
+    "decrypt": ("decrypt",),
+    "audit verify": ("audit verify", "audit verify --expect 9f2c"),
+}  # fmt: skip
+# Where they are not simply the general ones.
+EXITS: Final = {
+    "init": "1 also where it could not be shown to work; what was written stays.",
+    "serve": "0 after Ctrl-C or SIGTERM, 1 where it cannot start, 130 after a second signal.",
+    "doctor": "0 no problem, 1 a problem, 3 no proxy answers.",
+    "service status": "0 it runs, 1 it does not or is not installed.",
+    "audit verify": "1 also where the log is broken.",
+    "import": "1 also where some lines were not taken.",
+    "forget": "1 also where nobody said yes.",
+}
+
+
+class Grouped(TyperGroup):
+    """The commands under the headings of SECTIONS, and examples under each command's help."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for path, command in commands_of(self):
+            command.epilog = _epilog(path)
+        codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES)
+        self.epilog = (
+            f"Exit codes: {codes}.\n\n`rlproxy COMMAND --help` has examples. `man rlproxy`: docs/operations.md."
+        )
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = formatter.width - 6 - max(len(name) for name in self.commands)
+        named = {name for names in SECTIONS.values() for name in names}
+        for title, names in {**SECTIONS, "Others": [name for name in self.commands if name not in named]}.items():
+            if not names:
+                continue
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in names])
+
+
+def commands_of(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Each command by what is typed after `rlproxy`."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
+def _epilog(path: str) -> str:
+    examples = EXAMPLES.get(path, ())
+    lines = ["\b", "Examples:" if len(examples) > 1 else "Example:", *(f"  rlproxy {line}" for line in examples)]
+    return "\n".join([*lines, *(["", f"Exit codes: {EXITS[path]}"] if path in EXITS else [])])
