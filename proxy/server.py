@@ -96,7 +96,8 @@ async def serving(
 ) -> AsyncIterator[str]:
     """A running proxy; yields its address, without `/v1`. `opened` is told of the store.
 
-    Raises ProxyError, StoreError, CannotStart."""
+    Raises ProxyError, StoreError, CannotStart.
+    """
     make_home(settings.home)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
