@@ -110,7 +110,7 @@ class Capture:
     async def begin(self, row: NewCompletion, seen: Callable[[NewCompletion], None], *, wait: bool) -> None:
         """Queue the rows; with `wait` until they are stored. Raises DuplicateCompletion then."""
         seen(row)
-        self._rows = [replace(row, id=choice_id(self.id, i), choice=i) for i in range(self._n)]
+        self._rows = [row, *(replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n))]
         # The end of the request tells whether this failed.
         begun = self._store.begin(self._rows, may_wait=not wait)
         if wait:
@@ -231,12 +231,13 @@ class Capture:
         if redacted:  # its token ids would spell the secret out
             reply = replace(reply, prompt_token_ids=None, token_ids=None, logprobs=None)
         message = {**reply.message, "role": "assistant"}
+        kept = self._redactor.message(canonical(message))
         return FinishedCompletion(
             id=row.id,
             status=status,
             finished_at=time.time(),
-            reply=self._redactor.message(canonical(message)),
-            thread=extend_thread(row.thread, message, self._redactor.message),
+            reply=kept,
+            thread=extend_thread(row.thread, message, self._redactor.message, kept),
             text=self._redactor.text(reply.text),
             finish_reason=self._keep(reply.finish_reason),
             usage=self._redactor.value(reply.usage),

@@ -88,24 +88,36 @@ def thread(messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], 
 
 
 def thread_and_above(
-    messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], Message]
+    messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], Message], kept: Sequence[Message] = ()
 ) -> tuple[bytes | None, bytes | None]:
-    """The thread, and the thread up to the newest reply in it; None where there is no reply."""
+    """The thread, and the thread up to the newest reply in it; None where there is no reply. `kept`: the same messages
+    as they are stored, where that is known already."""
     name = above = None
-    for message in messages:
-        name = extend_thread(name, message, keepable)
+    for at, message in enumerate(messages):
+        name = extend_thread(name, message, keepable, kept[at] if kept else None)
         if message.get("role") == "assistant":
             above = name
     return name, above
 
 
 def extend_thread(
-    name: bytes | None, message: Mapping[str, Any], keepable: Callable[[Message], Message]
+    name: bytes | None,
+    message: Mapping[str, Any],
+    keepable: Callable[[Message], Message],
+    kept: Message | None = None,
 ) -> bytes | None:
     if message.get("role") in ASIDE or silent(message):
         return name
-    loose = keepable(canonical(_loose(message)))
+    loose = kept if kept is not None and _is_loose(message) else keepable(canonical(_loose(message)))
     return message_hash(name, loose.role, loose.body)
+
+
+def _is_loose(message: Mapping[str, Any]) -> bool:
+    """Whether there is nothing in it to pass over, as in most: then its canonical form is made once only."""
+    content = message.get("content")
+    if not isinstance(content, str) or any(message.get(key) for key in ("tool_calls", *_IDENTITY)):
+        return False
+    return bool(_loose_content(message) == content.strip())
 
 
 def _loose(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,12 +18,12 @@ class Line(Event):
         """The JSON on the line; None for an empty one."""
         return self.raw.strip(b" \t\r\n") or None
 
-    def with_data(self, data: bytes) -> Line:
+    def with_data(self, data: bytes) -> bytes:
         body = self.raw.strip(b" \t\r\n")
         if not body:
-            return Line(data + self.raw)
+            return data + self.raw
         at = self.raw.index(body)
-        return Line(self.raw[:at] + data + self.raw[at + len(body) :])
+        return self.raw[:at] + data + self.raw[at + len(body) :]
 
 
 class Splitter:

@@ -242,9 +242,10 @@ def _row(call: Call, asked: Asked, turn: Decision, lease: Lease, backend: Backen
     assert call.id is not None
     said: set[str] = set()
     beside: set[str] = set()
-    request = dumps({k: v for k, v in call.given.items() if k not in call.dialect.carriers})
+    request = {k: v for k, v in call.given.items() if k not in call.dialect.carriers}
     served = backend.served
-    name, above = thread_and_above(asked.messages, redactor.message)
+    prompt = tuple(redactor.message(canonical(m), said) for m in asked.messages)
+    name, above = thread_and_above(asked.messages, redactor.message, prompt)
     return NewCompletion(
         id=call.id,
         request_id=call.id,
@@ -260,8 +261,8 @@ def _row(call: Call, asked: Asked, turn: Decision, lease: Lease, backend: Backen
         turn=turn.turn,
         turn_rule=turn.rule,
         streamed=asked.stream,
-        prompt=tuple(redactor.message(canonical(m), said) for m in asked.messages),
-        request=redactor.json(request, beside),
+        prompt=prompt,
+        request=dumps(redactor.value(request, beside)),
         sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
         thread=name,
         above=above,

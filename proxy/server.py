@@ -16,9 +16,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
 import structlog
 from aiohttp import web
@@ -42,11 +42,6 @@ STOP_S: Final = 30.0  # how long running answers may take to end
 AT_ONCE_S: Final = 2.0  # how long a second signal waits for the disk to take what was begun
 LET_IN_S: Final = 0.05  # from the last connection to its first turn
 KEEPALIVE_S: Final = 75.0  # for a head to come to its end, and between two requests
-
-
-class Served(NamedTuple):
-    url: str  # without `/v1`
-    store: Store
 
 
 class Unfailing(io.TextIOBase):
@@ -96,12 +91,18 @@ def key_of(settings: Settings) -> Secret | None:
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIterator[Served]:
-    """A running proxy. Raises ProxyError, StoreError, CannotStart."""
+async def serving(
+    settings: Settings, secret: Secret | None = None, opened: Callable[[Store], None] = lambda store: None
+) -> AsyncIterator[str]:
+    """A running proxy; yields its address, without `/v1`. `opened` is told of the store.
+
+    Raises ProxyError, StoreError, CannotStart.
+    """
     make_home(settings.home)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
     store = await Store.open(settings.home, secret)
+    opened(store)
     try:
         security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys()))
         app = make_app(settings, store, backend, launcher)
@@ -121,7 +122,7 @@ async def serving(settings: Settings, secret: Secret | None = None) -> AsyncIter
             _write_address(address, {"url": url, "pid": os.getpid(), "key": app[security.LOCAL]})
             looking = asyncio.create_task(_say_unreachable(backend), name="look-at-backend")
             try:
-                yield Served(url, store)
+                yield url
             finally:
                 looking.cancel()
                 address.unlink(missing_ok=True)
@@ -155,12 +156,12 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
     """Until SIGINT or SIGTERM; the second one ends at once, with what was begun on disk."""
     files.raise_limit()
     stop = asyncio.Event()
-    store: Store | None = None  # once there is one
+    stores: list[Store] = []  # once there is one
     loop = asyncio.get_running_loop()
 
     def signalled() -> None:
         if stop.is_set():
-            if store is not None:
+            for store in stores:
                 store.close_at_once(AT_ONCE_S)
             os._exit(130)
         stop.set()
@@ -169,10 +170,9 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signalled)
     starting = asyncio.create_task(stop.wait(), name="stop")
-    async with serving(settings, secret) as served:
-        store = served.store
+    async with serving(settings, secret, stores.append) as url:
         gc.collect()
         gc.freeze()  # what is there now stays: no collection need look at it again
-        print(f"rlproxy is ready. Point your agent's base URL here: {served.url}/v1", file=Unfailing(), flush=True)
+        print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=Unfailing(), flush=True)
         await starting
     print("rlproxy: stopped.", file=Unfailing(), flush=True)

@@ -39,11 +39,20 @@ class Splicer:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._places = _places(rules)
+        self._alone = _alone(self._places)
+        self._head: _Head | None = None
 
     def edited(self, raw: bytes, parsed: Mapping[str, Any]) -> bytes:
         """As `wire.rewrite(raw, rules)` of the object that is `parsed` from `raw`, and the very same bytes."""
+        # The chunks of a stream begin alike: `{"id":"…",`. One name in all: there is no other member called so.
+        if self._head is not None and raw.startswith(self._head.was) and raw.count(self._head.name) == 1:
+            return self._head.now + raw[len(self._head.was) :]
         found = _edits(raw, parsed, self._places)
-        return rewrite(raw, self._rules) if found is None else _spliced(raw, found)
+        if found is None:
+            return rewrite(raw, self._rules)
+        if self._alone is not None and len(found) == 1:
+            self._head = _head(raw, self._alone, *found[0])
+        return _spliced(raw, found)
 
 
 def with_members(raw: bytes, parsed: Mapping[str, Any], add: Mapping[str, bytes]) -> bytes:
@@ -94,6 +103,26 @@ def _places(rules: Rules) -> dict[str, _Place] | None:
             within = place.within if before is place else before.within + place.within
             places[key] = _Place(place.literal, before.top or place.top, within, place.new)
     return places
+
+
+def _alone(places: Mapping[str, _Place] | None) -> bytes | None:
+    """The name to look for, where it is the only one and that of the object itself."""
+    found = list((places or {}).values())
+    return found[0].literal if len(found) == 1 and found[0].top and not found[0].within else None
+
+
+class _Head(NamedTuple):
+    """How a body begins, up to the comma after its first member, where that is the only one to edit."""
+
+    name: bytes
+    was: bytes
+    now: bytes
+
+
+def _head(raw: bytes, name: bytes, start: int, end: int, new: bytes) -> _Head | None:
+    if not raw.startswith(b"{" + name) or raw[end : end + 1] != b",":
+        return None
+    return _Head(name, raw[: end + 1], raw[:start] + new + b",")
 
 
 def _edits(

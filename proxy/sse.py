@@ -26,16 +26,12 @@ class Event:
     """One event; what it says is read once, by whoever asks first."""
 
     raw: bytes  # as it came, with its blank line
-    _data: Any = field(default=_UNREAD, init=False, repr=False, compare=False)
+    # The data lines joined by LF; None for comments and other events without data.
+    data: bytes | None = field(init=False, repr=False, compare=False)
     _json: Any = field(default=_UNREAD, init=False, repr=False, compare=False)
 
-    @property
-    def data(self) -> bytes | None:
-        """The data lines joined by LF; None for comments and other events without data."""
-        if self._data is _UNREAD:
-            self._data = self._read()
-        found: bytes | None = self._data
-        return found
+    def __post_init__(self) -> None:
+        self.data = self._read()
 
     def json(self) -> Any:
         """The data, parsed. Raises ValueError."""
@@ -50,10 +46,10 @@ class Event:
         found = [line[5:].removeprefix(b" ") for line in _LINE.split(self.raw) if line.startswith(b"data:")]
         return b"\n".join(found) if found else None
 
-    def with_data(self, data: bytes) -> Event:
+    def with_data(self, data: bytes) -> bytes:
         """The same event with one data line instead of its own; other lines and line ends stay."""
         if self.raw == b"data: %s\n\n" % self.data:
-            return Event(b"data: %s\n\n" % data)
+            return b"data: %s\n\n" % data
         out, done, at = bytearray(), False, 0
         for end in _LINE.finditer(self.raw):
             line = self.raw[at : end.start()]
@@ -63,7 +59,7 @@ class Event:
                 out += b"data: " + data + end[0]
                 done = True
             at = end.end()
-        return Event(bytes(out) + self.raw[at:])
+        return bytes(out) + self.raw[at:]
 
 
 class Splitter:
@@ -71,18 +67,33 @@ class Splitter:
 
     def __init__(self) -> None:
         self._kept = bytearray()
+        self._returns = False  # a CR has come
 
     def feed(self, chunk: bytes) -> list[Event]:
+        self._returns = self._returns or b"\r" in chunk
         # The end of an event can lie across the seam, at most 3 bytes back.
         look = max(0, len(self._kept) - 3)
-        self._kept += chunk
+        whole: bytes | bytearray = chunk  # nearly always it has whole events only
+        if self._kept:
+            self._kept += chunk
+            whole = self._kept
         events, at = [], 0
-        for end in _END.finditer(self._kept, look):
-            events.append(Event(bytes(self._kept[at : end.end()])))
-            at = end.end()
-        if at:
+        while end := self._end(whole, look):
+            events.append(Event(bytes(whole[at:end])))
+            at = look = end
+        if whole is self._kept:
             del self._kept[:at]
+        else:
+            self._kept += chunk[at:]
         return events
+
+    def _end(self, whole: bytes | bytearray, look: int) -> int:
+        """Where the next event ends, 0 if it does not yet."""
+        if not self._returns:
+            found = whole.find(b"\n\n", look)
+            return 0 if found < 0 else found + 2
+        end = _END.search(whole, look)
+        return 0 if end is None else end.end()
 
     def rest(self) -> bytes:
         """What is left when the stream ends without a blank line."""

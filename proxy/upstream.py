@@ -56,20 +56,69 @@ async def chunks(upstream: aiohttp.ClientResponse, beat_s: float) -> AsyncIterat
 
     Raises BackendBroke, so that it cannot be taken for a client that went away.
     """
-    gone = False
-    while True:
-        chunk: bytes | None = None
+    gone, patience = False, _Patience(beat_s)
+    try:
+        while True:
+            chunk: bytes | None = None
+            try:
+                chunk = await patience.read(upstream.content)
+            except CUT as error:
+                # Gone for a whole beat: what had come before that has been read by now.
+                if not isinstance(error, _Silent) or (gone and _gone(upstream)):
+                    raise cut(error) from error
+                gone = _gone(upstream)
+            if chunk == b"":
+                return
+            yield chunk
+    finally:
+        patience.end()
+
+
+class _Silent(TimeoutError):
+    """Nothing came for a beat."""
+
+
+class _Patience:
+    """As `asyncio.timeout` around every read of one task, with one timer for all of them: it costs more than a read."""
+
+    def __init__(self, beat_s: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._beat_s, self._task, self._before = beat_s, task, task.cancelling()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._since: float | None = None  # of the read that is waited for
+        self._late = False
+
+    async def read(self, content: aiohttp.StreamReader) -> bytes:
+        """What came next; empty at the end. Raises _Silent."""
+        self._since = self._loop.time()
+        if self._timer is None:
+            self._look()
         try:
-            async with asyncio.timeout(beat_s) as beat:
-                chunk = await upstream.content.readany()
-        except CUT as error:
-            # Gone for a whole beat: what had come before that has been read by now.
-            if not beat.expired() or (gone and _gone(upstream)):
-                raise cut(error) from error
-            gone = _gone(upstream)
-        if chunk == b"":
-            return
-        yield chunk
+            return await content.readany()
+        except asyncio.CancelledError:
+            late, self._late = self._late, False
+            if late and self._task.uncancel() <= self._before:  # else somebody else has ended it, too
+                raise _Silent from None
+            raise
+        finally:
+            self._since = None
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._since is None:
+            return  # the next read sets it again
+        due = self._since + self._beat_s
+        if self._loop.time() < due:
+            self._timer = self._loop.call_at(due, self._look)
+        else:
+            self._late = True
+            self._task.cancel()
 
 
 def _gone(upstream: aiohttp.ClientResponse) -> bool:

@@ -97,7 +97,7 @@ class Native(Way):
             changed = self._splicer.edited(data, event.json())
         except ValueError:  # garbage is passed on as garbage, byte for byte; the capture has marked it
             return event.raw
-        return event.raw if changed == data else event.with_data(changed).raw
+        return event.raw if changed == data else event.with_data(changed)
 
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
         return b"", b"" if event is None else self.event(event)

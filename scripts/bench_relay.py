@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import math
 import platform
 import sqlite3
 import statistics
@@ -42,7 +43,7 @@ from scripts.relay_targets import STARTS, Failed, Target, running, stop, upstrea
 RESULT = ROOT / "benchmarks/relay.json"
 HALF = ROOT / "benchmarks/relay.half.json"  # what there is of an unfinished run
 QUICK = ("direct", "bare", "rlproxy")
-# CPU a request, rlproxy ÷ bare relay, in --check. Twice what it is, since machines differ.
+# CPU a request, rlproxy ÷ bare relay, in --check: about twice what it is, since machines differ.
 BOUNDS = {"plain-1k-16": 12.0, "stream-1k-16": 12.0, "plain-1M-1": 20.0}
 IDLE_S = 60.0  # for all idle streams to begin
 
@@ -301,19 +302,28 @@ def picked(words: list[str]) -> tuple[list[str], list[Shape]]:
 
 
 def check() -> int:
-    """Ratios only: what a machine can do, and what else it does, is in both halves of them."""
-    chosen = [shape for shape in shapes() if shape.name in BOUNDS]
-    made = summary(measure(["direct", "bare", "rlproxy"], chosen, 3, 0.6, None, 0))
-    wrong = 0
-    for name, bound in BOUNDS.items():
-        ratio = made[name]["rlproxy"]["of_bare"]["cpu_ms"]
-        failed = made[name]["rlproxy"]["failed"]
-        fine = ratio is not None and ratio <= bound and not failed
-        wrong += not fine
-        print(
-            f"{'ok  ' if fine else 'SLOW'} {name}: {ratio} times the bare relay's CPU, at most {bound}; {failed} failed"
-        )
-    return 1 if wrong else 0
+    """Ratios only: what a machine can do, and what else it does, is in both halves of them. Of each half the lowest
+    round counts, since a neighbour can only make one dearer. What is over its bound is measured once more."""
+    slow = list(BOUNDS)
+    for _ in range(2):
+        chosen = [shape for shape in shapes() if shape.name in slow]
+        rounds = measure(["direct", "bare", "rlproxy"], chosen, 3, 0.6, None, 0)["rounds"]
+        slow = [name for name in slow if not _in_bounds(name, [one[name] for one in rounds])]
+        if not slow:
+            return 0
+    return 1
+
+
+def _in_bounds(name: str, rounds: list[dict[str, Any]]) -> bool:
+    lowest = {}
+    for target in ("bare", "rlproxy"):
+        lowest[target] = min((cell[target]["cpu_ms"] for cell in rounds if cell[target].get("cpu_ms")), default=None)
+    failed = sum(cell["rlproxy"].get("failed", 0) for cell in rounds)
+    ratio = lowest["rlproxy"] / lowest["bare"] if lowest["bare"] and lowest["rlproxy"] else math.inf
+    fine = ratio <= BOUNDS[name] and not failed
+    said = f"{ratio:.1f} times the bare relay's CPU, at most {BOUNDS[name]}; {failed} failed"
+    print(f"{'ok  ' if fine else 'SLOW'} {name}: {said}", flush=True)
+    return fine
 
 
 def main() -> None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.bench_serve import machine  # noqa: E402
 from scripts.relay_targets import stop, upstream  # noqa: E402
+from store.schema import NAME  # noqa: E402
 
 REST_S = 3.0  # until it is at rest
 READY_S = 120.0
@@ -111,6 +114,9 @@ def main() -> None:
             for child in psutil.Process().children():
                 stop(child)
     found |= {name: middle(taken) for name, taken in rows.items()}
+    if given.home is not None:
+        with closing(sqlite3.connect(given.home / NAME)) as db:
+            (found["large_completions"],) = db.execute("SELECT count(*) FROM completions").fetchone()
     base = found["python, aiohttp"]["s"]
     found["of_python"] = {name: round(found[name]["s"] / base, 2) for name in rows}
     git = ["git", "describe", "--always", "--dirty"]

@@ -48,7 +48,7 @@ async def main(home: Path, backend: str, keys: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with mock.patch("proxy.server.LocalLauncher", FakeLauncher):
-        async with server.serving(settings) as (url, _):
+        async with server.serving(settings) as url:
             print(json.dumps({"url": url}), flush=True)
             await stop.wait()
 

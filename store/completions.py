@@ -37,13 +37,12 @@ STOPPED = "rlproxy stopped before this answer ended"
 
 def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
     for new in rows:
-        if _exists(db, new.id):
-            raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
-        db.execute(
+        done = db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request,
             untrainable, asked, redacted, prompt_hash, conversation, status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')""",
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
+            ON CONFLICT (id) DO NOTHING""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
@@ -51,6 +50,8 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
                 tree.add(db, tree.said(new.prompt)), conversations.of(db, new),
             ),
         )  # fmt: skip
+        if not done.rowcount:
+            raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
         tree.add_aside(db, new.id, new.prompt)
 
 
@@ -228,7 +229,3 @@ async def _ratings(db: aiosqlite.Connection, ids: Sequence[str]) -> dict[str, tu
     ):
         found[row["completion_id"]] = (*found.get(row["completion_id"], ()), to_rating(row))
     return found
-
-
-def _exists(db: sqlite3.Connection, id: str) -> bool:
-    return db.execute("SELECT 1 FROM completions WHERE id = ?", (id,)).fetchone() is not None

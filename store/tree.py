@@ -53,11 +53,11 @@ def chain(messages: Iterable[Message]) -> list[bytes]:
 def add(db: sqlite3.Connection, messages: Sequence[Message]) -> bytes | None:
     """Store what of this conversation is new; the hash of its last message."""
     hashes = chain(messages)
-    known = len(hashes)  # a stored message has all its parents stored
+    known = max(0, len(hashes) - 1)  # a stored message has all its parents stored, and the last one is mostly new
     while known and not _exists(db, hashes[known - 1]):
         known -= 1
     for at in range(known, len(hashes)):
-        _insert(db, hashes[at], hashes[at - 1] if at else None, messages[at])
+        _put(db, hashes[at], hashes[at - 1] if at else None, messages[at])
     return hashes[-1] if hashes else None
 
 
@@ -84,8 +84,7 @@ def whole(said: Sequence[Message], aside: Iterable[tuple[int, Message]]) -> tupl
 
 def add_child(db: sqlite3.Connection, parent: bytes | None, message: Message) -> bytes:
     key = message_hash(parent, message.role, message.body)
-    if not _exists(db, key):
-        _insert(db, key, parent, message)
+    _put(db, key, parent, message)
     return key
 
 
@@ -141,7 +140,12 @@ def _exists(db: sqlite3.Connection, key: bytes) -> bool:
     return db.execute("SELECT 1 FROM messages WHERE hash = ?", (key,)).fetchone() is not None
 
 
-def _insert(db: sqlite3.Connection, key: bytes, parent: bytes | None, message: Message) -> None:
+def _put(db: sqlite3.Connection, key: bytes, parent: bytes | None, message: Message) -> None:
+    """Store it, if it is new: one statement, since each costs the event loop its turn with the interpreter."""
     body, pieces = blobs.cut(message.body)
-    db.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?)", (key, parent, message.role, body, bool(pieces)))
-    blobs.put(db, key, pieces)
+    done = db.execute(
+        "INSERT INTO messages VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (key, parent, message.role, body, bool(pieces)),
+    )
+    if done.rowcount:
+        blobs.put(db, key, pieces)

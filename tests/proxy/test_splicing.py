@@ -57,6 +57,24 @@ def test_it_is_the_same_as_looking_at_every_token(found: Any, dumps: Any, add: d
     assert with_members(raw, parsed, add) == rewrite(raw, {}, add)
 
 
+FIRST = st.sampled_from(['"id":"a",', '"id":"b",', '"id": "a", ', '"id":"a","id":"b",', '"id":{"id":1},', ""])
+
+
+@given(st.lists(st.tuples(FIRST, OBJECTS, DUMPS), max_size=5))
+@example([('"id":"a",', {"x": 1}, json.dumps), ('"id":"a",', {"x": {"id": "b"}}, json.dumps)])
+@example([('"id":"a",', {"x": 1}, json.dumps), ('"id":"a",', {"id": "b"}, json.dumps)])
+def test_bodies_of_one_stream_begin_alike(bodies: list[tuple[str, Any, Any]]) -> None:
+    rules: dict[str, Any] = {"id": b'"ours"', "choices": {EACH: {}}}
+    splicer = Splicer(rules)
+    for first, found, dumps in bodies:
+        raw = dumps({"y": 0} | found).encode("utf-8", "surrogatepass").replace(b"{", b"{" + first.encode(), 1)
+        try:
+            parsed = loads(raw)
+        except ValueError:
+            continue
+        assert splicer.edited(raw, parsed) == rewrite(raw, rules)
+
+
 @pytest.mark.parametrize(
     "raw",
     [
