@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
-from proxy import app
+from proxy import failures
 from tests.proxy.conftest import Proxy
 
 
@@ -89,5 +89,5 @@ async def test_a_client_that_has_gone_is_no_bug(closing: bool) -> None:
     assert isinstance(request.transport, mock.Mock)
     request.transport.is_closing.return_value = closing
     with capture_logs() as logs:
-        response = await app._errors(request, handler)
+        response = await failures.shaped(request, handler)
     assert response.status == (499 if closing else 500) and len(logs) == (0 if closing else 1)
