@@ -79,7 +79,7 @@ bench-relay: setup
 	@$(PY) scripts/bench_start.py $(if $(QUICK),--quick,--home $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rlproxy/bench/store-1000000)
 	@$(PY) scripts/tables.py
 
-# For CI: half a minute, ratios only (rlproxy ÷ a bare relay in the same run), with bounds that only a regression meets.
+# The end of `make test`: half a minute, ratios only (rlproxy ÷ a bare relay in the same run), with bounds that only a regression meets.
 bench-check: setup
 	@$(PY) scripts/bench_relay.py --check
 
