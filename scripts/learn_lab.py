@@ -18,13 +18,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import lab_judge
 import numpy as np
 import torch
 from learning import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from config.presets import resolve
-from trainer import objective, packing, steps, weights
+from trainer import evidence, objective, packing, steps, weights
 from trainer.objective import Terms
 from trainer.packing import Tokens
 
@@ -42,6 +43,8 @@ VARIANT: dict[str, float] = {
     "forks": 1.0,  # share of a run's tokens that train: those of the highest entropy (arXiv 2506.01939)
     "eps": 1e-8,  # of AdamW: near a gradient's own size, small elements move less
     "thermostat": 1,  # `likely` where the policy is vaguer on its own rated replies than the base is, else 1
+    "own": 0,  # unrated replies of the policy to the round's prompts, judged by plain looks (lab_judge)
+    "own_weight": 1.0,  # of a judged reply beside a rated one
     "replay_ratio": 0,  # share of a round's samples that earlier rounds have trained on, in pairs of both signs
 }
 
@@ -111,11 +114,42 @@ def advantages(good: list[bool], v: dict[str, float]) -> list[float]:
     return objective.balanced(made) if v["balance"] else made
 
 
+def looked_at(chat: Chat, reply: Tokens, reward: float = 0.0) -> evidence.Rated:
+    said = chat.said(reply)
+    return evidence.Rated(said, len(reply.reply), said.ended, reward)
+
+
+def own_replies(chat: Chat, known: list[Rated], texts: list[str], v: dict[str, float], seed: int) -> list[Rated]:
+    """What the policy says by itself to the round's prompts, judged by what was rated so far."""
+    if not v["own"]:
+        return []
+    new = chat.ask_now([texts[i % len(texts)] for i in range(int(v["own"]))], seed)
+    rated = [looked_at(chat, reply, 1.0 if good else -1.0) for reply, good in known]
+    verdicts, auc = lab_judge.judged(rated, [looked_at(chat, reply) for reply in new])
+    right = [
+        (reply.reply[-1] == chat.template.end) == (told > 0) for reply, told in zip(new, verdicts, strict=True) if told
+    ]
+    print(
+        f"  judge: auc {auc:.2f}, {verdicts.count(1)} good, {verdicts.count(-1)} bad, right {np.mean(right or [0]):.2f}"
+    )
+    good, bad = (
+        [(reply, told > 0) for reply, told in zip(new, verdicts, strict=True) if told == sign] for sign in (1, -1)
+    )
+    return good + bad[: len(good)]  # the rarer kind is what is missed
+
+
 def train(
-    chat: Chat, rated: list[Rated], earlier: list[Rated], v: dict[str, float], seed: int, optimiser: Any
+    chat: Chat,
+    rated: list[Rated],
+    earlier: list[Rated],
+    v: dict[str, float],
+    seed: int,
+    optimiser: Any,
+    texts: list[str],
 ) -> tuple[Any, list[Any]]:
     """One run's optimiser steps. Returns the optimiser and a line of figures a step; `earlier` grows by the new."""
     policy = chat.policy
+    own = own_replies(chat, [*rated, *earlier], texts, v, seed * 7919)
     held = set(random.Random(seed).sample(range(len(rated)), HELD))
     new = [one for i, one in enumerate(rated) if i not in held]
     wanted = resolve("balanced", {"replay_ratio": v["replay_ratio"]}).replays(len(new)) // 2
@@ -123,7 +157,9 @@ def train(
     each = min(wanted, len(liked), len(disliked))
     now = new + liked[:each] + disliked[:each]
     earlier[:0] = new
+    now += own
     used, made = [reply for reply, _ in now], advantages([good for _, good in now], v)
+    made = [a * v["own_weight"] if i >= len(now) - len(own) else a for i, a in enumerate(made)]
     used, made = [r for r, a in zip(used, made, strict=True) if a], [a for a in made if a]
     old, vague_now, entropies = scored(chat, used)
     edge = np.quantile(np.concatenate(entropies), 1 - v["forks"]) if v["forks"] < 1 else -1.0
@@ -196,7 +232,7 @@ def main() -> None:
                 replies = chat.ask_now(now, seed * 100 + number)
                 good = [r.reply[-1] == chat.template.end for r in replies]
                 rated = list(zip(replies, good, strict=True))
-                optimiser, told = train(chat, rated, earlier, v, seed * 10 + number, optimiser)
+                optimiser, told = train(chat, rated, earlier, v, seed * 10 + number, optimiser, now)
                 found = evaluate(chat, held_out)
                 seconds = round(time.monotonic() - began, 1)
                 rounds.append({"good": sum(good), "steps": told, "eval": found, "seconds": seconds})
