@@ -61,6 +61,20 @@ async def test_out_of_file_descriptors(tmp_path: Path) -> None:
     assert served.log.count("out of file descriptors") >= 1
 
 
+async def no_way_is_open(pid: int, backend: FakeBackend) -> None:
+    """A connection that was used a moment ago is kept for the next request, which then needs no file."""
+    port = int(backend.url.rpartition(":")[2])
+    async with asyncio.timeout(ENOUGH_S):
+        while any(one.raddr and one.raddr.port == port for one in psutil.Process(pid).net_connections("tcp")):
+            await asyncio.sleep(0.05)
+
+
+def lowest_free(pid: int) -> int:
+    """The number that its next file would have: with this as the limit it opens none."""
+    taken = {int(fd.name) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    return next(number for number in range(len(taken) + 1) if number not in taken)
+
+
 async def test_who_finds_no_way_to_the_backend_is_told_why(tmp_path: Path) -> None:
     backend = FakeBackend()
     await backend.start()
@@ -71,7 +85,9 @@ async def test_who_finds_no_way_to_the_backend_is_told_why(tmp_path: Path) -> No
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     try:
         await served.status()
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds(), limits[1]))
+        await no_way_is_open(pid, backend)
+        await served.status()  # on a connection that stays
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest_free(pid), limits[1]))
         body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
         async with served.http.post("/v1/chat/completions", json=body) as response:
             error = (await response.json())["error"]

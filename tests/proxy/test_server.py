@@ -89,7 +89,7 @@ async def test_a_head_that_does_not_come_to_its_end_is_not_waited_for(
     monkeypatch.setattr(server, "KEEPALIVE_S", 0.5)
     flags = {"home": tmp_path / "home", "backend.kind": "vllm", "backend.url": backend.url, "server.port": 0}
     async with asyncio.timeout(ENOUGH_S), server.serving(load(flags, environ={}).settings) as found:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(found.url.rpartition(":")[2]))
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(found.rpartition(":")[2]))
         writer.write(begun)
         reading = asyncio.create_task(reader.read())
         while not reading.done():
