@@ -92,7 +92,6 @@ bench-swap: setup
 bench-learn: setup
 	@for p in $(or $(PERSONA),concise bullets asks_back lowercase no_apology); do \
 	  $(PY) scripts/bench_learn.py --persona $$p --seeds 1,2,3 --rounds 4 || exit 1; done
-	@$(PY) scripts/plots.py
 	@$(PY) scripts/plot_learning.py
 
 bench-train: setup

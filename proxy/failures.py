@@ -31,7 +31,8 @@ async def shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
         return StorageFailed(f"The store did not take it: {error}").response()
     except web.HTTPNotFound:
         return NotFound(
-            f"There is nothing at {request.method} {request.path}: an agent's base URL is {request.scheme}://{request.host}/v1."
+            f"There is nothing at {request.method} {request.path}: an agent's base URL is "
+            f"{request.scheme}://{request.host}/v1."
         ).response()
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))

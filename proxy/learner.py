@@ -182,6 +182,7 @@ class Learner:
             except Exception as error:  # whatever it is: relaying, capture and ratings need no learner
                 log.exception("learner")
                 self._events.emit("problem", message=f"Training could not go on: {error}")
+                self._begun.set()  # it did not begin, and may not for long
             if not self._asked or self._when.paused:
                 self._begun.set()
             with contextlib.suppress(TimeoutError):

@@ -19,9 +19,8 @@ log = structlog.get_logger()
 
 async def find_again(settings: Settings, store: Store) -> None:
     adapters = {a.version: a.path for a in await store.adapters() if not a.gone}
-    runs = {run.id: run.folder for run in await store.every_run()}
     versions = await asyncio.to_thread(_elsewhere, adapters, settings.adapters_dir, 2)
-    folders = await asyncio.to_thread(_elsewhere, runs, settings.home / "runs", 1)
+    folders = await asyncio.to_thread(_elsewhere, await store.run_folders(), settings.home / "runs", 1)
     if versions or folders:
         await store.moved(versions, folders)
         log.warning("this home was moved: its versions and runs were found in it", versions=sorted(versions))

@@ -5,7 +5,6 @@ Each stands between `<!-- routes-SECTION -->` and `<!-- /routes-SECTION -->`.
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +12,12 @@ from typing import Any, get_args
 from proxy.openapi import OPERATIONS, document
 from proxy.openapi.operation import Section
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "http-api.md"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.filling import put, settle  # noqa: E402
+
+PAGE = ROOT / "docs" / "http-api.md"
 
 
 def table(section: str) -> str:
@@ -53,21 +57,12 @@ def _members(said: dict[str, Any], body: dict[str, Any]) -> list[str]:
 
 def filled(page: str) -> str:
     for section in get_args(Section):
-        name = f"routes-{section}"
-        parts = re.split(rf"(?<=<!-- {name} -->\n)(?s:.*?)(?=<!-- /{name} -->)", page)
-        if len(parts) != 2:
-            raise SystemExit(f"{PAGE.name} has no place for {name}.")
-        page = f"{parts[0]}{table(section)}\n{parts[1]}"
+        page = put(page, f"routes-{section}", table(section))
     return page
 
 
 def main() -> int:
-    before = PAGE.read_text(encoding="utf-8")
-    stale = (after := filled(before)) != before
-    if stale and "--check" not in sys.argv:
-        PAGE.write_text(after, encoding="utf-8")
-    print(f"{'stale' if '--check' in sys.argv else 'written'}: {PAGE.name if stale else 'nothing'}")
-    return 1 if stale and "--check" in sys.argv else 0
+    return settle({PAGE: filled(PAGE.read_text(encoding="utf-8"))})
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def judged(rated: Sequence[Rated], unrated: Sequence[Rated]) -> tuple[list[int],
     y = np.array([one.reward for one in rated])
     if len(set(y)) < 2:
         return [0] * len(unrated), 0.5
-    found = [_told(kernel, y) for kernel in evidence._kernels([*rated, *unrated])]
+    found = [_told(kernel, y) for kernel in evidence.kernels([*rated, *unrated])]
     best = max(found, key=lambda one: one[0])
     auc, left_out, new = best
     if auc < ENOUGH:

@@ -1,7 +1,7 @@
-"""Draws the pictures of docs/how-it-learns.md from the raw JSON in benchmarks/. `--check` only compares.
+"""Draws the pictures of docs/how-it-learns.md, two of them in docs/benchmarks.md, too, from the JSON in benchmarks/.
 
 The same figures draw the same bytes: no library with a version or fonts of its own is asked. Light and dark are a
-stylesheet in each file. Figures for docs/benchmarks.md are `plots`.
+stylesheet in each file. `--check` only compares.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from xml.etree import ElementTree
 from config import presets
 from proxy.report.svg import HEIGHT, LEFT, TOP, WIDTH, Plot, plain
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.filling import settle  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
 POISONS = (
     ("constant", "all ratings the same"),
     ("random", "ratings drawn at random"),
     ("garbage", "random tokens, liked"),
     ("template", "another chat template"),
 )
-ROOT = Path(__file__).resolve().parent.parent
-IMAGES = ROOT / "docs" / "images"
 Record = dict[str, Any]
 
 STYLE = """
@@ -62,15 +66,7 @@ text { font: 10.5px system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sa
 
 
 def main() -> int:
-    stale = []
-    for name, text in drawn().items():
-        path = IMAGES / name
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            stale.append(name)
-            if "--check" not in sys.argv:
-                path.write_text(text, encoding="utf-8")
-    print(f"{'stale' if '--check' in sys.argv else 'written'}: {', '.join(stale) or 'nothing'}")
-    return 1 if stale and "--check" in sys.argv else 0
+    return settle({IMAGES / name: text for name, text in drawn().items()})
 
 
 def drawn() -> dict[str, str]:

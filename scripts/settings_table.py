@@ -19,6 +19,10 @@ from config.sections import TurnRule
 from config.settings import PREFIX, fields
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.filling import put, settle  # noqa: E402
+
 PAGE = ROOT / "docs" / "settings.md"
 PRESETS = ROOT / "config" / "presets.toml"
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path", SecretStr: "key"}
@@ -101,20 +105,12 @@ def _plain(text: str) -> str:
 def filled(page: str) -> str:
     tables = {f"settings-{section}": table(section) for section in sections()} | {"settings-presets": presets()}
     for name, text in tables.items():
-        parts = re.split(rf"(?<=<!-- {re.escape(name)} -->\n)(?s:.*?)(?=<!-- /{re.escape(name)} -->)", page)
-        if len(parts) != 2:
-            raise SystemExit(f"{PAGE.name} has no place for {name}.")
-        page = f"{parts[0]}{text}\n{parts[1]}"
+        page = put(page, name, text)
     return page
 
 
 def main() -> int:
-    before = PAGE.read_text(encoding="utf-8")
-    stale = (after := filled(before)) != before
-    if stale and "--check" not in sys.argv:
-        PAGE.write_text(after, encoding="utf-8")
-    print(f"{'stale' if '--check' in sys.argv else 'written'}: {PAGE.name if stale else 'nothing'}")
-    return 1 if stale and "--check" in sys.argv else 0
+    return settle({PAGE: filled(PAGE.read_text(encoding="utf-8"))})
 
 
 if __name__ == "__main__":

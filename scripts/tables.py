@@ -6,7 +6,6 @@ Each table stands between `<!-- NAME -->` and `<!-- /NAME -->`.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts import relay_goals  # noqa: E402
+from scripts.filling import has, put, settle  # noqa: E402
 
 PAGES = (
     "README.md",
@@ -375,23 +375,13 @@ def filled(page: str) -> str:
         read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(file))]
         if not read:
             continue  # not measured yet, and the page says so
-        text = table(read if "*" in file else read[0])
-        page = re.sub(
-            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, t=text: f"{m[1]}{t}\n{m[2]}", page, flags=re.S
-        )
+        if has(page, name):
+            page = put(page, name, table(read if "*" in file else read[0]))
     return page
 
 
 def main() -> int:
-    stale = []
-    for path in (ROOT / p for p in PAGES):
-        before = path.read_text(encoding="utf-8")
-        if (after := filled(before)) != before:
-            stale.append(path.name)
-            if "--check" not in sys.argv:
-                path.write_text(after, encoding="utf-8")
-    print(f"{'stale' if '--check' in sys.argv else 'written'}: {', '.join(stale) or 'nothing'}")
-    return 1 if stale and "--check" in sys.argv else 0
+    return settle({path: filled(path.read_text(encoding="utf-8")) for path in (ROOT / page for page in PAGES)})
 
 
 if __name__ == "__main__":

@@ -91,6 +91,11 @@ def withdraw(db: sqlite3.Connection, version: int, reason: str, actor: str) -> N
     ledger.audit(db, actor, "withdraw", {"version": version, "reason": reason})
 
 
+async def folders(reader: Reader) -> dict[int, str]:
+    """Of every run, by number."""
+    return {row["id"]: row["folder"] for row in await reader.rows("SELECT id, folder FROM runs")}
+
+
 def moved(db: sqlite3.Connection, versions: Mapping[int, str], folders: Mapping[int, str]) -> None:
     """Where these versions and runs are now, by number."""
     db.executemany("UPDATE adapters SET path = ? WHERE version = ?", [(p, v) for v, p in versions.items()])

@@ -451,8 +451,8 @@ class Store:
     async def run(self, run_id: int) -> Run | None:
         return await runs.one(self._reader, run_id)
 
-    async def every_run(self) -> list[Run]:
-        return await runs.recent(self._reader, -1)
+    async def run_folders(self) -> dict[int, str]:
+        return await runs.folders(self._reader)
 
     async def moved(self, versions: Mapping[int, str], folders: Mapping[int, str]) -> None:
         await self._writer.submit(lambda db: runs.moved(db, versions, folders))

@@ -41,7 +41,7 @@ def p_value(replies: Sequence[Rated], seed: int = 0) -> float:
     shuffled = rng.permuted(np.tile(rewards - rewards.mean(), (SHUFFLES, 1)), axis=1)  # (S, n)
     orders = np.vstack([rewards - rewards.mean(), shuffled])  # the given order is one of them
     best = np.ones(len(orders))
-    for kernel in _kernels(replies):
+    for kernel in kernels(replies):
         found = np.round(np.einsum("sn,nm,sm->s", orders, kernel, orders, optimize=True), 9)
         below = np.searchsorted(np.sort(found), found, side="left")  # ties count as at least as good
         best = np.minimum(best, 1 - below / len(found))
@@ -54,7 +54,8 @@ def fewest(rewards: Sequence[float]) -> float:
     return math.exp(-ways)
 
 
-def _kernels(replies: Sequence[Rated]) -> list[Floats]:
+def kernels(replies: Sequence[Rated]) -> list[Floats]:
+    """(n, n) each: how alike the replies are by their length, end, lay-out, words and beginning."""
     looks = [
         _standard([[math.log(one.tokens + 1)] for one in replies]),
         _standard([[one.ended] for one in replies]),

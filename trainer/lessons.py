@@ -84,7 +84,7 @@ def prepare(
     stop: Stop,
 ) -> Lessons:
     """What the samples teach a policy that wears what it starts from."""
-    lessons = Lessons()
+    lessons, foreign = Lessons(), preset.objective == "kto"  # another model gave the replies
     for line in unusable:
         lessons.outcomes[line.rating] = Outcome(False, line.cause, 0, 0, False, line.reason)
         progress.warning(f"{line.rating} cannot be used: {line.reason}.")
@@ -104,7 +104,7 @@ def prepare(
     old, old_extras, old_held, old_calibration = _by_part(parts, scorer.now([one.tokens for p in parts for one in p]))
     # Held-back samples are only compared under two policies: they need no filter, and no ℓ_β.
     lessons.held = [HeldBack(sample, now.plain) for sample, now in zip(held, old_held, strict=True)]
-    if preset.objective != "kto":  # whose replies another model gave
+    if not foreign:
         samples, old = _typical(samples, old, spec, lessons, scorer, progress)
 
     # ℓ_ref, ℓ_β. A new adapter changes nothing yet, so for a first version ℓ_ref is ℓ_old.
@@ -112,7 +112,7 @@ def prepare(
     if spec.parent:
         parts = [samples, taught.extras]
         ref, ref_extras = _by_part(parts, scorer.reference([one.tokens for p in parts for one in p]))
-    foreign = preset.objective == "kto"  # no version of ours said it: there is no ratio to speak of
+    # Where no version of ours said it, there is no ratio to speak of.
     behaviour = [now.plain for now in old] if foreign else scorer.behaviour(samples, old, ref)
 
     # the filter, the advantages

@@ -334,9 +334,9 @@ def _write(
         "retried": tries.why,
     }
     adapter.write(out, partial(_save, model.policy), manifest)
-    too = " at half the rate too" if tries.why else ""
     run.result |= {"status": "rejected" if no else "passed", "adapter": str(out)}
     if no:
+        too = " at half the rate too" if tries.why else ""
         run.result["reason"] = f"The gate said no{too}: {no}."
 
 

@@ -20,6 +20,8 @@ from store.secret import Secret
 from store.store import Store
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
+from tests.fakes.ollama import FakeOllama
+from tests.proxy.newcomer import LLAMA
 
 
 class Proxy:
@@ -78,6 +80,16 @@ class Proxy:
 @pytest.fixture
 async def backend() -> AsyncIterator[FakeBackend]:
     fake = FakeBackend()
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def ollama(tmp_path: Path) -> AsyncIterator[FakeOllama]:
+    """A newcomer's, with a model that tells what it was made from."""
+    fake = FakeOllama(tmp_path / "ollama")
+    fake.about = LLAMA
     await fake.start()
     yield fake
     await fake.stop()

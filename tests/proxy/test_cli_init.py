@@ -11,19 +11,10 @@ import psutil
 import pytest
 
 from tests.fakes.ollama import FakeOllama
-from tests.proxy.newcomer import LLAMA, Newcomer
+from tests.proxy.newcomer import Newcomer
 from tests.terminal import CTRL_C, CTRL_D, Terminal
 
 QUESTIONS = ["1  Which model", "2  Which weights", "3  Which agents", "4  How far", "5  Start rlproxy", "Write this?"]
-
-
-@pytest.fixture
-async def ollama(tmp_path: Path) -> AsyncIterator[FakeOllama]:
-    fake = FakeOllama(tmp_path / "ollama")
-    fake.about = LLAMA
-    await fake.start()
-    yield fake
-    await fake.stop()
 
 
 @pytest.fixture

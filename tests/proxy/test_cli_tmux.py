@@ -9,19 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.ollama import FakeOllama
-from tests.proxy.newcomer import LLAMA, Newcomer
+from tests.proxy.newcomer import Newcomer
 from tests.tmux import MISSING, Tmux, installed
 
 pytestmark = pytest.mark.skipif(not installed(), reason=MISSING)
-
-
-@pytest.fixture
-async def ollama(tmp_path: Path) -> AsyncIterator[FakeOllama]:
-    fake = FakeOllama(tmp_path / "ollama")
-    fake.about = LLAMA
-    await fake.start()
-    yield fake
-    await fake.stop()
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ async def test_a_moved_home_has_its_versions(proxy: Proxy, backend: FakeBackend,
     assert Path(version["path"]).is_relative_to(proxy.home) and version["live"], version
     answer = await proxy.chat("hello")
     assert answer.headers["x-rl-adapter"] == "v1"
-    (run,) = await proxy.store.every_run()
-    assert Path(run.folder).is_relative_to(proxy.home) and (Path(run.folder) / "result.json").exists()
+    (folder,) = (await proxy.store.run_folders()).values()
+    assert Path(folder).is_relative_to(proxy.home) and (Path(folder) / "result.json").exists()
 
 
 async def test_what_is_nowhere_stays_as_it_was(proxy: Proxy, tmp_path: Path) -> None:  # noqa: F811
