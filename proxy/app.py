@@ -30,6 +30,7 @@ from proxy.feedback import Feedback
 from proxy.foreign import Foreign
 from proxy.forgetting import Forgetter
 from proxy.formats import Formats
+from proxy.history import History
 from proxy.importing import Importing
 from proxy.key_routes import KeyRoutes
 from proxy.keys import Keys
@@ -98,10 +99,10 @@ class Wiring:
         self.events, self.tasks = events, (tasks := Tasks())
         self.keys, limits = Keys(settings.server), Limits(settings.server)
         redactor = Redactor(settings.redaction)
+        recent = Recent(History(redactor))
         self.feedback = feedback = Feedback(store, events, metrics, redactor)
 
         # one version answers, and another takes its place
-        recent = Recent()
         self.swap = swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent))
         self.lending = lending = Lending(settings, store, backend, swap, door, events, tasks)
 

@@ -11,7 +11,7 @@ import secrets
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -98,28 +98,31 @@ class Capture:
         self._dialect, self._fold, self._translated = dialect, dialect.fold(), translated
 
     def begin_beside(
-        self, tasks: Tasks, row: Callable[[], NewCompletion], seen: Callable[[NewCompletion], None]
+        self, tasks: Tasks, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
     ) -> None:
-        """The same for a row that takes long to make: in a thread, and nobody waits for it but `finish`."""
+        """Make the rows once the question is on its way, and queue them: nobody waits for that but `finish`."""
 
         async def begin() -> None:
-            await self.begin(await asyncio.to_thread(row), seen, wait=False)
+            await asyncio.sleep(0)  # aiohttp sends what it is told to in the loop's next turn
+            self._queue(await row(), seen)
 
         self._making = tasks.spawn(f"begin-{self.id}", begin())
 
-    async def begin(self, row: NewCompletion, seen: Callable[[NewCompletion], None], *, wait: bool) -> None:
-        """Queue the rows; with `wait` until they are stored. Raises DuplicateCompletion then."""
+    async def begin(self, row: NewCompletion, seen: Callable[[NewCompletion], None]) -> None:
+        """The rows, stored. Raises DuplicateCompletion."""
+        try:
+            await self._queue(row, seen, may_wait=False)
+        except DuplicateCompletion:
+            raise
+        except StoreError as error:
+            log.error("capture is failing", completion=self.id, error=str(error))
+
+    def _queue(
+        self, row: NewCompletion, seen: Callable[[NewCompletion], None], *, may_wait: bool = True
+    ) -> asyncio.Future[None]:
         seen(row)
         self._rows = [row, *(replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n))]
-        # The end of the request tells whether this failed.
-        begun = self._store.begin(self._rows, may_wait=not wait)
-        if wait:
-            try:
-                await begun
-            except DuplicateCompletion:
-                raise
-            except StoreError as error:
-                log.error("capture is failing", completion=self.id, error=str(error))
+        return self._store.begin(self._rows, may_wait=may_wait)  # the end of the request tells whether this failed
 
     def add(self, event: Event) -> None:
         """One event of the stream, as the backend sent it."""
@@ -153,7 +156,8 @@ class Capture:
     async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
         """Commit what came; returns when it is on disk, or False where the disk did not take it."""
         if self._making is not None:
-            await asyncio.wait({self._making})
+            if not self._making.done():
+                await asyncio.wait({self._making})
             if self._making.cancelled() or self._making.exception() is not None:
                 return self._not_stored(RuntimeError(f"the request makes no row ({self._making!r})"))
         found = {r.index: r for r in (self.replies() if replies is None else replies)}

@@ -159,20 +159,34 @@ def command_at(messages: Sequence[Mapping[str, Any]]) -> int | None:
     return None
 
 
-def without_commands(messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Which messages of the history the model may see: no `/rl` line, and none of our answers to one.
+class Sight(NamedTuple):
+    """Whether the model may see a message, and what the next one has to know of it."""
+
+    kept: bool
+    ours: bool  # after a command: the next assistant message is our answer to it
+
+
+def sight(above: Sight | None, message: Mapping[str, Any]) -> Sight:
+    """Of a message below another: no `/rl` line, and none of our answers to one.
 
     A command never reaches the model, so the assistant message after it can only be ours.
     """
+    if is_command(message):
+        return Sight(False, True)
+    if above is None or not above.ours:
+        return Sight(True, False)
+    if message.get("role") == "assistant":
+        return Sight(False, False)
+    return Sight(True, message.get("role") in ASIDE or silent(message))
+
+
+def without_commands(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Which messages of the history the model may see."""
     kept: list[int] = []
-    ours = False
+    state: Sight | None = None
     for i, message in enumerate(messages):
-        if is_command(message):
-            ours = True
-        elif ours and message.get("role") == "assistant":
-            ours = False
-        else:
-            ours = ours and (message.get("role") in ASIDE or silent(message))
+        state = sight(state, message)
+        if state.kept:
             kept.append(i)
     return kept
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,14 +29,14 @@ from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError, Unk
 from proxy.events import Events
 from proxy.formats import MISSING, Formats
 from proxy.held_stream import KEEPALIVE, HeldStream
-from proxy.large import LARGE, off_loop, off_loop_above
+from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
 from proxy.limits import Limits
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
 from proxy.recent import Recent
-from proxy.redaction import WORTH_A_THREAD, Redactor
+from proxy.redaction import Redactor
 from proxy.retries import Attempt
 from proxy.security import outgoing_headers, without_keys
 from proxy.sse import Event, Splitter
@@ -116,12 +116,11 @@ class Exchange:
         self._overhead_ms = 0.0
 
     async def capture_as(
-        self, id: str, row: Callable[[], NewCompletion], seen: Callable[[NewCompletion], None]
+        self, id: str, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
     ) -> None:
-        """Raises Conflict where the client chose an id that exists. A long row is made while the backend is asked;
+        """Raises Conflict where the client chose an id that exists. Else the row is made while the backend is asked;
         `seen` is told of it."""
-        own_id = "x-rl-completion-id" in self._request.headers
-        parts, size = self._parts, self._question.size
+        parts = self._parts
         await parts.store.room()  # who comes while the disk is behind waits here, and takes no more memory than that
         self._capture = Capture(
             parts.store,
@@ -133,11 +132,11 @@ class Exchange:
             self._asked.n,
             self._keepable,
         )
-        if size >= WORTH_A_THREAD and not own_id:
+        if "x-rl-completion-id" not in self._request.headers:
             self._capture.begin_beside(parts.tasks, row, seen)
             return
         try:
-            await self._capture.begin(await off_loop_above(WORTH_A_THREAD, size, row), seen, wait=own_id)
+            await self._capture.begin(await row(), seen)
         except DuplicateCompletion:
             self._capture = None
             raise Conflict(

@@ -8,12 +8,12 @@ comes back is known again by what was stored of it. Not here: what a secret look
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from hashlib import blake2b
 from typing import Any, Final
 
 from config.sections import Redaction
-from proxy.secret_shapes import FINDERS, Span, may_have
+from proxy.secret_shapes import FINDERS, Span, may_have, room_in
 from proxy.wire import dumps, loads
 from store.records import Message
 
@@ -53,15 +53,22 @@ class Redactor:
             text = _replaced(text, "own", (Span(*m.span()) for m in own.finditer(text)), kinds)
         return text
 
+    def clean(self, raw: bytes) -> bool:
+        """Whether this JSON has no room for a secret, as most: seen in one pass. No secret has what JSON escapes."""
+        return not self._any_length and not room_in(raw)
+
     def value(self, value: Any, kinds: Kinds | None = None) -> Any:
         """The same of any JSON value; the very same object where it has no secret."""
+        return value if self.clean(dumps(value)) else self._walked(value, kinds)
+
+    def _walked(self, value: Any, kinds: Kinds | None) -> Any:
         if isinstance(value, str):
             return self.text(value, kinds)
         if isinstance(value, list):
-            items = [self.value(item, kinds) for item in value]
+            items = [self._walked(item, kinds) for item in value]
             return value if all(new is old for new, old in zip(items, value, strict=True)) else items
         if isinstance(value, dict):
-            pairs = [(self.text(str(key), kinds), self.value(item, kinds)) for key, item in value.items()]
+            pairs = [(self.text(str(key), kinds), self._walked(item, kinds)) for key, item in value.items()]
             same = all(k is key and v is item for (k, v), (key, item) in zip(pairs, value.items(), strict=True))
             return value if same else dict(pairs)
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**12:
@@ -71,12 +78,16 @@ class Redactor:
 
     def json(self, raw: bytes, kinds: Kinds | None = None, *, in_order: bool = False) -> bytes:
         """The same of JSON; the very same bytes where it has no secret."""
+        if self.clean(raw):
+            return raw
         value = loads(raw)
-        found = self.value(value, kinds)
+        found = self._walked(value, kinds)
         return raw if found is value else dumps(found, in_order=in_order)
 
     def message(self, message: Message, kinds: Kinds | None = None) -> Message:
         """A message in canonical form, in canonical form again."""
+        if self.clean(message.body):
+            return message
         key = blake2b(message.body, digest_size=16).digest()
         if key in self._clean:
             return message
@@ -89,7 +100,7 @@ class Redactor:
         return message
 
 
-def places(**found: Kinds) -> tuple[str, ...]:
+def places(**found: Set[str]) -> tuple[str, ...]:
     """What was found where, as it is stored with the completion: `prompt:api_key`."""
     return tuple(f"{place}:{kind}" for place, kinds in found.items() for kind in sorted(kinds))
 

@@ -18,26 +18,25 @@ import aiohttp
 import structlog
 from aiohttp import web
 
-from proxy.backends.base import Backend
 from proxy.backends.openai import down
 from proxy.capture import new_id
 from proxy.chat_command import ChatCommands
-from proxy.conversations import Speaker, canonical, command_at, speaker, thread_and_above, without_commands
+from proxy.conversations import Speaker, command_at, speaker, without_commands
 from proxy.dialects import Asked, Dialect
 from proxy.earlier import EarlierAnswers
 from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
 from proxy.exchange import Exchange, Parts
 from proxy.held_stream import HeldStream
-from proxy.large import off_loop
+from proxy.history import Telling
+from proxy.large import off_loop, off_loop_above
 from proxy.limits import BODY
-from proxy.redaction import Redactor, places
+from proxy.redaction import WORTH_A_THREAD, places
 from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
 from proxy.security import who_asks
 from proxy.spoken import words
 from proxy.swap import Lease
-from proxy.trainable import more_than_text
-from proxy.turns import Decision, turn_of
+from proxy.turns import said_turn, turn_of
 from proxy.upstream import end_to_end, no_http, pieces, upstream_path
 from proxy.ways import Question
 from proxy.wire import dumps, loads
@@ -114,7 +113,10 @@ class Relay:
     async def _ask(self, call: Call, body: Any, asked: Asked, add: dict[str, bytes]) -> web.StreamResponse:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
         size = len(call.raw) + _size(add)
-        kept = await off_loop(size, without_commands, asked.messages)
+        if call.id is None:  # nothing is remembered of it either
+            kept = await off_loop(size, without_commands, asked.messages)
+        else:
+            kept = await off_loop(size, self.parts.recent.history.kept, asked.messages, size)
         if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         came, held = time.perf_counter(), None
@@ -148,20 +150,25 @@ class Relay:
                 less = await off_loop(size, call.dialect.keep, body, asked, kept)
                 add |= less
                 body, asked = await off_loop(size, _with, call.dialect, body, asked, less)
-            question = Question(call.raw, add, body, replace(asked, previous=call.previous))
+            if asked.previous != call.previous:
+                asked = replace(asked, previous=call.previous)
+            question = Question(call.raw, add, body, asked)
             exchange = Exchange(
                 self.parts, call.request, call.dialect, question, lease, call.started, call.attempt, held
             )
             if call.id is not None:
-                rules = self.parts.settings.turns.rules
-                turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules)
-                row = partial(_row, call, asked, turn, lease, self.parts.backend, self.parts.redactor)
+                said_turn(call.request.headers)  # what is wrong with it is said before the model is asked
+                row = partial(self._row, call, asked, lease, size)
                 await exchange.capture_as(call.id, row, partial(self._remember, call.dialect, question, lease))
                 if call.attempt is not None:
                     call.attempt.completion = call.id
             return await exchange.run()
         finally:
             lease.release()
+
+    async def _row(self, call: Call, asked: Asked, lease: Lease, size: int) -> NewCompletion:
+        telling = await off_loop(size, self.parts.recent.history.telling, asked.messages, size)
+        return await off_loop_above(WORTH_A_THREAD, telling.fresh, _row, call, asked, telling, lease, self.parts)
 
     def _remember(self, dialect: Dialect, question: Question, lease: Lease, row: NewCompletion) -> None:
         if lease.version is not None and not lease.pinned:
@@ -238,14 +245,13 @@ def _size(members: Mapping[str, bytes]) -> int:
     return sum(len(value) for value in members.values())
 
 
-def _row(call: Call, asked: Asked, turn: Decision, lease: Lease, backend: Backend, redactor: Redactor) -> NewCompletion:
+def _row(call: Call, asked: Asked, telling: Telling, lease: Lease, parts: Parts) -> NewCompletion:
     assert call.id is not None
-    said: set[str] = set()
     beside: set[str] = set()
     request = {k: v for k, v in call.given.items() if k not in call.dialect.carriers}
-    served = backend.served
-    prompt = tuple(redactor.message(canonical(m), said) for m in asked.messages)
-    name, above = thread_and_above(asked.messages, redactor.message, prompt)
+    redactor, backend, told = parts.redactor, parts.backend, telling.told()
+    served, rules = backend.served, parts.settings.turns.rules
+    turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules, told.turns)
     return NewCompletion(
         id=call.id,
         request_id=call.id,
@@ -261,14 +267,15 @@ def _row(call: Call, asked: Asked, turn: Decision, lease: Lease, backend: Backen
         turn=turn.turn,
         turn_rule=turn.rule,
         streamed=asked.stream,
-        prompt=prompt,
-        request=dumps(redactor.value(request, beside)),
+        prompt=told.prompt,
+        nodes=told.nodes,
+        request=redactor.json(dumps(request), beside),
         sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
-        thread=name,
-        above=above,
-        untrainable=asked.untrainable or more_than_text(asked.messages),
+        thread=told.thread,
+        above=told.above,
+        untrainable=asked.untrainable or told.untrainable,
         asked=redactor.text(words(asked.messages)),
-        redacted=places(prompt=said, request=beside),
+        redacted=places(prompt=told.secrets, request=beside),
     )
 
 

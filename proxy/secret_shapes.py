@@ -115,9 +115,13 @@ _NO_PERSON: Final = ("git", "hg", "svn")  # git@host is where a repository is
 def may_have(text: str) -> bool:
     """Whether there is room in it for any secret but an e-mail address: a run of letters, or four digits in a row. Most
     texts have neither, and that is seen at once."""
-    if len(text) > STEP:
+    return len(text) > STEP or room_in(text.encode("ascii", "replace"))
+
+
+def room_in(letters: bytes) -> bool:
+    """The same of bytes, in any code of which ASCII is a part."""
+    if len(letters) > STEP:
         return True
-    letters = text.encode("ascii", "replace")
     return _ROOM in letters.translate(_LETTERS) or _FOUR_DIGITS in letters.translate(_DIGITS)
 
 

@@ -63,25 +63,44 @@ class Decision(NamedTuple):
     rule: str
 
 
+class Known(NamedTuple):
+    """Of the messages of a request."""
+
+    system: Sequence[Mapping[str, Any]]  # those with system texts
+    used_tools: bool
+
+
+def said_turn(headers: Mapping[str, str]) -> Turn | None:
+    """What our own header says. Raises BadRequest."""
+    match headers.get("x-rl-turn"):
+        case "main":
+            return "main"
+        case "side":
+            return "side"
+        case None:
+            return None
+        case _:
+            raise BadRequest("The header `x-rl-turn` must be `main` or `side`.", param="x-rl-turn")
+
+
 def turn_of(
     headers: Mapping[str, str],
     body: Any,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Any] | None,
     rules: Sequence[TurnRule] = (),
+    known: Known | None = None,
 ) -> Decision:
-    """Raises BadRequest where our header says neither main nor side."""
-    match headers.get("x-rl-turn"):
-        case "main":
-            return Decision("main", "header")
-        case "side":
-            return Decision("side", "header")
-        case None:
-            pass
-        case _:
-            raise BadRequest("The header `x-rl-turn` must be `main` or `side`.", param="x-rl-turn")
-    system, last = _texts(messages)
-    limit, toolless = _limit(body), not tools and _used_tools(messages)
+    """`known`: what of these messages need not be looked for.
+
+    Raises BadRequest where our header says neither main nor side.
+    """
+    if (said := said_turn(headers)) is not None:
+        return Decision(said, "header")
+    if known is None:
+        known = Known([m for m in messages if m.get("role") in ASIDE], _used_tools(messages))
+    system, last = _ends("\n".join(text_of(m) or "" for m in known.system)), _ends(_said_last(messages))
+    limit, toolless = _limit(body), not tools and known.used_tools
     for rule in (*rules, *RULES):
         if (
             (rule.header is None or bool(headers.get(rule.header)))
@@ -99,11 +118,10 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-def _texts(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """The system texts, and what was said last, without agents' blocks; the ends of both."""
-    system = "\n".join(text_of(m) or "" for m in messages if m.get("role") in ASIDE)
+def _said_last(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Without agents' blocks."""
     said = (_text(m) for m in reversed(messages) if m.get("role") == "user")
-    return _ends(system), _ends(next((text for text in said if text), ""))
+    return next((text for text in said if text), "")
 
 
 def _text(message: Mapping[str, Any]) -> str:

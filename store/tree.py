@@ -16,6 +16,7 @@ from store.reader import Reader
 from store.records import Message
 
 SIZE = 16  # bytes of a hash
+SHORT = 4096  # bytes
 ASIDE = ("system", "developer")  # roles whose messages hang on the completion, not in the tree
 
 Nodes = Mapping[bytes, tuple[bytes | None, Message]]  # hash -> parent, message
@@ -50,9 +51,10 @@ def chain(messages: Iterable[Message]) -> list[bytes]:
     return hashes
 
 
-def add(db: sqlite3.Connection, messages: Sequence[Message]) -> bytes | None:
-    """Store what of this conversation is new; the hash of its last message."""
-    hashes = chain(messages)
+def add(db: sqlite3.Connection, messages: Sequence[Message], hashes: Sequence[bytes] | None = None) -> bytes | None:
+    """Store what of this conversation is new; the hash of its last message. `hashes`: `chain`, where it is known."""
+    if hashes is None:
+        hashes = chain(messages)
     known = max(0, len(hashes) - 1)  # a stored message has all its parents stored, and the last one is mostly new
     while known and not _exists(db, hashes[known - 1]):
         known -= 1
@@ -61,17 +63,25 @@ def add(db: sqlite3.Connection, messages: Sequence[Message]) -> bytes | None:
     return hashes[-1] if hashes else None
 
 
-def add_aside(db: sqlite3.Connection, completion_id: str, prompt: Sequence[Message]) -> None:
-    """Store the system texts of a prompt with their places; one that is known already costs a row, no text."""
+def add_aside(
+    db: sqlite3.Connection, completion_id: str, prompt: Sequence[Message], hashes: Sequence[bytes] | None = None
+) -> None:
+    """Store the system texts of a prompt with their places; one that is known already costs a row, no text. `hashes`:
+    of all of the prompt, where they are known."""
     for at, message in enumerate(prompt):
         if message.role in ASIDE:
-            key = add_child(db, None, message)
+            key = hashes[at] if hashes is not None else message_hash(None, message.role, message.body)
+            if len(message.body) < SHORT or not _exists(db, key):  # a second look costs less than a long text
+                _put(db, key, None, message)
             db.execute("INSERT INTO completion_system VALUES (?, ?, ?)", (completion_id, at, key))
 
 
-def said(prompt: Iterable[Message]) -> list[Message]:
-    """What of a prompt belongs into the tree."""
-    return [message for message in prompt if message.role not in ASIDE]
+def said(prompt: Sequence[Message], hashes: Sequence[bytes] | None = None) -> tuple[list[Message], list[bytes] | None]:
+    """What of a prompt belongs into the tree, and its part of `hashes`."""
+    if hashes is None:
+        return [message for message in prompt if message.role not in ASIDE], None
+    told = [(message, key) for message, key in zip(prompt, hashes, strict=True) if message.role not in ASIDE]
+    return [message for message, _ in told], [key for _, key in told]
 
 
 def whole(said: Sequence[Message], aside: Iterable[tuple[int, Message]]) -> tuple[Message, ...]:

@@ -6,6 +6,7 @@ Owns this wire format, with vLLM's `token_ids` and `prompt_token_ids`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import methodcaller
 from typing import Any, ClassVar
 
 import orjson
@@ -18,6 +19,7 @@ from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
 from proxy.wire import EACH, Rules
 
+_ROLE = methodcaller("get", "role")
 SAMPLING = (
     "temperature",
     "top_p",
@@ -38,9 +40,8 @@ class ChatCompletions(Dialect):
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise BadRequest("`messages` must be a list with at least one message.", param="messages")
-        for i, message in enumerate(messages):
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                raise BadRequest(f"`messages[{i}]` must be an object with a `role`.", param=f"messages[{i}]")
+        if (odd := _no_message(messages)) is not None:
+            raise BadRequest(f"`messages[{odd}]` must be an object with a `role`.", param=f"messages[{odd}]")
         options, who = body.get("stream_options"), named(body)
         return Asked(
             model=member(body, "model", str, ""),
@@ -90,6 +91,13 @@ class ChatCompletions(Dialect):
 
     def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
         return sse.event(orjson.dumps(self.error(error)))
+
+
+def _no_message(messages: list[Any]) -> int | None:
+    """The first that is none. A long history is seen through at once."""
+    if set(map(type, messages)) == {dict} and set(map(type, map(_ROLE, messages))) == {str}:
+        return None
+    return next(i for i, m in enumerate(messages) if not isinstance(m, dict) or not isinstance(m.get("role"), str))
 
 
 def choice_rules(*, id: str, model: str | None, asked: Asked) -> Rules:

@@ -67,7 +67,7 @@ async def test_a_row_that_cannot_be_made_costs_nobody_the_answer(proxy: Proxy) -
     tasks, health = Tasks(), Health()
     capture = Capture(proxy.store, Metrics(), health, Events(), Redactor(Redaction()), "rl-1", 1)
 
-    def broken() -> NewCompletion:
+    async def broken() -> NewCompletion:
         raise TypeError("odd")
 
     capture.begin_beside(tasks, broken, lambda _: None)

@@ -368,7 +368,7 @@ async def _captured(store: Store, found: list[str], chance: random.Random) -> No
         thread=thread(messages, ALL.message), redacted=tuple(sorted(kinds)),
     )  # fmt: skip
     capture = Capture(store, Metrics(), Health(), Events(), ALL, "rl-1", 1)
-    await capture.begin(new, lambda _: None, wait=True)
+    await capture.begin(new, lambda _: None)
     call = {
         "id": "c",
         "type": "function",
@@ -379,3 +379,26 @@ async def _captured(store: Store, found: list[str], chance: random.Random) -> No
         0, message, finish_reason="stop", usage={"note": a}, prompt_token_ids=[1], token_ids=[2], logprobs=[0.0]
     )
     assert await capture.finish("done", [reply], error=f"refused {b}")
+
+
+SHORT_WAY = Redactor(Redaction())
+# With a pattern of one's own every text is searched.
+LONG_WAY = Redactor(Redaction(patterns=("never said: \\x00\\x01\\x02",)))
+_TEXTS = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(SHAPES).flatmap(lambda shape: st.from_regex(shape, fullmatch=True)),
+    st.sampled_from((card("411111111111111"), "4111-1111-1111-1111", "4111 1111 1111 1111", TOKEN)),
+    st.sampled_from((PEM.format("RSA ", "\n".join(["MIIEpAIBAAKCAQEA1b2c3d4e5f6g7h8i"] * 4)), 'say "\\u00e9\n\t"')),
+)
+_VALUES = st.recursive(
+    _TEXTS | st.integers() | st.none() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(_VALUES)
+@hypothesis_settings(deadline=None, max_examples=300)
+def test_the_short_way_finds_what_the_long_way_does(value: Any) -> None:
+    short, long = set[str](), set[str]()
+    assert SHORT_WAY.value(value, short) == LONG_WAY.value(value, long) and short == long

@@ -236,11 +236,20 @@ async def test_bad_bodies(proxy: Proxy, body: bytes, param: str | None) -> None:
 async def test_a_bug_of_ours_is_an_error_like_any_other(
     proxy: Proxy, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.relay.turn_of", lambda *args: 1 / 0)
+    monkeypatch.setattr("proxy.relay.said_turn", lambda *args: 1 / 0)
     body = {"model": "fake", "messages": [{"role": "user", "content": "x"}]}
     async with proxy.http.post(path, json=body) as response:
         error = (await response.json())["error"]
     assert response.status == 500 and "ZeroDivisionError" in (error if path == "/api/chat" else error["message"])
+
+
+async def test_a_bug_in_our_books_costs_nobody_the_answer(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.relay.turn_of", lambda *args: 1 / 0)
+    assert await proxy.say("x") == "You said: x "
+    async with proxy.http.get("/rl/status") as response:
+        assert "ZeroDivisionError" in (await response.json())["problem"]
+    monkeypatch.undo()
+    assert await proxy.say("y") == "You said: y "
 
 
 async def test_body_over_the_limit(proxy: Proxy) -> None:

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from config.sections import Redaction
 from proxy import recent, warm_up
 from proxy.dialects import CHAT, DIALECTS
+from proxy.history import History
 from proxy.recent import Recent
+from proxy.redaction import Redactor
 from proxy.ways import Question
 from proxy.wire import dumps
 from store.records import Message, NewCompletion
@@ -109,7 +112,7 @@ def texts(found: Recent, most: int = 100) -> list[str]:
 
 
 def noted(*turns: tuple[NewCompletion, Question]) -> Recent:
-    found = Recent()
+    found = Recent(History(Redactor(Redaction())))
     for row, question in turns:
         found.note(row, CHAT, question)
     return found

@@ -1,0 +1,223 @@
+"""What follows from the messages of a conversation, worked out once: each turn costs its new messages only.
+
+An agent sends the whole history again with every turn. Owns the memory of the conversations that run now, and what each
+message adds to what is above it: whether the model may see it, how it is stored, the names of the conversation up to
+there. In memory only and bounded; who has it forgotten is recent. Not here: what a command, a canonical message, a
+thread or a secret is (conversations, redaction), the tree (store).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from proxy import turns
+from proxy.conversations import Sight, canonical, extend_thread, sight
+from proxy.redaction import Redactor
+from proxy.trainable import more_than_text
+from proxy.wire import dumps
+from store.records import Message
+from store.tree import ASIDE, message_hash
+
+MOST: Final = 16  # conversations that are remembered
+BYTES: Final = 16 * 1024 * 1024  # of their requests, all together
+KEPT_S: Final = 600.0  # who has said nothing for longer is worked out again
+
+Said = dict[str, Any]  # a message in chat form
+S = TypeVar("S")
+_ROLE: Final = methodcaller("get", "role")
+
+
+class _Turn(NamedTuple, Generic[S]):
+    """The newest request of a conversation."""
+
+    at: float
+    size: int
+    messages: list[Said]
+    states: list[S]
+    odd: list[int]  # messages with more than texts in them: 1, 1.0 and true are equal, and are not the same
+
+
+class Known(NamedTuple, Generic[S]):
+    """What is known of the first messages of a request."""
+
+    states: list[S]
+    odd: list[int]
+    turn: _Turn[S] | None  # that had them
+
+
+class Fold(Generic[S]):
+    """A state after each message, from the state above it and the message. May be used from any thread."""
+
+    def __init__(self, step: Callable[[S | None, Said], S]) -> None:
+        self._step = step
+        self._turns: list[_Turn[S]] = []  # the newest first; never changed, only exchanged
+
+    def known(self, messages: list[Said]) -> Known[S]:
+        """The states after as many of the first messages as came in this order before."""
+        most, best = 0, None
+        for turn in self._turns:
+            same = _same(turn, messages)
+            if same > most:
+                most, best = same, turn
+                if same == len(turn.messages):
+                    break
+        if best is None:
+            return Known([], [], None)
+        return Known(best.states[:most], [at for at in best.odd if at < most], best)
+
+    def rest(self, known: Known[S], messages: list[Said], size: int) -> list[S]:
+        """The state after each message. `size`: bytes of the request; `known`: what `known` said, is used up."""
+        states, odd, before = known
+        went_on = before is not None and len(states) >= len(before.messages) - 1
+        for at in range(len(states), len(messages)):
+            message = messages[at]
+            states.append(self._step(states[-1] if states else None, message))
+            if not all(type(value) is str for value in message.values()):
+                odd.append(at)
+        if size <= BYTES // 4:
+            self._remember(_Turn(time.monotonic(), size, messages, states, odd), before if went_on else None)
+        return states
+
+    def _remember(self, new: _Turn[S], before: _Turn[S] | None) -> None:
+        """In place of the turn that it goes on with, or says again in other words."""
+        turns, room = [new], BYTES - new.size
+        for turn in self._turns:
+            room -= turn.size
+            if turn is not before and room >= 0 and len(turns) < MOST and new.at - turn.at < KEPT_S:
+                turns.append(turn)
+        self._turns = turns
+
+    def clear(self) -> None:
+        self._turns = []
+
+
+def _same(turn: _Turn[Any], messages: list[Said]) -> int:
+    """How many of the first messages are the same."""
+    seen = turn.messages
+    same = min(len(seen), len(messages))
+    if seen[:same] != messages[:same]:
+        same = next(at for at in range(same) if seen[at] != messages[at])
+    return next((at for at in turn.odd if at < same and dumps(seen[at]) != dumps(messages[at])), same)
+
+
+class Fact(NamedTuple):
+    """What is known after a message, of it and of all above it."""
+
+    message: Message  # as it is stored
+    node: bytes  # its name in the store's tree
+    thread: bytes | None
+    above: bytes | None  # the thread up to the newest reply
+    secrets: frozenset[str]  # the kinds that were taken out
+    untrainable: str | None  # the first thing that is no text
+    used_tools: bool
+
+
+class Told(NamedTuple):
+    """What is known of all the messages of a request."""
+
+    prompt: tuple[Message, ...]
+    nodes: tuple[bytes, ...]  # of each of them
+    thread: bytes | None
+    above: bytes | None
+    secrets: frozenset[str]
+    untrainable: str | None
+    turns: turns.Known
+
+
+class History:
+    def __init__(self, redactor: Redactor) -> None:
+        self._seen: Fold[Sight] = Fold(sight)
+        # System texts are not part of the conversation: agents change them from turn to turn.
+        self._said = Fold(partial(_fact, redactor))
+        self._aside = Fold(partial(_aside_fact, redactor))
+
+    def kept(self, messages: list[Said], size: int) -> list[int]:
+        """As `without_commands`."""
+        states = self._seen.rest(self._seen.known(messages), messages, size)
+        return [at for at, state in enumerate(states) if state.kept]
+
+    def telling(self, messages: list[Said], size: int) -> Telling:
+        return Telling(self._said, self._aside, messages, size)
+
+    def clear(self) -> None:
+        for fold in (self._seen, self._said, self._aside):
+            fold.clear()
+
+
+class Telling:
+    """One request's messages: what is known of them, and the way to know the rest."""
+
+    def __init__(self, said: Fold[Fact], aside: Fold[Fact], messages: list[Said], size: int) -> None:
+        self._size = size
+        self._places, self._apart, together = _sorted(messages)
+        self._parts = [(fold, fold.known(part), part) for fold, part in ((said, together), (aside, self._apart))]
+        new = (message for _, known, part in self._parts for message in part[len(known.states) :])
+        self.fresh = sum(map(_length, new))  # characters, about: what `told` still has to read
+
+    def told(self) -> Told:
+        """Once."""
+        said, aside = (fold.rest(known, part, self._size) for fold, known, part in self._parts)
+        facts = list(said)
+        for at, fact in zip(self._places, aside, strict=True):
+            facts.insert(at, fact)
+        last, apart = said[-1] if said else None, aside[-1] if aside else None
+        ends = [fact for fact in (apart, last) if fact is not None]
+        return Told(
+            prompt=tuple([fact.message for fact in facts]),
+            nodes=tuple([fact.node for fact in facts]),
+            thread=last.thread if last else None,
+            above=last.above if last else None,
+            secrets=frozenset().union(*(fact.secrets for fact in ends)),
+            untrainable=next((fact.untrainable for fact in ends if fact.untrainable), None),
+            turns=turns.Known(self._apart, bool(last and last.used_tools)),
+        )
+
+
+def _sorted(messages: list[Said]) -> tuple[list[int], list[Said], list[Said]]:
+    """Where the system texts are, these, and the others."""
+    roles = list(map(_ROLE, messages))
+    first = next((at for at, role in enumerate(roles) if role not in ASIDE), len(roles))
+    if not any(role in roles[first:] for role in ASIDE):  # nearly always
+        return list(range(first)), messages[:first], messages[first:]
+    places = [at for at, role in enumerate(roles) if role in ASIDE]
+    together = [message for message, role in zip(messages, roles, strict=True) if role not in ASIDE]
+    return places, [messages[at] for at in places], together
+
+
+def _fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
+    found: set[str] = set()
+    kept = redactor.message(canonical(message), found)
+    thread = extend_thread(above.thread if above else None, message, redactor.message, kept)
+    return Fact(
+        kept,
+        message_hash(above.node if above else None, kept.role, kept.body),
+        thread,
+        thread if message.get("role") == "assistant" else above.above if above else None,
+        _more(above, found),
+        (above and above.untrainable) or more_than_text([message]),
+        bool((above and above.used_tools) or message.get("role") == "tool" or message.get("tool_calls")),
+    )
+
+
+def _aside_fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
+    found: set[str] = set()
+    kept = redactor.message(canonical(message), found)
+    untrainable = (above and above.untrainable) or more_than_text([message])
+    return Fact(kept, message_hash(None, kept.role, kept.body), None, None, _more(above, found), untrainable, False)
+
+
+def _more(above: Fact | None, found: set[str]) -> frozenset[str]:
+    before = above.secrets if above else frozenset()
+    return before | found if found else before
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_length, value.values()))
+    return sum(map(_length, value)) if isinstance(value, list) else 1
