@@ -36,7 +36,7 @@ from store.schema import NAME  # noqa: E402
 
 REST_S = 3.0  # until it is at rest
 READY_S = 120.0
-ENV = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # else each compiles anew
+ENV = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # or all compile anew
 
 
 def command(code: list[str]) -> dict[str, float]:
