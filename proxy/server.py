@@ -175,8 +175,8 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
         loop.add_signal_handler(number, signalled)
     starting = asyncio.create_task(stop.wait(), name="stop")
     async with serving(settings, secret, stores.append) as url:
-        gc.freeze()  # what is there now stays: no collection need look at it again, and none here, which is 50 ms
-        gc.enable()  # `rlproxy serve` starts without it
+        gc.freeze()  # what is there now stays: no collection need look at it again, nor one here, of 50 ms
+        gc.enable()  # the command turned it off
         print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=Unfailing(), flush=True)
         await starting
     print("rlproxy: stopped.", file=Unfailing(), flush=True)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -142,20 +141,6 @@ def test_secrets_are_masked_and_never_in_an_error(tmp_path: Path) -> None:
 
 def test_an_empty_key_is_no_key(tmp_path: Path) -> None:
     assert read(tmp_path, {"server.api_key": ""}).settings.server.api_key is None
-
-
-def test_settings_look_at_no_other_package() -> None:
-    """pydantic would read what is said of each, for plugins."""
-    code = (
-        "import importlib.metadata, sys\n"
-        "importlib.metadata.distributions = lambda **_: sys.exit('looked')\n"
-        "from config.settings import load; print(load(environ={}).settings.server.port)"
-    )
-    environ = {name: value for name, value in os.environ.items() if name != "PYDANTIC_DISABLE_PLUGINS"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=EXAMPLE.parents[1], env=environ, capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr) == ("8484\n", "")
 
 
 def test_every_setting_says_what_it_is() -> None:
