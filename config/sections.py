@@ -70,9 +70,7 @@ Url = Annotated[str, AfterValidator(_without_login)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class Server(Section):

@@ -26,6 +26,7 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from config.errors import SettingsError, nearest
+from config.meanings import meanings
 from config.presets import resolve
 from config.sections import Backend, Gate, Log, Redaction, Server, StoreSection, Train, Turns, UserPath
 from config.webhooks import PLATFORMS, Webhooks, check_secrets
@@ -61,7 +62,6 @@ class Settings(BaseSettings):
         frozen=True,
         extra="forbid",
         validate_default=True,
-        use_attribute_docstrings=True,
         env_prefix=PREFIX,
         env_nested_delimiter="__",
         env_ignore_empty=True,
@@ -117,10 +117,8 @@ class Loaded:
 
     def describe(self) -> list[Row]:
         """One row a setting, secrets masked."""
-        return [
-            Row(key, _shown(_value(self.settings, key)), self.sources[key], field.description or "")
-            for key, field in fields().items()
-        ]
+        said = meanings(Settings)
+        return [Row(key, _shown(_value(self.settings, key)), self.sources[key], said[key]) for key in fields()]
 
 
 def fields(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, FieldInfo]:

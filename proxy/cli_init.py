@@ -6,7 +6,6 @@ what is done by `proxy.init`'s modules says what went wrong in one sentence.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -76,6 +75,8 @@ def init(
 
 
 def _look(settings: Settings, answered: str | None) -> tuple[Found, Manager | None]:
+    import asyncio
+
     from proxy.init import discovery, surroundings
     from proxy.init.questions import Found
     from proxy.service import find

@@ -6,15 +6,13 @@ here, under its lock. Heavy imports are inside the commands, as in cli.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from proxy.cli_common import AsJson, Home, fail, print_json, settings_of
-from store.records import Role
 
 if TYPE_CHECKING:
     from proxy.keys import Keys
@@ -27,7 +25,10 @@ keys_app = typer.Typer(
 @keys_app.command()
 def create(
     name: Annotated[str, typer.Option(help="Whose it is: a person or a machine. Ratings by it have this name.")],
-    role: Annotated[Role, typer.Option(help="use (models), rate (rate and read, too) or admin (everything).")] = "use",
+    role: Annotated[
+        Literal["use", "rate", "admin"],
+        typer.Option(help="use (models), rate (rate and read, too) or admin (everything)."),
+    ] = "use",
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -85,6 +86,8 @@ def revoke(
 
 def _ask(home: Path | None, method: str, path: str, body: Any, here: Callable[[Keys], Awaitable[Any]]) -> Any:
     """The running proxy's answer; where none runs, the store's own."""
+    import asyncio
+
     from proxy.cli_client import Client, NoProxyAnswers, Refused
     from proxy.errors import ProxyError
     from store.errors import StoreError

@@ -59,7 +59,11 @@ class Unfailing(io.TextIOBase):
 
 def configure_logs(level: str, as_json: bool) -> None:
     renderer = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.processors.JSONRenderer()
+        if as_json
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     structlog.configure(
         processors=[
@@ -171,8 +175,8 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
         loop.add_signal_handler(number, signalled)
     starting = asyncio.create_task(stop.wait(), name="stop")
     async with serving(settings, secret, stores.append) as url:
-        gc.collect()
-        gc.freeze()  # what is there now stays: no collection need look at it again
+        gc.freeze()  # what is there now stays: no collection need look at it again, nor one here, of 50 ms
+        gc.enable()  # the command turned it off
         print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=Unfailing(), flush=True)
         await starting
     print("rlproxy: stopped.", file=Unfailing(), flush=True)

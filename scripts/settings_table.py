@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from config.meanings import meanings
 from config.presets import Preset, names, resolve
 from config.sections import TurnRule
-from config.settings import PREFIX, fields
+from config.settings import PREFIX, Settings, fields
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -41,7 +42,7 @@ def table(section: str) -> str:
 
 def _row(key: str, field: FieldInfo) -> str:
     variable = PREFIX + key.upper().replace(".", "__")
-    cells = [f"`{key}`", default(field.default), allowed(field), _plain(field.description or ""), f"`{variable}`"]
+    cells = [f"`{key}`", default(field.default), allowed(field), _plain(meanings(Settings)[key]), f"`{variable}`"]
     return f"| {' | '.join(cells)} |"
 
 

@@ -1,21 +1,13 @@
-"""The servers that run the model. One module each; `make_backend` is the one place that knows them all."""
+"""The servers that run the model. One module each; `make_backend` is the one place that knows them all.
+
+It imports the one that is chosen: to load them all takes memory and time of every start.
+"""
 
 from __future__ import annotations
 
 from config.sections import Backend as BackendSection
 from config.settings import Settings
 from proxy.backends.base import Backend, Capabilities, Told
-from proxy.backends.builtin import Builtin
-from proxy.backends.cloud import Cloud
-from proxy.backends.llamacpp import LlamaCpp, LlamaRouter
-from proxy.backends.llamacpp_managed import LlamaManaged
-from proxy.backends.lmstudio import LMStudio
-from proxy.backends.mlx import MLX
-from proxy.backends.ollama import Ollama
-from proxy.backends.openai import OpenAICompatible
-from proxy.backends.replicas import Replicas
-from proxy.backends.sglang import SGLang
-from proxy.backends.vllm import VLLM
 from proxy.errors import BadRequest
 from trainer.launch import Launcher
 
@@ -24,24 +16,55 @@ def make_backend(settings: Settings, launcher: Launcher) -> Backend:
     """Raises BadRequest where the settings name a server but not where it is."""
     chosen = settings.backend
     if chosen.kind == "builtin":
+        from proxy.backends.builtin import Builtin
+
         return Builtin(settings, launcher)
+    if chosen.kind == "ollama":  # it and LM Studio have an address that everybody knows
+        from proxy.backends.ollama import Ollama
+
+        return Ollama(settings, launcher)
+    if chosen.kind == "lmstudio":
+        from proxy.backends.lmstudio import LMStudio
+
+        return LMStudio(settings, launcher)
     if chosen.kind == "llamacpp" and chosen.command:
+        from proxy.backends.llamacpp_managed import LlamaManaged
+
         return LlamaManaged(settings, launcher)
-    if chosen.kind in ("ollama", "lmstudio"):  # they have an address that everybody knows
-        return (Ollama if chosen.kind == "ollama" else LMStudio)(settings, launcher)
     if not chosen.url:
         raise BadRequest(f"The backend `{chosen.kind}` needs an address: --backend-url http://127.0.0.1:8000")
     if chosen.kind == "llamacpp":
+        from proxy.backends.llamacpp import LlamaCpp, LlamaRouter
+
         return (LlamaRouter if chosen.presets else LlamaCpp)(settings, launcher)
     if chosen.kind == "mlx":
+        from proxy.backends.mlx import MLX
+
         return MLX(settings, launcher)
+    return _at_its_url(chosen)
+
+
+def _at_its_url(chosen: BackendSection) -> Backend:
+    """Of those with vLLM's routes, and of the clouds."""
     if chosen.replicas:
         return _replicas(chosen)
-    kinds: dict[str, type[OpenAICompatible]] = {"vllm": VLLM, "sglang": SGLang, "openai": Cloud}
-    return kinds[chosen.kind](chosen)
+    if chosen.kind == "vllm":
+        from proxy.backends.vllm import VLLM
+
+        return VLLM(chosen)
+    if chosen.kind == "sglang":
+        from proxy.backends.sglang import SGLang
+
+        return SGLang(chosen)
+    from proxy.backends.cloud import Cloud
+
+    return Cloud(chosen)
 
 
-def _replicas(chosen: BackendSection) -> Replicas:
+def _replicas(chosen: BackendSection) -> Backend:
+    from proxy.backends.replicas import Replicas
+    from proxy.backends.vllm import VLLM
+
     if chosen.kind != "vllm":
         raise BadRequest(f"backend.replicas are for vLLM, and backend.kind is {chosen.kind}.")
     urls = dict.fromkeys(url.rstrip("/").removesuffix("/v1") for url in (chosen.url, *chosen.replicas))

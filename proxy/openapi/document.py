@@ -1,6 +1,6 @@
 """The document, put together once from the table.
 
-Owns OpenAPI's own form, which routes are left out and why, and the route itself.
+Owns OpenAPI's own form, and which routes are left out and why.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import orjson
-from aiohttp import web
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
@@ -37,15 +36,8 @@ def left_out(path: str) -> str | None:
     return next((why for pattern, why in LEFT_OUT.items() if re.fullmatch(pattern, path)), None)
 
 
-def route() -> web.RouteDef:
-    async def get(request: web.Request) -> web.Response:
-        return web.Response(body=_encoded(), content_type="application/json")
-
-    return web.get("/openapi.json", get)
-
-
 @cache
-def _encoded() -> bytes:
+def encoded() -> bytes:
     return orjson.dumps(document())
 
 

@@ -6,11 +6,11 @@ escaped by the templates, always; nothing here is ever marked as safe.
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-import jinja2
 from aiohttp import web
 
 from proxy.learner import Learner
@@ -20,6 +20,9 @@ from proxy.pages.visit import Visitor, Visits
 from proxy.status import under_way
 from proxy.swap import Swap
 from proxy.when import When
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 HERE: Final = Path(__file__).parent
 HEADERS: Final = {
@@ -39,7 +42,13 @@ class View:
         self._swap = swap
         self._learner = learner
         self._when = when
-        self._env = jinja2.Environment(
+        self.assets = Assets()
+
+    @cached_property
+    def _env(self) -> Environment:
+        import jinja2  # with the first page, not with every start
+
+        env = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
             autoescape=True,
             trim_blocks=True,
@@ -47,14 +56,14 @@ class View:
             undefined=jinja2.StrictUndefined,
             auto_reload=False,  # it would look at the file of every row of a list
         )
-        self.assets = Assets()
-        self._env.globals["asset"] = self.assets.address
-        self._env.filters |= {
+        env.globals["asset"] = self.assets.address
+        env.filters |= {
             "version": words.version, "clock": words.clock, "iso": words.iso, "short": words.short,
             "seconds": words.seconds, "verdict": words.verdict, "stars": words.stars, "own": words.own,
             "calls": words.calls, "parts": words.parts, "model_name": words.model_name,
             "path": lambda text: quote(text, safe=""),
         }  # fmt: skip
+        return env
 
     def page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
         return html(self.render(request, template, **values), status)

@@ -24,14 +24,8 @@ from proxy.lifecycle import Tasks
 from proxy.metrics import Metrics
 from proxy.webhooks import texts
 from proxy.webhooks.base import Done, Event, Platform
-from proxy.webhooks.discord import Discord
-from proxy.webhooks.discord_gateway import Gateway
 from proxy.webhooks.dispatch import Dispatch
 from proxy.webhooks.links import Links
-from proxy.webhooks.signed import Signed
-from proxy.webhooks.slack import Slack
-from proxy.webhooks.telegram import Telegram
-from proxy.webhooks.whatsapp import WhatsApp
 from store.errors import StoreError
 from store.store import Store
 
@@ -86,6 +80,8 @@ class Webhooks:
         if token := _secret(self._settings, "discord", "bot_token"):
             asks["discord"] = texts.discord(http, discord.api, token)
             if discord.gateway:
+                from proxy.webhooks.discord_gateway import Gateway
+
                 self._tasks.spawn("discord-gateway", Gateway(http, discord.api, token, self._listened).run())
         self._dispatch.finder.texts = asks
 
@@ -106,6 +102,8 @@ class Webhooks:
         return handle
 
     async def _subscribe(self, request: web.Request) -> web.Response:
+        from proxy.webhooks.whatsapp import WhatsApp
+
         platform = self._configured("whatsapp")
         assert isinstance(platform, WhatsApp)
         return web.Response(text=platform.subscribe(request.query))
@@ -146,18 +144,28 @@ class Webhooks:
 
 
 def _platforms(settings: config.Webhooks) -> dict[str, Platform]:
-    """Those that are configured."""
+    """Those that are configured; the others' modules are not even loaded."""
     found: dict[str, Platform] = {}
     if value := _secret(settings, "slack", "signing_secret"):
+        from proxy.webhooks.slack import Slack
+
         found["slack"] = Slack(value)
     if value := _secret(settings, "telegram", "secret_token"):
+        from proxy.webhooks.telegram import Telegram
+
         found["telegram"] = Telegram(value)
     if settings.discord.public_key:
+        from proxy.webhooks.discord import Discord
+
         found["discord"] = Discord(settings.discord.public_key)
     if value := _secret(settings, "whatsapp", "app_secret"):
+        from proxy.webhooks.whatsapp import WhatsApp
+
         found["whatsapp"] = WhatsApp(value, _secret(settings, "whatsapp", "verify_token"))
     for name in ("signed", "openclaw"):
         if value := _secret(settings, name, "secret"):
+            from proxy.webhooks.signed import Signed
+
             found[name] = Signed(name, value)
     return found
 

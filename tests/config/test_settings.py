@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from config.errors import SettingsError
+from config.meanings import meanings
 from config.settings import Loaded, Settings, fields, load
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "rlproxy.example.toml"
@@ -143,9 +144,10 @@ def test_an_empty_key_is_no_key(tmp_path: Path) -> None:
 
 
 def test_every_setting_says_what_it_is() -> None:
-    for key, field in fields().items():
-        assert field.description, key
-        assert field.description.endswith("."), key
+    said = meanings(Settings)
+    assert list(said) == list(fields())
+    for key, sentence in said.items():
+        assert sentence.endswith("."), key
 
 
 def test_the_example_has_every_setting_at_its_default(tmp_path: Path) -> None:
@@ -161,8 +163,8 @@ def test_the_example_has_every_setting_at_its_default(tmp_path: Path) -> None:
 
 def test_the_example_explains_each_setting_in_its_own_words() -> None:
     lines = EXAMPLE.read_text().splitlines()
-    for key, field in fields().items():
-        at = lines.index(f"# {field.description}")
+    for key, sentence in meanings(Settings).items():
+        at = lines.index(f"# {sentence}")
         assert lines[at + 1].startswith(f"#{key.rpartition('.')[2]} = "), key
 
 

@@ -150,5 +150,5 @@ async def test_help_imports_nothing_heavy() -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
     loaded = out.decode()
-    for heavy in ("torch", "transformers", "aiohttp", "pydantic", "openai", "aiosqlite"):
+    for heavy in ("torch", "transformers", "aiohttp", "pydantic", "openai", "aiosqlite", "asyncio", "rich", "store"):
         assert f"'{heavy}'" not in loaded

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from proxy.openapi import OPERATIONS, document, left_out
-from proxy.openapi.document import LEFT_OUT
+from proxy.openapi.document import LEFT_OUT, document, left_out
 from proxy.openapi.operation import Operation, Raw
+from proxy.openapi.operations import OPERATIONS
 from tests.proxy.conftest import Proxy
 from tests.proxy.webhooks import signing
 from tests.proxy.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
