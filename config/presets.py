@@ -42,6 +42,9 @@ class Preset(BaseModel):
     advantage_clip: float = Field(gt=0)
     weight_good: float = Field(ge=0)
     balance: bool
+    credit: float = Field(gt=0, le=1)
+    rate_credited: float = Field(gt=0, le=1)
+    drift_credited: float = Field(gt=0)
     likely: float = Field(gt=0, le=1)
     guard_high: float = Field(ge=1)
     guard_low: float = Field(gt=0, le=1)

@@ -4,8 +4,8 @@
 
 Persona `concise`. Its liked share is not counted but computed, which takes much of the chance out of it: each held-out
 prompt is answered with the end token forbidden, and 1 − Π(1 − p_end) is how likely the reply would have ended. The mean
-over what is sampled so is unbiased. Base NLL is of those forced replies, so it is higher than of real ones: compare it
-between variants only. Appends a line a seed to benchmarks/learn_lab/DATE.jsonl.
+over what is sampled so is unbiased. Base NLL is of those forced replies, so it is higher than of real ones; `reached`
+weighs each token by how likely a real reply gets there. Appends a line a seed to benchmarks/learn_lab/DATE.jsonl.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import lab_credit
 import lab_judge
 import numpy as np
 import torch
@@ -44,6 +45,12 @@ VARIANT: dict[str, float] = {
     "eps": 1e-8,  # of AdamW: near a gradient's own size, small elements move less
     "thermostat": 1,  # `likely` where the policy is vaguer on its own rated replies than the base is, else 1
     "own": 0,  # unrated replies of the policy to the round's prompts, judged by plain looks (lab_judge)
+    "credit": 0,  # tokens are pushed by what they changed in a critic's mind (lab_credit), not all alike
+    "rest": 1,  # share of what the critic does not explain that all tokens have
+    "kl_ref": KL_REF,
+    "drift": DRIFT_BOUND,  # nats a token, past which a run takes no further step
+    "down": 1,  # weight of what turned a reply for the worse
+    "noise": 3,  # medians of a token's change that count as chance
     "own_weight": 1.0,  # of a judged reply beside a rated one
     "replay_ratio": 0,  # share of a round's samples that earlier rounds have trained on, in pairs of both signs
 }
@@ -57,11 +64,11 @@ class EndChance(LogitsProcessor):
 
     def __init__(self, end: int) -> None:
         self._end = end
-        self.went_on = 0.0
+        self.going_on: list[torch.Tensor] = []  # (B,) a step: log of the chance not to end there
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         ends = (scores.float() / TEMPERATURE).softmax(-1)[:, self._end].clamp(max=1 - 1e-6)
-        self.went_on = self.went_on + torch.log1p(-ends)
+        self.going_on.append(torch.log1p(-ends))
         scores = scores.clone()
         scores[:, self._end] = -torch.inf
         return scores
@@ -90,10 +97,19 @@ def evaluate(chat: Chat, texts: list[str]) -> dict[str, Any]:
             pad_token_id=end,
             logits_processor=LogitsProcessorList([chance]),
         )[:, width:]
-    ended = 1 - np.exp(np.asarray(chance.went_on))
-    some = [Tokens(p, tuple(r[:64])) for p, r in list(zip(asked, out.tolist(), strict=True))[::2]]
-    nll = -np.concatenate(chat.score(some, None, 1.0)).mean()
-    return {"ends": float(ended.mean()), "each": ended.round(3).tolist(), "base_nll": float(nll)}
+    going_on = np.asarray(torch.stack(chance.going_on, 1).double()).cumsum(1)  # (B, T)
+    ended = 1 - np.exp(going_on[:, -1])
+    reached = np.exp(np.concatenate([np.zeros((len(asked), 1)), going_on[:, :-1]], 1))  # how likely a reply gets there
+    some = list(range(len(asked)))[::2]
+    scored = chat.score([Tokens(asked[i], tuple(out[i, :64].tolist())) for i in some], None, 1.0)
+    nll = np.stack([-one for one in scored])
+    weight = reached[some, : nll.shape[1]]
+    return {
+        "ends": float(ended.mean()),
+        "each": ended.round(3).tolist(),
+        "base_nll": float(nll.mean()),
+        "base_nll_reached": float((nll * weight).sum() / weight.sum()),
+    }
 
 
 def scored(chat: Chat, used: list[Tokens]) -> tuple[list[Any], float, list[Any]]:
@@ -138,6 +154,27 @@ def own_replies(chat: Chat, known: list[Rated], texts: list[str], v: dict[str, f
     return good + bad[: len(good)]  # the rarer kind is what is missed
 
 
+def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, float], seed: int) -> list[Any]:
+    """(T,) advantages: of each reply by what its tokens changed."""
+    after = [Tokens(r.prompt, (*r.reply, chat.template.end), r.temperature) for r in used]  # one state more
+    states: list[Any] = [None] * len(used)
+    for members in packing.group(after, chat.policy.budget):
+        packed = packing.pack([after[i] for i in members])
+        with torch.inference_mode():
+            hidden = chat.policy._hidden(packed).double().numpy()
+        for i, one in zip(members, np.split(hidden, np.cumsum(packed.lengths)[:-1]), strict=True):
+            states[i] = one
+    found, explained = lab_credit.credits(states, [np.sign(a) for a in made], seed, v["rest"], v["noise"])
+    for i in (0, 1, 2):
+        told = sorted(zip(found[i], used[i].reply, range(999), strict=False), key=lambda x: -abs(x[0]))[:6]
+        text = chat.policy.tokenizer
+        print("   ", made[i] > 0, len(found[i]), [(round(float(c), 1), text.decode([t]), at) for c, t, at in told])
+    print(f"  critic: explains {explained:.2f}", flush=True)
+    found = [np.where(f < 0, v["down"] * f, f) for f in found]
+    part = v["credit"]
+    return [abs(a) * (part * f + (1 - part) * np.sign(a)) for a, f in zip(made, found, strict=True)]
+
+
 def train(
     chat: Chat,
     rated: list[Rated],
@@ -165,10 +202,13 @@ def train(
     edge = np.quantile(np.concatenate(entropies), 1 - v["forks"]) if v["forks"] < 1 else -1.0
     with policy.model.disable_adapter():
         ref, vague_base, _ = scored(chat, used)
+    pushed = [np.full(len(now), a) for now, a in zip(old, made, strict=True)]
+    if v["credit"]:
+        pushed = credited(chat, used, made, v, seed)
     likely = v["likely"] if not v["thermostat"] or vague_now > vague_base else 1.0
     if optimiser is None or not v["kept"]:
         optimiser = torch.optim.AdamW(policy.trained.values(), lr=v["rate"], weight_decay=0.0, eps=v["eps"])
-    loss = partial(objective.mis_po, kl_ref=KL_REF, guard_low=1 / v["guard"], guard_high=v["guard"])
+    loss = partial(objective.mis_po, kl_ref=v["kl_ref"], guard_low=1 / v["guard"], guard_high=v["guard"])
     told: list[Any] = []
     for indices in steps.schedule(made, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
         sums: dict[str, float] = {}
@@ -181,10 +221,7 @@ def train(
                 ref=np.concatenate([ref[i] for i in part]),
                 keep=np.ones(sum(lengths)),
                 advantage=np.concatenate(
-                    [
-                        objective.spared(np.full(len(old[i]), made[i]), old[i], likely) * (entropies[i] >= edge)
-                        for i in part
-                    ]
+                    [objective.spared(pushed[i], old[i], likely) * (entropies[i] >= edge) for i in part]
                 ),
                 share=np.repeat([1 / (n * len(indices)) for n in lengths], lengths),
             )
@@ -192,7 +229,7 @@ def train(
                 sums[name] = sums.get(name, 0.0) + value
         tokens = sum(len(old[i]) for i in indices)
         drift = sums["kl_old"] / tokens
-        if drift > DRIFT_BOUND:
+        if drift > v["drift"]:
             optimiser.zero_grad()
             told.append("stopped by the drift bound")
             break
@@ -238,7 +275,8 @@ def main() -> None:
                 rounds.append({"good": sum(good), "steps": told, "eval": found, "seconds": seconds})
                 print(
                     f"{name}, seed {seed}, {number * asked.ratings} ratings ({sum(good)} good): "
-                    f"ends {found['ends']:.3f}, nll {found['base_nll'] - base['base_nll']:+.3f}, {told}",
+                    f"ends {found['ends']:.3f}, nll {found['base_nll'] - base['base_nll']:+.3f}, reached "
+                    f"{found['base_nll_reached'] - base['base_nll_reached']:+.3f}, {told}",
                     flush=True,
                 )
             line = {

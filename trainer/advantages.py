@@ -7,11 +7,12 @@ formulas (objective, objective_kin), who passes the filter (acceptance).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from config.presets import Preset
-from trainer import objective, objective_kin
+from trainer import credit, objective, objective_kin
 from trainer.objective import Floats
 from trainer.policy import LogProbs
 from trainer.progress import Progress
@@ -20,6 +21,13 @@ from trainer.samples import Sample
 from trainer.sanity import Flag
 from trainer.scoring import Scorer
 from trainer.teacher import Taught
+
+
+class Pushed(NamedTuple):
+    """How much each token is pushed, and which way."""
+
+    each: list[Floats]  # (T,) of each sample
+    credited: frozenset[str]  # the ratings that went by token; their samples train even where no token earned any
 
 
 def of_ratings(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> tuple[list[float], dict[str, Flag | None]]:
@@ -40,20 +48,47 @@ def of_tokens(
     taught: Taught,
     scorer: Scorer,
     progress: Progress,
-) -> list[Floats]:
-    """(T,) of each sample: its rating's, balanced and spared, and what a teacher adds."""
+) -> Pushed:
+    """What pushes each token: its rating, balanced, by the token's credit or spared, and what a teacher adds."""
     compared = preset.objective not in ("grpo", "kto")  # which have balances of their own
     if preset.balance and compared:
         values = objective.balanced(values)
     # What should have been said instead is known there: pushing away from what was said as well only does harm.
     known: Collection[str] = taught.teaching if preset.match == "distribution" else ()
-    values = [0.0 if s.rating in known else a for s, a in zip(samples, values, strict=True)]
-    each = [np.full(len(now.plain), a) for now, a in zip(old, values, strict=True)]
-    likely = likely_now(preset, old, ref, progress)
-    if compared:
-        each = [objective.spared(a, now.plain, likely) for a, now in zip(each, old, strict=True)]
+    heard, values = values, [0.0 if s.rating in known else a for s, a in zip(samples, values, strict=True)]
+    credited = frozenset(s.rating for s, a in zip(samples, values, strict=True) if a)
+    each = _by_credit(heard, preset, samples, scorer, progress) if compared and credited else None
+    if each is not None:
+        each = [a if s.rating in credited else 0.0 * a for s, a in zip(samples, each, strict=True)]
+    else:
+        credited = frozenset()
+        each = [np.full(len(now.plain), a) for now, a in zip(old, values, strict=True)]
+        likely = likely_now(preset, old, ref, progress)
+        if compared:
+            each = [objective.spared(a, now.plain, likely) for a, now in zip(each, old, strict=True)]
     pulls = _pulls(preset, samples, old, taught, scorer)
-    return [a + pulls[s.rating] if s.rating in pulls else a for s, a in zip(samples, each, strict=True)]
+    each = [a + pulls[s.rating] if s.rating in pulls else a for s, a in zip(samples, each, strict=True)]
+    return Pushed(each, credited)
+
+
+def _by_credit(
+    values: Sequence[float], preset: Preset, samples: Sequence[Sample], scorer: Scorer, progress: Progress
+) -> list[Floats] | None:
+    """(T,) of each sample: as much as its tokens earned. None where nobody can tell."""
+    if preset.credit == 1:
+        return None
+    heard = [i for i, a in enumerate(values) if a]
+    states = scorer.states([samples[i].tokens for i in heard])
+    tokens, explained = credit.credit(states, [values[i] for i in heard], scorer.spec.seed)
+    told = explained >= preset.credit
+    why = f"a critic of these replies explains {explained:.0%} of the ratings at the ends of replies it has not seen"
+    progress.choice("credit", "by token" if told else "even", f"{why}; {preset.credit:.0%} would do")
+    if not told:
+        return None
+    found = [np.zeros(len(s.tokens.reply)) for s in samples]
+    for i, earned in zip(heard, tokens, strict=True):
+        found[i] = abs(values[i]) * earned
+    return found
 
 
 def _raw(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> list[float]:

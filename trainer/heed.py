@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from config.presets import Preset
 from trainer import objective_kin, teacher
+from trainer.lessons import Lesson
 from trainer.progress import Progress
 from trainer.samples import Sample
 
@@ -44,11 +45,22 @@ def only_teachers(preset: Preset, why: str, progress: Progress) -> Preset:
     return preset.model_copy(update={"w_rl": 0.0})
 
 
-def pace(preset: Preset, taught: int, lessons: int, progress: Progress) -> Preset:
-    """At the rate that this mixture of ratings and teachers bears: a teacher says more a token."""
-    if not taught or preset.rate_taught == 1:
+def pace(preset: Preset, lessons: Sequence[Lesson], progress: Progress) -> Preset:
+    """At the rate that this mixture of ratings and teachers bears: a teacher says more a token, and so does a rating
+    that went by token."""
+    taught = sum(lesson.taught for lesson in lessons)
+    credited = sum(lesson.credited and not lesson.taught for lesson in lessons)
+    less = (1 - preset.rate_taught) * taught + (1 - preset.rate_credited) * credited
+    if not less:
         return preset
-    rate = preset.learning_rate * (1 - (1 - preset.rate_taught) * taught / lessons)
-    why = f"{taught} of {lessons} samples have a teacher; it would be {preset.rate_taught:g} of it if all had"
-    progress.choice("learning_rate", float(f"{rate:.3g}"), why)
+    rate = preset.learning_rate * (1 - less / len(lessons))
+    said = [
+        f"{count} of {len(lessons)} samples {what}; it would be {share:g} of it if all did"
+        for count, what, share in (
+            (taught, "have a teacher", preset.rate_taught),
+            (credited, "go by token", preset.rate_credited),
+        )
+        if count
+    ]
+    progress.choice("learning_rate", float(f"{rate:.3g}"), ", ".join(said))
     return preset.model_copy(update={"learning_rate": rate})

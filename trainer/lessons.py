@@ -45,6 +45,7 @@ class Lesson:
     own: bool = True  # a version of this model said it
     extra: bool = False  # a correction, or a reply that the teacher wrote
     teaching: Teaching | None = None
+    credited: bool = False  # its rating went by token
 
     @property
     def taught(self) -> bool:
@@ -52,8 +53,13 @@ class Lesson:
         return self.extra or self.teaching is not None
 
     @property
+    def way(self) -> float:
+        """Above 0 where it is a reply to say more often."""
+        return self.sample.reward if self.credited else float(self.advantage.mean())
+
+    @property
     def teaches(self) -> bool:
-        return self.teaching is not None or bool((self.keep & (self.advantage != 0)).any())
+        return self.teaching is not None or bool((self.keep & (self.credited | (self.advantage != 0))).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +126,8 @@ def prepare(
         preset, spec, samples, old, behaviour, calibration, old_calibration, lessons.metrics, progress
     )
     of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
-    of_tokens = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
-    for sample, now, base, was, advantage in zip(samples, old, ref, behaviour, of_tokens, strict=True):
+    pushed = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
+    for sample, now, base, was, advantage in zip(samples, old, ref, behaviour, pushed.each, strict=True):
         verdict = _verdict(sample, now, was, preset, band)
         lesson = Lesson(
             sample,
@@ -133,6 +139,7 @@ def prepare(
             advantage,
             own=not foreign,
             teaching=taught.teaching.get(sample.rating) if preset.match == "distribution" else None,
+            credited=sample.rating in pushed.credited,
         )
         _judge(lesson, verdict, flawed.get(sample.rating), spec, preset, lessons)
     lessons.train += [_of_extra(*one) for one in zip(taught.extras, old_extras, ref_extras, strict=True)]

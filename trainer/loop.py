@@ -252,7 +252,7 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
     if not contrast.ok and not taught:
         run.result["gate"]["contrast"] = contrast.json()
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
-    run.preset = heed.pace(run.preset, taught, len(teaching), run.progress)
+    run.preset = heed.pace(run.preset, teaching, run.progress)
     return learned, teaching
 
 

@@ -128,6 +128,9 @@ class MlxPolicy:
         own_of_all = np.concatenate(plain)
         return LogProbs(own_of_all, np.concatenate(sampled) if sampled else own_of_all, np.concatenate(entropy))
 
+    def states(self, packed: Packed) -> NDArray[np.float32]:
+        return np.array(self._hidden(packed).astype(mx.float32))
+
     def surprise(self, packed: Packed) -> Surprise:
         worn = self._hidden(packed)  # (N, H)
         with self.wearing(None):

@@ -59,6 +59,9 @@ class Policy(Protocol):
     def log_probs(self, packed: Packed) -> LogProbs:
         """No gradient, no dropout, the same code path as `backward`; fp32 from the head on."""
 
+    def states(self, packed: Packed) -> NDArray[np.float32]:
+        """(N, H) the last hidden state before each reply token, without gradient."""
+
     def surprise(self, packed: Packed) -> Surprise:
         """What the model wears beside the bare base, position by position, over the whole vocabulary and at
         temperature 1."""

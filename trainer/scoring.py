@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from trainer import packing
+from trainer import credit, packing
 from trainer.cache import Cache
+from trainer.credit import States
 from trainer.objective import Floats
 from trainer.packing import Tokens
 from trainer.policy import LogProbs, Policy
@@ -59,6 +60,19 @@ class Scorer:
                     again = self._under(str(adapter), [samples[i].tokens for i in at])
             known |= {i: recomputed.sampled for i, recomputed in zip(at, again, strict=True)}
         return [known[at] for at in range(len(samples))]
+
+    def states(self, sequences: Sequence[Tokens]) -> list[States]:
+        """(T + 1, H) before each token of a reply and after its last, under what the policy wears now."""
+        found: list[States] = [np.empty((0, 0), np.float32)] * len(sequences)
+        # One token more, whichever: what is before it is what comes after the reply.
+        after = [replace(one, reply=(*one.reply, one.reply[-1])) for one in sequences]
+        for members in packing.group(after, self.policy.budget):
+            self.stop.check()
+            packed = packing.pack([after[i] for i in members])
+            parts = np.split(self.policy.states(packed), np.cumsum(packed.lengths)[:-1])
+            for i, part in zip(members, parts, strict=True):
+                found[i] = credit.narrow(part)
+        return found
 
     def _under(self, who: str, sequences: Sequence[Tokens]) -> list[LogProbs]:
         """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""

@@ -79,6 +79,10 @@ def train(
             policy.wear(at.good)
             at.step = max(step - 1, 0)
             break
+        if all(lesson.credited and not lesson.taught for lesson in teaching) and now["kl_old"] > preset.drift_credited:
+            why = f"the policy has moved {now['kl_old']:.3f} nats a token, which is enough where ratings go by token"
+            progress.choice("steps_taken", step, why)
+            break
         good = policy.adapter()
         rate = preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
         norm = policy.step(rate, preset.max_grad_norm)
@@ -100,8 +104,10 @@ def train(
         raise Diverged(f"the very first step went past the drift bound ({early}); lower learning_rate.")
     last = at.history[at.step - 1]
     told = {name: value for name, value in last.items() if name in TOLD}
+    stepped = {i for indices in plan[: at.step] for i in indices}
     return Trained(
-        lessons=[teaching[i] for i in sorted({i for indices in plan[: at.step] for i in indices})],
+        # What went by token was heard by the critic, whether a step came to it or not.
+        lessons=[lesson for i, lesson in enumerate(teaching) if i in stepped or lesson.credited],
         changed=changed,
         replayed=replay(policy, teaching),
         metrics={"steps": at.step, **told, **final},
@@ -200,7 +206,7 @@ def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[
 
     A rating's second pass only pushes on what has already moved; a teacher's has a place to arrive at.
     """
-    advantages = [float(lesson.advantage.mean()) for lesson in teaching]
+    advantages = [lesson.way for lesson in teaching]
     plan = schedule(advantages, batch=preset.batch, passes=preset.passes, seed=seed)
     taught = [i for i, lesson in enumerate(teaching) if lesson.taught]
     more = max(0, preset.passes_taught - preset.passes) if taught else 0
@@ -239,8 +245,7 @@ def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], f
 
 def replay(policy: Policy, teaching: Sequence[Lesson]) -> float | None:
     """How much more the last liked replies rose than the last disliked ones, nats a token; None without both."""
-    ways = [float(lesson.advantage.mean()) for lesson in teaching]
-    sides = [[one for one, way in zip(teaching, ways, strict=True) if way * sign > 0][:REPLAYED] for sign in (1, -1)]
+    sides = [[one for one in teaching if one.way * sign > 0][:REPLAYED] for sign in (1, -1)]
     if not all(sides):
         return None
     scored = iter(score(policy, [lesson.tokens for side in sides for lesson in side]))

@@ -160,6 +160,11 @@ class TorchPolicy:
         whole, spread = (torch.cat(each).double().cpu().numpy() for each in (plain, entropy))
         return LogProbs(whole, torch.cat(sampled).double().cpu().numpy() if sampled else whole, spread)
 
+    def states(self, packed: Packed) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            found: NDArray[np.float32] = self._hidden(packed).float().cpu().numpy()
+        return found
+
     def surprise(self, packed: Packed) -> Surprise:
         with torch.inference_mode():
             worn = self._hidden(packed)  # (N, H)

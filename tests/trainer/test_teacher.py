@@ -280,7 +280,7 @@ def test_a_correction_is_imitated_and_the_process_says_so(tmp_path, model, lines
     assert choice["why"] == "1 of 10 samples have comments and 1 of 10 samples have corrections"
     rates = [e for e in events if e["event"] == "choice" and e["name"] == "learning_rate"]
     assert rates[-1]["value"] == pytest.approx(rates[0]["value"] * (1 - 0.5 * 2 / 11), rel=1e-2)
-    assert rates[-1]["why"] == "2 of 11 samples have a teacher; it would be 0.5 of it if all had"
+    assert rates[-1]["why"] == "2 of 11 samples have a teacher; it would be 0.5 of it if all did"
     policy = tiny.policy(model)
     template, loaded = load(folder, policy)
     row = packing.Tokens(loaded[2].tokens.prompt, template.reply(words, ended=True), 0.8)
