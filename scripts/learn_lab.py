@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import lab_credit
 import lab_judge
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from learning import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from config.presets import resolve
-from trainer import evidence, objective, packing, steps, weights
+from trainer import credit, evidence, objective, packing, steps, weights
 from trainer.objective import Terms
 from trainer.packing import Tokens
 
@@ -45,12 +44,9 @@ VARIANT: dict[str, float] = {
     "eps": 1e-8,  # of AdamW: near a gradient's own size, small elements move less
     "thermostat": 1,  # `likely` where the policy is vaguer on its own rated replies than the base is, else 1
     "own": 0,  # unrated replies of the policy to the round's prompts, judged by plain looks (lab_judge)
-    "credit": 0,  # tokens are pushed by what they changed in a critic's mind (lab_credit), not all alike
-    "rest": 1,  # share of what the critic does not explain that all tokens have
+    "credit": 1,  # tokens are pushed by what they earned, where a critic explains so much; 1: never
     "kl_ref": KL_REF,
     "drift": DRIFT_BOUND,  # nats a token, past which a run takes no further step
-    "down": 1,  # weight of what turned a reply for the worse
-    "noise": 3,  # medians of a token's change that count as chance
     "own_weight": 1.0,  # of a judged reply beside a rated one
     "replay_ratio": 0,  # share of a round's samples that earlier rounds have trained on, in pairs of both signs
 }
@@ -155,24 +151,19 @@ def own_replies(chat: Chat, known: list[Rated], texts: list[str], v: dict[str, f
 
 
 def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, float], seed: int) -> list[Any]:
-    """(T,) advantages: of each reply by what its tokens changed."""
+    """(T,) advantages: of each reply by what its tokens earned, as in the trainer; all alike, where nobody can tell."""
     after = [Tokens(r.prompt, (*r.reply, chat.template.end), r.temperature) for r in used]  # one state more
     states: list[Any] = [None] * len(used)
     for members in packing.group(after, chat.policy.budget):
         packed = packing.pack([after[i] for i in members])
-        with torch.inference_mode():
-            hidden = chat.policy._hidden(packed).double().numpy()
-        for i, one in zip(members, np.split(hidden, np.cumsum(packed.lengths)[:-1]), strict=True):
+        parts = np.split(chat.policy.states(packed), np.cumsum(packed.lengths)[:-1])
+        for i, one in zip(members, parts, strict=True):
             states[i] = one
-    found, explained = lab_credit.credits(states, [np.sign(a) for a in made], seed, v["rest"], v["noise"])
-    for i in (0, 1, 2):
-        told = sorted(zip(found[i], used[i].reply, range(999), strict=False), key=lambda x: -abs(x[0]))[:6]
-        text = chat.policy.tokenizer
-        print("   ", made[i] > 0, len(found[i]), [(round(float(c), 1), text.decode([t]), at) for c, t, at in told])
-    print(f"  critic: explains {explained:.2f}", flush=True)
-    found = [np.where(f < 0, v["down"] * f, f) for f in found]
-    part = v["credit"]
-    return [abs(a) * (part * f + (1 - part) * np.sign(a)) for a, f in zip(made, found, strict=True)]
+    found = credit.credit(states, made, seed)
+    print(f"  critic: explains {found.explained:.2f}", flush=True)
+    if found.explained < v["credit"]:
+        return [np.full(len(one.reply), a) for one, a in zip(used, made, strict=True)]
+    return [abs(a) * earned for a, earned in zip(made, found.tokens, strict=True)]
 
 
 def train(
@@ -203,7 +194,7 @@ def train(
     with policy.model.disable_adapter():
         ref, vague_base, _ = scored(chat, used)
     pushed = [np.full(len(now), a) for now, a in zip(old, made, strict=True)]
-    if v["credit"]:
+    if v["credit"] < 1:
         pushed = credited(chat, used, made, v, seed)
     likely = v["likely"] if not v["thermostat"] or vague_now > vague_base else 1.0
     if optimiser is None or not v["kept"]:

@@ -158,7 +158,7 @@ def margin(policy: Policy, held: Sequence[HeldBack], bounds: Bounds) -> Check:
 
 
 def replay(value: float | None) -> Check:
-    """The margin on the last liked and disliked replies of this very run, newest first (steps).
+    """The margin on the last liked and disliked replies of this very run, or the rise of what earned ratings (steps).
 
     Steps that did not even move those apart went the wrong way.
     """

@@ -244,7 +244,12 @@ def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], f
 
 
 def replay(policy: Policy, teaching: Sequence[Lesson]) -> float | None:
-    """How much more the last liked replies rose than the last disliked ones, nats a token; None without both."""
+    """How much more the last liked replies rose than the last disliked ones, nats a token; None without both. Where
+    ratings went by token, how much the tokens rose that earned them."""
+    if earned := [one for one in teaching if one.credited and one.advantage.any()][:REPLAYED]:
+        moved = score(policy, [lesson.tokens for lesson in earned])
+        weights = np.maximum(np.concatenate([lesson.advantage for lesson in earned]), 0.0)
+        return float(np.average(np.concatenate(moved) - np.concatenate([one.old for one in earned]), weights=weights))
     sides = [[one for one in teaching if one.way * sign > 0][:REPLAYED] for sign in (1, -1)]
     if not all(sides):
         return None
