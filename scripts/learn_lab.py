@@ -26,6 +26,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from config.presets import resolve
 from trainer import credit, evidence, objective, packing, steps, weights
+from trainer.advantages import BY_CHANCE
 from trainer.objective import Terms
 from trainer.packing import Tokens
 
@@ -161,7 +162,7 @@ def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, flo
             states[i] = one
     found = credit.credit(states, made, seed)
     print(f"  critic: explains {found.explained:.2f}", flush=True)
-    if found.explained < v["credit"]:
+    if found.explained < v["credit"] or found.by_chance > BY_CHANCE:
         return [np.full(len(one.reply), a) for one, a in zip(used, made, strict=True)]
     return [abs(a) * earned for a, earned in zip(made, found.tokens, strict=True)]
 

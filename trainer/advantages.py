@@ -22,6 +22,8 @@ from trainer.sanity import Flag
 from trainer.scoring import Scorer
 from trainer.teacher import Taught
 
+BY_CHANCE = 0.02  # how often ratings drawn at random may be explained as well as these, for tokens to be told apart
+
 
 class Pushed(NamedTuple):
     """How much each token is pushed, and which way."""
@@ -79,10 +81,12 @@ def _by_credit(
         return None
     heard = [i for i, a in enumerate(values) if a]
     states = scorer.states([samples[i].tokens for i in heard])
-    tokens, explained = credit.credit(states, [values[i] for i in heard], scorer.spec.seed)
-    told = explained >= preset.credit
+    tokens, explained, by_chance = credit.credit(states, [values[i] for i in heard], scorer.spec.seed)
+    told = explained >= preset.credit and by_chance <= BY_CHANCE and any(earned.any() for earned in tokens)
     why = f"a critic of these replies explains {explained:.0%} of the ratings at the ends of replies it has not seen"
-    progress.choice("credit", "by token" if told else "even", f"{why}; {preset.credit:.0%} would do")
+    if explained:
+        why += f", and as much of {by_chance:.0%} of ratings drawn at random"
+    progress.choice("pushed", "by token" if told else "even", why)
     if not told:
         return None
     found = [np.zeros(len(s.tokens.reply)) for s in samples]

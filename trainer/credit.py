@@ -22,6 +22,7 @@ from trainer.objective import Floats
 States = NDArray[np.float32]  # (T + 1, H), H at most WIDEST, of a reply: before each of its tokens, and after the last
 FOLDS = 8
 LEAST = 4  # replies of each sign, below which nothing is explained
+SHUFFLES = 99  # of the ratings, to see what a critic explains by chance
 CHANCE = 3.0  # medians of a token's change of V: less is no news
 WIDEST = 1024  # features that are looked at; of wider states a fixed random projection
 
@@ -29,61 +30,65 @@ WIDEST = 1024  # features that are looked at; of wider states a fixed random pro
 class Credit(NamedTuple):
     tokens: list[Floats]  # (T,) of each reply: T · how much V rose by the token, 0 where it did not, or by chance
     explained: float  # share of the ratings' variance that V explains at the ends of replies it was not made of
+    by_chance: float  # how often shuffled ratings are explained as well; 1 where nothing is
 
 
 def credit(states: Sequence[States], values: Sequence[float], seed: int) -> Credit:
     """`values`: the advantage of each reply, whose sign is the rating and whose size its weight."""
-    y = np.sign(np.asarray(values, float))
-    none = Credit([np.zeros(len(s) - 1) for s in states], 0.0)
+    y, size = np.sign(np.asarray(values, float)), np.abs(np.asarray(values, float))
+    none = Credit([np.zeros(len(s) - 1) for s in states], 0.0, 1.0)
     if min(int((y > 0).sum()), int((y < 0).sum())) < LEAST:
         return none
-    weight = _halves(np.abs(np.asarray(values, float)), y)
-    critic = _critic(states, y, weight, seed)
-    ends = np.array([v[-1] for v in critic])
-    size = float((weight * ends**2).sum())
-    slope = float((weight * y * ends).sum()) / size if size else 0.0
-    if slope <= 0:
+    parts = _standard(states)
+    ends = np.stack([part[-1] for part in parts])  # (R, H)
+    found, slope = _explained(ends, y, size, seed)
+    if found <= 0:
         return none
-    critic = [np.clip(slope * v, -1.0, 1.0) for v in critic]
-    ends = np.array([v[-1] for v in critic])
-    explained = 1.0 - float((weight * (y - ends) ** 2).sum() / (weight * y**2).sum())
+    shuffle = np.random.default_rng(seed)
+    chance = sum(_explained(ends, shuffle.permutation(y), size, seed)[0] >= found for _ in range(SHUFFLES))
+    directions, fold = _directions(ends, y, size, seed)
+    critic = [np.clip(slope * (part @ directions[k]), -1.0, 1.0) for part, k in zip(parts, fold, strict=True)]
     changes = [np.diff(v) for v in critic]
-    chance = CHANCE * float(np.median(np.abs(np.concatenate(changes))))
-    return Credit([len(c) * np.maximum(c - chance, 0.0) for c in changes], max(explained, 0.0))
+    usual = CHANCE * float(np.median(np.abs(np.concatenate(changes))))
+    tokens = [len(c) * np.maximum(c - usual, 0.0) for c in changes]
+    return Credit(tokens, found, (1 + chance) / (1 + SHUFFLES))
 
 
-def _halves(weight: Floats, y: Floats) -> Floats:
-    """Both signs weigh one half."""
-    found: Floats = weight.copy()
-    for sign in (1.0, -1.0):
-        found[y == sign] *= 0.5 / weight[y == sign].sum()
-    return found
-
-
-def _critic(states: Sequence[States], y: Floats, weight: Floats, seed: int) -> list[Floats]:
-    """(T + 1,) of each reply, unscaled, by a direction of which it is no part."""
-    ends = np.cumsum([len(s) for s in states]) - 1
+def _standard(states: Sequence[States]) -> list[Floats]:
+    """(T + 1, H) of each reply, every feature with mean 0 and deviation 1 over all of them."""
     x = np.concatenate(states).astype(np.float64)  # (N, H)
     x = (x - x.mean(0)) / (x.std(0) + 1e-6)
-    fold = _folds(y, seed)
-    parts = np.split(x, ends[:-1] + 1)
-    found: list[Floats] = [np.zeros(0)] * len(states)
-    for k in range(FOLDS):
-        seen = fold != k
-        direction = (weight[seen] * y[seen]) @ x[ends[seen]] / x.shape[1]  # (H,)
-        for i in np.flatnonzero(~seen):
-            found[i] = parts[i] @ direction
-    return found
+    return np.split(x, np.cumsum([len(s) for s in states])[:-1])
 
 
-def _folds(y: Floats, seed: int) -> NDArray[np.int64]:
-    """Which fold each reply is in: both signs in all of them, as far as there are enough."""
-    order = np.random.default_rng(seed).permutation(len(y))
-    fold = np.empty(len(y), np.int64)
+def _explained(ends: Floats, y: Floats, size: Floats, seed: int) -> tuple[float, float]:
+    """How much of the ratings is explained at the ends (R, H), and the critic's scale."""
+    directions, fold = _directions(ends, y, size, seed)
+    value, weight = np.einsum("rh,rh->r", ends, directions[fold]), _halves(size, y)
+    spread = float((weight * value**2).sum())
+    slope = float((weight * y * value).sum()) / spread if spread else 0.0
+    if slope <= 0:
+        return 0.0, 0.0
+    left = y - np.clip(slope * value, -1.0, 1.0)
+    return max(0.0, 1.0 - float((weight * left**2).sum())), slope  # the weights sum to 1, and y² is 1
+
+
+def _directions(ends: Floats, y: Floats, size: Floats, seed: int) -> tuple[Floats, NDArray[np.int64]]:
+    """(FOLDS, H), each of all replies but its fold's; and which fold a reply is in, both signs in each."""
+    order, fold = np.random.default_rng(seed).permutation(len(y)), np.empty(len(y), np.int64)
     for sign in (1.0, -1.0):
         members = [i for i in order if y[i] == sign]
         fold[members] = np.arange(len(members)) % FOLDS
-    return fold
+    pull = (_halves(size, y) * y)[:, None] * ends / ends.shape[1]  # (R, H)
+    return np.stack([pull[fold != k].sum(0) for k in range(FOLDS)]), fold
+
+
+def _halves(size: Floats, y: Floats) -> Floats:
+    """Both signs weigh one half."""
+    found: Floats = size.copy()
+    for sign in (1.0, -1.0):
+        found[y == sign] *= 0.5 / size[y == sign].sum()
+    return found
 
 
 def narrow(states: States) -> States:

@@ -30,7 +30,7 @@ def replies(count=32, liked=8, seed=0, **more):
 def test_the_token_that_made_the_difference_has_the_credit():
     states, values, turns = replies()
     found = credit(states, values, seed=1)
-    assert found.explained > 0.5
+    assert found.explained > 0.5 and found.by_chance == 0.01
     for tokens, value, turn, one in zip(found.tokens, values, turns, states, strict=True):
         assert tokens.shape == (len(one) - 1,) and (tokens >= 0).all()
         if value > 0:
@@ -41,18 +41,22 @@ def test_the_token_that_made_the_difference_has_the_credit():
 
 def test_ratings_that_follow_nothing_explain_nothing():
     rng = np.random.default_rng(3)
-    told = []
+    told, likely = [], []
     for seed in range(20):
         states = [rng.normal(0, 1, (15, WIDTH)).astype(np.float32) for _ in range(32)]
         values = [1.0 if i < 12 else -1.0 for i in rng.permutation(32)]
-        told.append(credit(states, values, seed).explained)
+        found = credit(states, values, seed)
+        told.append(found.explained)
+        if found.by_chance > 0.05:
+            likely.append(seed)
     assert max(told) < 0.25 and np.median(told) < 0.05
+    assert len(likely) > 12
 
 
 def test_too_few_of_one_sign_are_not_heard():
     states, values, _ = replies(count=16, liked=LEAST - 1)
     found = credit(states, values, seed=0)
-    assert found.explained == 0.0 and not any(tokens.any() for tokens in found.tokens)
+    assert found.explained == 0.0 and found.by_chance == 1.0 and not any(tokens.any() for tokens in found.tokens)
 
 
 @given(st.integers(0, 2**16), st.integers(LEAST, 12), st.floats(0.1, 3.0))

@@ -125,6 +125,64 @@ def test_it_learns_what_was_rated(tmp_path, model, lines):
     assert disliked < -0.05
 
 
+def ended(model, lines):
+    """Half of the replies end by themselves, and those are liked."""
+    policy = tiny.policy(model)
+    end = loop.samples.Template(policy.tokenizer).end
+    rows = []
+    for i, line in enumerate(lines):
+        reply = [t for t in line["token_ids"] if t != end] or [5]
+        rows.append(packing.Tokens(tuple(line["prompt_token_ids"]), (*reply, end) if i % 2 else tuple(reply), 0.8))
+    packed = packing.pack(rows)
+    logprobs = np.split(policy.log_probs(packed).sampled, np.cumsum(packed.lengths)[:-1])
+    return [
+        line
+        | {"token_ids": list(row.reply), "logprobs": part.tolist(), "reward": 1.0 if row.reply[-1] == end else -1.0}
+        for line, row, part in zip(lines, rows, logprobs, strict=True)
+    ]
+
+
+def test_what_earned_the_ratings_is_learned_and_little_else(tmp_path, model):
+    lines = ended(model, tiny.sample_lines(model, 40))
+    folder = tiny.run_folder(
+        tmp_path / "run", model, lines, overrides={"learning_rate": 3e-3, "passes": 4, "drift_credited": 1.0}
+    )
+    result, events = go(folder)
+    assert result["status"] == "passed", result["reason"]
+    told = {e["name"]: (e["value"], e["why"]) for e in of(events, "choice")}
+    assert told["pushed"][0] == "by token" and "of the ratings" in told["pushed"][1]
+    assert told["learning_rate"][0] == pytest.approx(3e-3 * 0.4)
+    train = [line for line in lines if line["split"] == "train"]
+    assert all(result["samples"][line["rating"]]["used"] for line in train)
+    policy = tiny.policy(model)
+    rows = [packing.Tokens(tuple(x["prompt_token_ids"]), tuple(x["token_ids"]), 0.8) for x in train]
+    packed = packing.pack(rows)
+    before = policy.log_probs(packed).plain
+    with policy.wearing(tmp_path / "out" / "v0001"):
+        gained = np.split(policy.log_probs(packed).plain - before, np.cumsum(packed.lengths)[:-1])
+    ends = [g[-1] for g, line in zip(gained, train, strict=True) if line["reward"] > 0]
+    others = np.concatenate([g[:-1] for g in gained])
+    assert np.mean(ends) > 0.2 and np.mean(ends) > 5 * abs(np.mean(others))
+
+
+def test_a_run_by_token_ends_when_it_has_moved_enough_and_has_heard_every_rating(tmp_path, model):
+    lines = ended(model, tiny.sample_lines(model, 40))
+    overrides = {"learning_rate": 3e-3, "passes": 4, "drift_credited": 2e-3}
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides))
+    assert result["status"] == "passed", result["reason"]
+    told = {e["name"]: e["value"] for e in of(events, "choice")}
+    assert len(of(events, "step")) == told["steps_taken"] < told["steps"]
+    assert all(result["samples"][line["rating"]]["used"] for line in lines if line["split"] == "train")
+
+
+def test_ratings_that_no_critic_sees_push_all_tokens_alike(tmp_path, model):
+    lines = ended(model, tiny.sample_lines(model, 40))
+    for overrides in ({"credit": 1.0}, {"credit": 0.99}):
+        _, events = go(tiny.run_folder(tmp_path / str(overrides) / "run", model, lines, overrides=overrides))
+        told = {e["name"]: e["value"] for e in of(events, "choice")}
+        assert told.get("pushed", "even") == "even" and told["learning_rate"] == 2e-4 and "likely" in told
+
+
 def test_a_finished_folder_only_reports(tmp_path, model, lines, monkeypatch):
     folder = tiny.run_folder(tmp_path / "run", model, lines)
     first, _ = go(folder)

@@ -55,3 +55,14 @@ def test_the_gate_sees_the_last_liked_and_disliked_replies_again(model, lines):
     assert steps.replay(policy, disliked) is None
     assert steps.replay(policy, [*disliked[:20], rose(0.5, True), *disliked[20:]]) == pytest.approx(1.5, abs=1e-5)
     assert steps.replay(policy, [rose(0.5, True)] * 3) is None
+
+
+def test_the_gate_sees_what_earned_the_ratings_where_they_went_by_token(model, lines):
+    policy, template = tiny.policy(model), samples.Template(tiny.tokenizer())
+    sample = samples.parse(lines[0], "rt-1", template, max_seq_len=999)
+    (now,) = batch.score(policy, [sample.tokens])
+    earned, rose = np.zeros(len(now)), np.full(len(now), -3.0)
+    earned[-1], rose[-1] = 5.0, 0.5
+    credited = replace(tiny.lesson(sample, now - rose), advantage=earned, credited=True)
+    unheard = replace(tiny.lesson(sample, now + 9.0), advantage=0 * earned, credited=True)
+    assert steps.replay(policy, [unheard, credited, unheard]) == pytest.approx(0.5, abs=1e-5)
