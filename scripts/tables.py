@@ -122,11 +122,17 @@ def watch_errors(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def by_token(record: dict[str, Any]) -> bool:
+    """Whether its ratings could go by token (`credit`); records of before that cannot say."""
+    return bool(record["preset"].get("credit", 1) < 1)
+
+
 def learn(found: list[dict[str, Any]]) -> str:
     heads = (
-        "persona | seed | base | liked after 32 | 64 | 96 | 128 | base NLL, last (highest) | fixed text | distinct-2"
+        "persona | ratings push | seed | base | liked after 32 | 64 | 96 | 128 | base NLL, last (highest) | fixed text "
+        "| distinct-2"
     )
-    lines = [f"| {heads} |", "|---" * 10 + "|"]
+    lines = [f"| {heads} |", "|---" * 11 + "|"]
     for one in found:
         base, after = one["base"], [r["eval"] for r in one["rounds"]]
         liked = [
@@ -134,8 +140,9 @@ def learn(found: list[dict[str, Any]]) -> str:
         ] + ["–"] * (4 - len(after))
         rise = [now["base_nll"] - base["base_nll"] for now in after]
         text, distinct = after[-1]["text_nll"] / base["text_nll"] - 1, after[-1]["distinct_2"]
+        push = "what earned them" if by_token(one) else "all tokens alike"
         lines.append(
-            f"| `{one['persona']}` | {one['seed']} | {base['liked']:.2f} | {' | '.join(liked)} "
+            f"| `{one['persona']}` | {push} | {one['seed']} | {base['liked']:.2f} | {' | '.join(liked)} "
             f"| {rise[-1]:+.2f} ({max(rise):+.2f}) | {text:+.1%} | {base['distinct_2']:.2f} → {distinct:.2f} |"
         )
     times = sorted(r["run"]["wall"] for one in found for r in one["rounds"])
@@ -366,7 +373,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),
     "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
-    "learn": ("benchmarks/learn/*-default-seed*.json", learn),
+    "learn": ("benchmarks/learn/*-seed*.json", learn),
 }
 
 

@@ -21,7 +21,7 @@ from trainer import checkpoint, objective, packing
 from trainer.batch import loss_of, reference_point, score, terms
 from trainer.checkpoint import Checkpoint
 from trainer.lessons import Lesson, metrics_of
-from trainer.policy import Loss, OutOfMemory, Policy
+from trainer.policy import Loss, OutOfMemory, Policy, State
 from trainer.progress import Progress, Stop
 from trainer.run_folder import RunError, RunSpec
 
@@ -29,6 +29,7 @@ LESS_MEMORY = (
     "its ratings are fresh again; end what else needs memory, set a lower train.overrides.max_seq_len, or "
     "train.share_gpu = true where the model's server has the same memory."
 )
+BACK = 3  # times that it is looked whether a run by token has moved too far
 PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
 
@@ -67,6 +68,8 @@ def train(
         why += f", {max(preset.passes, preset.passes_taught)} over what comments and corrections teach"
     progress.choice("steps", len(plan), why)
     loss, early = loss_of(preset), None
+    by_token = all(lesson.credited and not lesson.taught for lesson in teaching)
+    start = policy.adapter()
     at = _begun(policy, _fingerprint(spec, preset, teaching), folder, progress)
     seconds_before, clock = at.seconds, time.monotonic()
 
@@ -74,14 +77,12 @@ def train(
         batch = [teaching[i] for i in plan[step]]
         now = _gradient(policy, batch, loss, step, progress, kto=preset.objective == "kto")
         # The forward pass just measured how far the steps before this one have drifted.
+        if by_token and now["kl_old"] > preset.drift_credited:
+            break
         if now["kl_old"] > preset.drift_bound:
             early = f"stopped before step {step + 1} by the drift bound ({now['kl_old']:.3f} nats a token)"
             policy.wear(at.good)
             at.step = max(step - 1, 0)
-            break
-        if all(lesson.credited and not lesson.taught for lesson in teaching) and now["kl_old"] > preset.drift_credited:
-            why = f"the policy has moved {now['kl_old']:.3f} nats a token, which is enough where ratings go by token"
-            progress.choice("steps_taken", step, why)
             break
         good = policy.adapter()
         rate = preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
@@ -97,6 +98,8 @@ def train(
         progress.event("step", step=step + 1, steps=len(plan), **line, rate=rate, eta_s=round(eta, 1))
         stop.check()
 
+    if by_token:
+        _back(policy, start, teaching, preset.drift_credited, progress)
     final, changed, early = _last_look(policy, teaching, at, early, preset.drift_bound)
     if early:
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
@@ -131,6 +134,27 @@ def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -
     return Checkpoint(fingerprint, adapter=start, good=start)
 
 
+def _back(policy: Policy, start: State, teaching: Sequence[Lesson], enough: float, progress: Progress) -> None:
+    """Back on the way from the start to where the drift is `enough`; it grows with about the square of the way.
+
+    What earned its rating pushes one way, and AdamW's steps are of one size: one may go six times too far.
+    """
+    way, first = 1.0, None
+    for _ in range(BACK):
+        moved = _drift(policy, _probe(teaching))[0]["kl_old"]
+        first = moved if first is None else first
+        if moved <= 1.1 * enough:
+            break
+        share = float(np.sqrt(enough / moved))
+        policy.wear({name: start[name] + share * (end - start[name]) for name, end in policy.adapter().items()})
+        way *= share
+    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token; by token {enough:g} are enough")
+
+
+def _probe(teaching: Sequence[Lesson]) -> list[Lesson]:
+    return list(teaching[:: max(1, len(teaching) // PROBE)])[:PROBE]
+
+
 def _gradient(
     policy: Policy, batch: Sequence[Lesson], loss: Loss, step: int, progress: Progress, *, kto: bool
 ) -> dict[str, float]:
@@ -151,7 +175,7 @@ def _last_look(
     policy: Policy, teaching: Sequence[Lesson], at: Checkpoint, early: str | None, bound: float
 ) -> tuple[dict[str, float], float, str | None]:
     """Nothing has measured the last step yet: its drift, and the step before it where that went too far."""
-    probe = list(teaching[:: max(1, len(teaching) // PROBE)])[:PROBE]
+    probe = _probe(teaching)
     final, changed = _drift(policy, probe)
     if early is None and final["kl_old"] > bound:
         early = f"the last step undone by the drift bound ({final['kl_old']:.3f} nats a token)"
