@@ -28,7 +28,9 @@ class Tries:
     def preset(self) -> Preset:
         if self.why is None:
             return self._full
-        return self._full.model_copy(update={"learning_rate": self._full.learning_rate / 2})
+        full = self._full
+        half = {"learning_rate": full.learning_rate / 2, "drift_credited": full.drift_credited / 2}
+        return full.model_copy(update=half)
 
     def again(self, why: str, checks: dict[str, Check]) -> bool:
         """Whether a second try is worth it: not for what moved too little already."""
