@@ -76,9 +76,13 @@ def test_what_the_pages_say_of_the_measured_runs() -> None:
     first = [one["rounds"][0] for one in bullets]
     assert all(one["good"] == 0 and 0.75 < one["eval"]["liked"] < 0.85 for one in first)
     assert all(one["base"]["liked"] < 0.02 for one in bullets) and "from 1 % to around 80 %" in WELL
-    last = {one["seed"]: one["rounds"][-1]["eval"]["liked"] for one in concise}
-    assert len(last) == 3 and round(max(last.values()), 2) == 0.81 and "81 %" in HOW
-    assert min(last.values()) - concise[0]["base"]["liked"] < 0.05  # and nowhere with another
+    after = {one["seed"]: one["rounds"][0]["eval"]["liked"] for one in concise}
+    assert (round(after[1], 2), round(after[2], 2)) == (0.51, 0.44) and "at 51 % with one seed and at 44 %" in HOW
+    assert concise[0]["rounds"][0]["good"] > concise[1]["rounds"][0]["good"]
+    alike = [json.loads(file.read_bytes()) for file in sorted((ROOT / "benchmarks/learn").glob("concise-even-*"))]
+    last = [one["rounds"][2]["eval"]["liked"] for one in alike]
+    assert round(max(last), 2) == 0.81 and "81 % with one seed" in HOW
+    assert min(last) - concise[0]["base"]["liked"] < 0.05  # and nowhere with another
     refused = [one for r in bullets for one in r["rounds"] if one["run"]["status"] == "rejected"]
     assert refused and all(one["eval"]["liked"] > 0.8 for one in refused)
     rises = list[tuple[int, float]]()
@@ -87,9 +91,9 @@ def test_what_the_pages_say_of_the_measured_runs() -> None:
         for one in record["rounds"]:
             rises.append((one["good"], one["eval"]["liked"] - before))
             before = one["eval"]["liked"]
-    assert all(rise < 0.03 for good, rise in rises if good <= 7) and {g for g, _ in rises if g <= 7} == {5, 6, 7}
-    more = [rise > 0.1 for good, rise in rises if good >= 9]
-    assert sum(more) > 0.7 * len(more) and not all(more)  # mostly, though not always
+    assert all(rise < 0.05 for good, rise in rises if good >= 27)  # hardly a bad one
+    more = [rise for good, rise in rises if good < 27]
+    assert min(more) > 0.1 and len(more) >= 4
 
 
 def test_what_the_pages_say_of_other_figures() -> None:
