@@ -10,6 +10,8 @@ import pytest
 
 from tests.fakes.tiny_model import make_tiny_model
 
+HERE = Path(__file__).resolve().parent
+
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
@@ -29,3 +31,8 @@ def weights() -> Path:
 @pytest.fixture(scope="session")
 def tiny_weights(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(weights, tmp_path_factory.mktemp("tiny"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole systems first: these files take longest, and nobody should wait for the last of them alone."""
+    items.sort(key=lambda item: len(item.path.relative_to(HERE).parts))

@@ -167,12 +167,12 @@ def test_what_earned_the_ratings_is_learned_and_little_else(tmp_path, model):
 
 def test_a_run_by_token_moves_as_far_as_it_may_and_has_heard_every_rating(tmp_path, model):
     lines = ended(model, tiny.sample_lines(model, 40))
-    overrides = {"passes": 4, "learning_rate": 1e-2, "drift_credited": 1e-3}
+    overrides = {"passes": 4, "learning_rate": 1e-2, "drift_credited": 1e-2}
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides))
     assert result["status"] == "passed", result["reason"]
     told = {e["name"]: e["value"] for e in of(events, "choice")}
     assert len(of(events, "step")) < told["steps"] and 0 < told["way"] < 1
-    assert 3e-4 < result["metrics"]["kl_old"] < 2e-3
+    assert 5e-3 < result["metrics"]["kl_old"] < 1.5e-2
     assert all(result["samples"][line["rating"]]["used"] for line in lines if line["split"] == "train")
 
 
