@@ -146,6 +146,7 @@ def test_log_probs_and_surprise_are_torchs(model):
     one, other = both(model)
     packed = pack(ROWS)
     np.testing.assert_allclose(other.log_probs(packed).plain, one.log_probs(packed).plain, atol=1e-4)
+    np.testing.assert_allclose(other.states(packed), one.states(packed), atol=1e-4 * np.abs(one.states(packed)).max())
     for ours, torchs in zip(other.surprise(packed), one.surprise(packed), strict=True):
         np.testing.assert_allclose(ours, torchs, atol=1e-4)
     assert np.abs(one.surprise(packed).excess).max() > 1e-2
