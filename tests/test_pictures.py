@@ -85,15 +85,16 @@ def test_what_the_pages_say_of_the_measured_runs() -> None:
     assert min(last) - concise[0]["base"]["liked"] < 0.05  # and nowhere with another
     refused = [one for r in bullets for one in r["rounds"] if one["run"]["status"] == "rejected"]
     assert refused and all(one["eval"]["liked"] > 0.8 for one in refused)
-    rises = list[tuple[int, float]]()
+    rises, passed = list[tuple[int, float]](), list[bool]()
     for record in concise:
         before = record["base"]["liked"]
         for one in record["rounds"]:
             rises.append((one["good"], one["eval"]["liked"] - before))
+            passed.append(one["run"]["status"] == "passed")
             before = one["eval"]["liked"]
     assert all(rise < 0.05 for good, rise in rises if good >= 27)  # hardly a bad one
-    more = [rise for good, rise in rises if good < 27]
-    assert min(more) > 0.1 and len(more) >= 4
+    more = [rise for (good, rise), went in zip(rises, passed, strict=True) if good < 27 and went]
+    assert min(more) > 0.1 and len(more) == 5 and passed.count(False) == 2  # which the gate refused
 
 
 def test_what_the_pages_say_of_other_figures() -> None:
