@@ -100,9 +100,10 @@ def _structlog_without_rich() -> None:
     if "structlog" in sys.modules or "rich" in sys.modules:
         return
     sys.modules["rich"] = None  # type: ignore[assignment]  # nothing of this name is found
-    import structlog  # noqa: F401
-
-    del sys.modules["rich"]
+    try:
+        import structlog  # noqa: F401
+    finally:
+        del sys.modules["rich"]
 
 
 @app.command()

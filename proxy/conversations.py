@@ -88,13 +88,12 @@ def thread(messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], 
 
 
 def thread_and_above(
-    messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], Message], kept: Sequence[Message] = ()
+    messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], Message]
 ) -> tuple[bytes | None, bytes | None]:
-    """The thread, and the thread up to the newest reply in it; None where there is no reply. `kept`: the same messages
-    as they are stored, where that is known already."""
+    """The thread, and the thread up to the newest reply in it; None where there is no reply."""
     name = above = None
-    for at, message in enumerate(messages):
-        name = extend_thread(name, message, keepable, kept[at] if kept else None)
+    for message in messages:
+        name = extend_thread(name, message, keepable)
         if message.get("role") == "assistant":
             above = name
     return name, above

@@ -14,6 +14,8 @@ import argparse
 import json
 import random
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -25,10 +27,11 @@ from learning import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from config.presets import resolve
-from trainer import credit, evidence, objective, packing, steps, weights
+from trainer import credit, evidence, objective, objective_kin, packing, steps, weights
 from trainer.advantages import BY_CHANCE
 from trainer.objective import Terms
 from trainer.packing import Tokens
+from trainer.policy import Teaching
 
 DRIFT_BOUND, KL_REF, GUARD, HELD = 1.0, 0.05, 2.0, 4
 VARIANT: dict[str, float] = {
@@ -46,8 +49,10 @@ VARIANT: dict[str, float] = {
     "thermostat": 1,  # `likely` where the policy is vaguer on its own rated replies than the base is, else 1
     "own": 0,  # unrated replies of the policy to the round's prompts, judged by plain looks (lab_judge)
     "credit": 1,  # tokens are pushed by what they earned, where a critic explains so much; 1: never
+    "anchor": 0,  # weight of KL(start ‖ policy) at the tokens that earned nothing
+    "anchor_base": 0,  # 1: KL(base ‖ policy) instead
     "kl_ref": KL_REF,
-    "drift": DRIFT_BOUND,  # nats a token, past which a run takes no further step
+    "drift": DRIFT_BOUND,  # nats a token, past which a run takes no further step; where it is anchored, of the anchor
     "own_weight": 1.0,  # of a judged reply beside a rated one
     "replay_ratio": 0,  # share of a round's samples that earlier rounds have trained on, in pairs of both signs
 }
@@ -167,6 +172,16 @@ def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, flo
     return [abs(a) * earned for a, earned in zip(made, found.tokens, strict=True)]
 
 
+def taught(chat: Chat, used: list[Tokens]) -> list[Any]:
+    found: list[Any] = [None] * len(used)
+    for members in packing.group(used, chat.policy.budget):
+        packed = packing.pack([used[i] for i in members])
+        both, ends = chat.policy.teach(packed, 100), np.cumsum(packed.lengths)[:-1]
+        for i, ids, values in zip(members, np.split(both.ids, ends), np.split(both.log_probs, ends), strict=True):
+            found[i] = Teaching(ids, values)
+    return found
+
+
 def train(
     chat: Chat,
     rated: list[Rated],
@@ -198,9 +213,17 @@ def train(
     if v["credit"] < 1:
         pushed = credited(chat, used, made, v, seed)
     likely = v["likely"] if not v["thermostat"] or vague_now > vague_base else 1.0
+    with policy.model.disable_adapter() if v["anchor_base"] else nullcontext():
+        start = taught(chat, used) if v["anchor"] else None
     if optimiser is None or not v["kept"]:
         optimiser = torch.optim.AdamW(policy.trained.values(), lr=v["rate"], weight_decay=0.0, eps=v["eps"])
-    loss = partial(objective.mis_po, kl_ref=v["kl_ref"], guard_low=1 / v["guard"], guard_high=v["guard"])
+    loss = partial(
+        objective_kin.combine,
+        kl_ref=v["kl_ref"],
+        guard_low=1 / v["guard"],
+        guard_high=v["guard"],
+        w_distill=v["anchor"],
+    )
     told: list[Any] = []
     for indices in steps.schedule(made, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
         sums: dict[str, float] = {}
@@ -217,10 +240,18 @@ def train(
                 ),
                 share=np.repeat([1 / (n * len(indices)) for n in lengths], lengths),
             )
+            if start is not None:
+                terms = replace(
+                    terms,
+                    own=np.ones(sum(lengths)),
+                    teaches=np.concatenate([pushed[i] == 0 for i in part]).astype(float),
+                    teacher_ids=np.concatenate([start[i].ids for i in part]),
+                    teacher=np.concatenate([start[i].log_probs for i in part]),
+                )
             for name, value in policy.backward(packing.pack([used[i] for i in part]), terms, loss).items():
                 sums[name] = sums.get(name, 0.0) + value
         tokens = sum(len(old[i]) for i in indices)
-        drift = sums["kl_old"] / tokens
+        drift = sums["kl_old" if start is None else "kl_teacher"] / tokens
         if drift > v["drift"]:
             optimiser.zero_grad()
             told.append("stopped by the drift bound")
@@ -228,7 +259,7 @@ def train(
         norm = float(torch.nn.utils.clip_grad_norm_(list(policy.trained.values()), 1.0))
         optimiser.step()
         optimiser.zero_grad()
-        told.append([round(drift, 4), round(sums["kl_ref"] / tokens, 4), round(norm, 3)])
+        told.append([round(drift, 4), round(sums["kl_old"] / tokens, 4), round(norm, 3)])
     return optimiser, told
 
 

@@ -106,13 +106,13 @@ def bare(folder: Path, url: str) -> Target:
     return Target("bare", at, process, f"aiohttp {aiohttp.__version__}")
 
 
-def rlproxy(folder: Path, url: str, name: str = "rlproxy", kind: str = "openai") -> Target:
+def rlproxy(folder: Path, url: str, name: str = "rlproxy", kind: str = "openai", tree: Path = ROOT) -> Target:
     """As a person runs it before an agent: every default. `kind` vllm asks for token ids and log-probs."""
     home = folder / f"{name}-home"
     command = [sys.executable, "-m", "proxy.cli", "serve", "--home", str(home), "--port", "0", "--backend", kind]
     process = started(
         [*command, "--backend-url", url, "--model", "m", "--log-level", "warning"], folder, name,
-        PYTHONPATH=str(ROOT), RLPROXY_SERVER__MAX_REQUESTS="2048",
+        PYTHONPATH=str(tree), RLPROXY_SERVER__MAX_REQUESTS="2048",
     )  # fmt: skip
     address = home / "serving.json"
     _wait(process, address.exists)

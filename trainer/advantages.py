@@ -57,13 +57,13 @@ def of_tokens(
         values = objective.balanced(values)
     # What should have been said instead is known there: pushing away from what was said as well only does harm.
     known: Collection[str] = taught.teaching if preset.match == "distribution" else ()
-    heard, values = values, [0.0 if s.rating in known else a for s, a in zip(samples, values, strict=True)]
-    credited = frozenset(s.rating for s, a in zip(samples, values, strict=True) if a)
-    each = _by_credit(heard, preset, samples, scorer, progress) if compared and credited else None
-    if each is not None:
-        each = [a if s.rating in credited else 0.0 * a for s, a in zip(samples, each, strict=True)]
+    sizes = [0.0 if s.rating in known else abs(a) for s, a in zip(samples, values, strict=True)]
+    earned = _earned(values, preset, samples, scorer, progress) if compared and any(sizes) else None
+    if earned is not None:
+        credited = frozenset(s.rating for s, size in zip(samples, sizes, strict=True) if size)
+        each = [size * tokens for size, tokens in zip(sizes, earned, strict=True)]
     else:
-        credited = frozenset()
+        credited, values = frozenset(), [float(np.copysign(size, a)) for size, a in zip(sizes, values, strict=True)]
         each = [np.full(len(now.plain), a) for now, a in zip(old, values, strict=True)]
         likely = likely_now(preset, old, ref, progress)
         if compared:
@@ -73,10 +73,10 @@ def of_tokens(
     return Pushed(each, credited)
 
 
-def _by_credit(
+def _earned(
     values: Sequence[float], preset: Preset, samples: Sequence[Sample], scorer: Scorer, progress: Progress
 ) -> list[Floats] | None:
-    """(T,) of each sample: as much as its tokens earned. None where nobody can tell."""
+    """(T,) of each sample: its tokens' credit. None where nobody can tell."""
     if preset.credit == 1:
         return None
     heard = [i for i, a in enumerate(values) if a]
@@ -91,7 +91,7 @@ def _by_credit(
         return None
     found = [np.zeros(len(s.tokens.reply)) for s in samples]
     for i, earned in zip(heard, tokens, strict=True):
-        found[i] = abs(values[i]) * earned
+        found[i] = earned
     return found
 
 

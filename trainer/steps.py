@@ -137,7 +137,7 @@ def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -
 def _back(policy: Policy, start: State, teaching: Sequence[Lesson], enough: float, progress: Progress) -> None:
     """Back on the way from the start to where the drift is `enough`; it grows with about the square of the way.
 
-    What earned its rating pushes one way, and AdamW's steps are of one size: one may go six times too far.
+    What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far.
     """
     way, first = 1.0, None
     for _ in range(BACK):
@@ -270,7 +270,7 @@ def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], f
 def replay(policy: Policy, teaching: Sequence[Lesson]) -> float | None:
     """How much more the last liked replies rose than the last disliked ones, nats a token; None without both. Where
     ratings went by token, how much the tokens rose that earned them."""
-    if earned := [one for one in teaching if one.credited and one.advantage.any()][:REPLAYED]:
+    if earned := [one for one in teaching if one.credited and (one.advantage > 0).any()][:REPLAYED]:
         moved = score(policy, [lesson.tokens for lesson in earned])
         weights = np.maximum(np.concatenate([lesson.advantage for lesson in earned]), 0.0)
         return float(np.average(np.concatenate(moved) - np.concatenate([one.old for one in earned]), weights=weights))

@@ -65,4 +65,6 @@ def test_the_gate_sees_what_earned_the_ratings_where_they_went_by_token(model, l
     earned[-1], rose[-1] = 5.0, 0.5
     credited = replace(tiny.lesson(sample, now - rose), advantage=earned, credited=True)
     unheard = replace(tiny.lesson(sample, now + 9.0), advantage=0 * earned, credited=True)
-    assert steps.replay(policy, [unheard, credited, unheard]) == pytest.approx(0.5, abs=1e-5)
+    pulled = replace(unheard, advantage=-earned)  # by a teacher's word alone
+    assert steps.replay(policy, [unheard, credited, pulled]) == pytest.approx(0.5, abs=1e-5)
+    assert steps.replay(policy, [unheard, pulled]) is None
