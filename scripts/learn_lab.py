@@ -5,7 +5,8 @@
 Persona `concise`. Its liked share is not counted but computed, which takes much of the chance out of it: each held-out
 prompt is answered with the end token forbidden, and 1 − Π(1 − p_end) is how likely the reply would have ended. The mean
 over what is sampled so is unbiased. Base NLL is of those forced replies, so it is higher than of real ones; `reached`
-weighs each token by how likely a real reply gets there. Appends a line a seed to benchmarks/learn_lab/DATE.jsonl.
+weighs each token by how likely a real reply gets there, as does `excess`, the gate's base_nll. Appends a line a seed to
+benchmarks/learn_lab/DATE.jsonl.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import random
 import time
-from contextlib import nullcontext
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -27,7 +28,7 @@ from learning import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from config.presets import resolve
-from trainer import credit, evidence, objective, objective_kin, packing, steps, weights
+from trainer import credit, evidence, objective, objective_kin, packing, stay, steps, weights
 from trainer.advantages import BY_CHANCE
 from trainer.objective import Terms
 from trainer.packing import Tokens
@@ -49,10 +50,9 @@ VARIANT: dict[str, float] = {
     "thermostat": 1,  # `likely` where the policy is vaguer on its own rated replies than the base is, else 1
     "own": 0,  # unrated replies of the policy to the round's prompts, judged by plain looks (lab_judge)
     "credit": 1,  # tokens are pushed by what they earned, where a critic explains so much; 1: never
-    "anchor": 0,  # weight of KL(start ‖ policy) at the tokens that earned nothing
-    "anchor_base": 0,  # 1: KL(base ‖ policy) instead
+    "stay": 0,  # weight of KL(policy ‖ start) at the tokens that earned nothing, in a run by token
     "kl_ref": KL_REF,
-    "drift": DRIFT_BOUND,  # nats a token, past which a run takes no further step; where it is anchored, of the anchor
+    "drift": DRIFT_BOUND,  # nats a token, past which a run takes no further step
     "own_weight": 1.0,  # of a judged reply beside a rated one
     "replay_ratio": 0,  # share of a round's samples that earlier rounds have trained on, in pairs of both signs
 }
@@ -111,6 +111,32 @@ def evaluate(chat: Chat, texts: list[str]) -> dict[str, Any]:
         "each": ended.round(3).tolist(),
         "base_nll": float(nll.mean()),
         "base_nll_reached": float((nll * weight).sum() / weight.sum()),
+        **beyond(chat, [Tokens(prompt, tuple(out[i].tolist())) for i, prompt in enumerate(asked)], reached),
+    }
+
+
+def beyond(chat: Chat, replies: list[Tokens], reached: Any) -> dict[str, float]:
+    """What the base finds odder than its own, nats a token over the whole vocabulary, each token by how likely a real
+    reply gets there; how much of it is the end token's; and where the policy ends: share of its chances to end that
+    are where the base would end with less than 1 %."""
+    policy, end = chat.policy, chat.template.end
+    found = np.zeros((3, *reached.shape))  # excess, log p_θ(end), log p_base(end)
+    for members in packing.group(replies, policy.budget):
+        packed = packing.pack([replies[i] for i in members])
+        now = policy.teach(packed, 1, [end]).log_probs[:, 0]
+        with policy.model.disable_adapter():
+            base = policy.teach(packed, 1, [end]).log_probs[:, 0]
+        each = np.stack([policy.surprise(packed).excess, now, base])
+        for i, part in zip(members, np.split(each, np.cumsum(packed.lengths)[:-1], axis=1), strict=True):
+            found[:, i] = part
+    excess, now, base = found
+    of_ends = (np.exp(base) - np.exp(now)) * base
+    chances = reached * np.exp(now)
+    return {
+        "excess": float((reached * excess).sum() / reached.sum()),
+        "excess_of_ends": float((reached * of_ends).sum() / reached.sum()),
+        "ends_oddly": float(chances[base < np.log(0.01)].sum() / chances.sum()),
+        "tokens": float(reached.sum() / len(replies)),
     }
 
 
@@ -172,11 +198,17 @@ def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, flo
     return [abs(a) * earned for a, earned in zip(made, found.tokens, strict=True)]
 
 
-def taught(chat: Chat, used: list[Tokens]) -> list[Any]:
+def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[Teaching]:
+    """What the policy expects before a run by token, as in the trainer (stay)."""
+    earned: Counter[int] = Counter()
+    for one, each in zip(used, pushed, strict=True):
+        for token, advantage in zip(one.reply, each, strict=True):
+            earned[token] += max(advantage, 0)
+    also = [token for token, _ in earned.most_common(stay.MOST)]
     found: list[Any] = [None] * len(used)
     for members in packing.group(used, chat.policy.budget):
         packed = packing.pack([used[i] for i in members])
-        both, ends = chat.policy.teach(packed, 100), np.cumsum(packed.lengths)[:-1]
+        both, ends = chat.policy.teach(packed, 100, also), np.cumsum(packed.lengths)[:-1]
         for i, ids, values in zip(members, np.split(both.ids, ends), np.split(both.log_probs, ends), strict=True):
             found[i] = Teaching(ids, values)
     return found
@@ -213,8 +245,7 @@ def train(
     if v["credit"] < 1:
         pushed = credited(chat, used, made, v, seed)
     likely = v["likely"] if not v["thermostat"] or vague_now > vague_base else 1.0
-    with policy.model.disable_adapter() if v["anchor_base"] else nullcontext():
-        start = taught(chat, used) if v["anchor"] else None
+    start = expected(chat, used, pushed) if v["stay"] and v["credit"] < 1 else None
     if optimiser is None or not v["kept"]:
         optimiser = torch.optim.AdamW(policy.trained.values(), lr=v["rate"], weight_decay=0.0, eps=v["eps"])
     loss = partial(
@@ -222,7 +253,8 @@ def train(
         kl_ref=v["kl_ref"],
         guard_low=1 / v["guard"],
         guard_high=v["guard"],
-        w_distill=v["anchor"],
+        w_distill=0.0,
+        w_stay=v["stay"],
     )
     told: list[Any] = []
     for indices in steps.schedule(made, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
@@ -243,15 +275,14 @@ def train(
             if start is not None:
                 terms = replace(
                     terms,
-                    own=np.ones(sum(lengths)),
-                    teaches=np.concatenate([pushed[i] == 0 for i in part]).astype(float),
+                    stays=np.concatenate([pushed[i] == 0 for i in part]).astype(float),
                     teacher_ids=np.concatenate([start[i].ids for i in part]),
                     teacher=np.concatenate([start[i].log_probs for i in part]),
                 )
             for name, value in policy.backward(packing.pack([used[i] for i in part]), terms, loss).items():
                 sums[name] = sums.get(name, 0.0) + value
         tokens = sum(len(old[i]) for i in indices)
-        drift = sums["kl_old" if start is None else "kl_teacher"] / tokens
+        drift = sums["kl_old"] / tokens
         if drift > v["drift"]:
             optimiser.zero_grad()
             told.append("stopped by the drift bound")
@@ -259,7 +290,7 @@ def train(
         norm = float(torch.nn.utils.clip_grad_norm_(list(policy.trained.values()), 1.0))
         optimiser.step()
         optimiser.zero_grad()
-        told.append([round(drift, 4), round(sums["kl_old"] / tokens, 4), round(norm, 3)])
+        told.append([round(drift, 4), round(sums.get("kl_stay", 0.0) / tokens, 4), round(norm, 3)])
     return optimiser, told
 
 
@@ -298,8 +329,8 @@ def main() -> None:
                 rounds.append({"good": sum(good), "steps": told, "eval": found, "seconds": seconds})
                 print(
                     f"{name}, seed {seed}, {number * asked.ratings} ratings ({sum(good)} good): "
-                    f"ends {found['ends']:.3f}, nll {found['base_nll'] - base['base_nll']:+.3f}, reached "
-                    f"{found['base_nll_reached'] - base['base_nll_reached']:+.3f}, {told}",
+                    f"ends {found['ends']:.3f}, excess {found['excess']:+.3f}, of ends {found['excess_of_ends']:+.3f}, "
+                    f"ends oddly {found['ends_oddly']:.2f}, {found['tokens']:.0f} tokens, {told}",
                     flush=True,
                 )
             line = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from config.presets import Preset
-from trainer import objective, objective_kin, packing
+from trainer import objective_kin, packing
 from trainer.lessons import Lesson
 from trainer.objective import Floats, Terms
 from trainer.packing import Tokens
@@ -29,11 +29,9 @@ def loss_of(preset: Preset) -> Loss:
             return partial(objective_kin.mis_po_clip, **kl, **token, low=preset.band_low, high=preset.band_high)
         case "grpo":
             return partial(objective_kin.grpo, **kl, clip_low=preset.clip_low, clip_high=preset.clip_high)
-        case "distill" | "combine":
-            return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill)
         case "kto":
             return partial(objective_kin.kto, beta=preset.kto_beta)
-    return partial(objective.mis_po, **kl, **guard)
+    return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill, w_stay=preset.w_stay)
 
 
 def reference_point(policy: Policy, batch: Sequence[Lesson]) -> float:
@@ -64,16 +62,20 @@ def terms(batch: Sequence[Lesson], replies: int, zero: float | None = None) -> T
         member=np.repeat(np.eye(len(batch)), lengths, axis=1),
         zero=None if zero is None else np.asarray(zero),
     )
-    width = next((lesson.teaching.ids.shape[1] for lesson in batch if lesson.teaching is not None), None)
+    told = [lesson.teaching or lesson.staying for lesson in batch]
+    width = next((t.ids.shape[1] for t in told if t is not None), None)
     if width is None:
         return made
     silent = [Teaching(np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)) for n in lengths]
-    told = [lesson.teaching or nothing for lesson, nothing in zip(batch, silent, strict=True)]
+    expected = [t or nothing for t, nothing in zip(told, silent, strict=True)]
+    teaches = spread([lesson.teaching is not None for lesson in batch])
+    stays = spread([lesson.staying is not None for lesson in batch]) * (made.advantage == 0)
     return replace(
         made,
-        teaches=spread([lesson.teaching is not None for lesson in batch]),
-        teacher_ids=np.concatenate([t.ids for t in told]),
-        teacher=np.concatenate([t.log_probs for t in told]),
+        teaches=teaches if teaches.any() else None,
+        stays=stays if stays.any() else None,
+        teacher_ids=np.concatenate([t.ids for t in expected]),
+        teacher=np.concatenate([t.log_probs for t in expected]),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from config.presets import Preset
-from trainer import acceptance, advantages, objective, teacher, typical
+from trainer import acceptance, advantages, objective, stay, teacher, typical
 from trainer.acceptance import Outcome
 from trainer.cache import Cache
 from trainer.objective import OFF, Band, Bools, Floats, Verdict
@@ -45,6 +45,7 @@ class Lesson:
     own: bool = True  # a version of this model said it
     extra: bool = False  # a correction, or a reply that the teacher wrote
     teaching: Teaching | None = None
+    staying: Teaching | None = None  # instead: what the policy expected, where no token earned anything
     credited: bool = False  # its rating went by token
 
     @property
@@ -127,6 +128,7 @@ def prepare(
     )
     of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
     pushed = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
+    staying = stay.staying(preset, samples, pushed, scorer)
     for sample, now, base, was, advantage in zip(samples, old, ref, behaviour, pushed.each, strict=True):
         verdict = _verdict(sample, now, was, preset, band)
         lesson = Lesson(
@@ -139,6 +141,7 @@ def prepare(
             advantage,
             own=not foreign,
             teaching=taught.teaching.get(sample.rating) if preset.match == "distribution" else None,
+            staying=staying.get(sample.rating),
             credited=sample.rating in pushed.credited,
         )
         _judge(lesson, verdict, flawed.get(sample.rating), spec, preset, lessons)

@@ -170,18 +170,19 @@ class MlxPolicy:
         mx.eval(sums, self._gradient)
         return {name: float(total.item()) for name, total in sums.items()}
 
-    def teach(self, packed: Packed, k: int) -> Teaching:
+    def teach(self, packed: Packed, k: int, also: Sequence[int] = ()) -> Teaching:
         hidden = self._hidden(packed)  # (N, H)
         ids, values = [], []
         for first in range(0, hidden.shape[0], HEAD_ROWS):
             part = slice(first, first + HEAD_ROWS)
             all_of_them = np.array(_log_softmax(self._logits(hidden[part], packed, part)))  # (n, V)
             k = min(k, all_of_them.shape[-1])
-            top = np.argpartition(-all_of_them, k - 1, axis=-1)[:, :k]
-            found = np.take_along_axis(all_of_them, top, -1)
-            order = np.argsort(-found, axis=-1, kind="stable")
+            first_of_all = all_of_them.copy()
+            first_of_all[:, list(also)] = np.inf
+            top = np.argpartition(-first_of_all, k - 1, axis=-1)[:, :k]
+            order = np.argsort(-np.take_along_axis(first_of_all, top, -1), axis=-1, kind="stable")
             ids.append(np.take_along_axis(top, order, -1))
-            values.append(np.take_along_axis(found, order, -1))
+            values.append(np.take_along_axis(all_of_them, ids[-1], -1))
         return Teaching(np.concatenate(ids).astype(np.int32), np.concatenate(values).astype(np.float32))
 
     def _hidden(self, packed: Packed) -> Array:

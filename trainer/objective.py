@@ -160,7 +160,8 @@ class Terms:
     member: Array = None  # (R, N) 1 where token n is of reply r (mis-po-clip, kto)
     zero: Array = None  # () KTO's reference point z₀
     teaches: Array = None  # 1 where the teacher has a distribution
-    teacher_ids: Array = None  # (N, K) its likeliest tokens
+    stays: Array = None  # 1 where the policy is to stay as it was: what it expected is the distribution then
+    teacher_ids: Array = None  # (N, K) the distribution's likeliest tokens
     teacher: Array = None  # (N, K) their log-probs under it
 
 

@@ -1,8 +1,9 @@
 """The kin of MIS-PO: other losses over the same flat arrays, for whom and when in docs/training-log.md.
 
 Owns `mis-po-clip` (ReinforceClaw's published variant), `grpo` (several replies to one prompt), `distill` (a comment as
-a teacher), `combine` (teacher and ratings), `kto` (replies of a model that is not ours). Each takes the array module,
-θ's log-probs and `Terms`, and returns the loss with sums over tokens. No mask, scale or reference point has a gradient.
+a teacher), `stay` (what is not to move), `combine` (these and ratings), `kto` (replies of a model that is not ours).
+Each takes the array module, θ's log-probs and `Terms`, and returns the loss with sums over tokens. No mask, scale or
+reference point has a gradient.
 Not here: MIS-PO itself and the filter (objective).
 """
 
@@ -71,12 +72,25 @@ def distill(xp: Any, top: Array, terms: Terms) -> tuple[Array, Sums]:
 
     `top` (N, K) are θ's log-probs at `terms.teacher_ids`. Exactly 0 where θ is the teacher, and never negative.
     """
-    weights = xp.exp(terms.teacher)  # (N, K)
-    rest = xp.clip(1 - weights.sum(-1), LEAST_TAIL, 1.0)  # (N,)
-    ours = xp.clip(1 - xp.exp(top).sum(-1), LEAST_TAIL, 1.0)
-    each = (weights * (terms.teacher - top)).sum(-1) + rest * (xp.log(rest) - xp.log(ours))
-    taught = terms.teaches * each
+    taught = terms.teaches * _kl(xp, terms.teacher, top)
     return (terms.share * taught).sum(), {"kl_teacher": taught.sum()}
+
+
+def stay(xp: Any, top: Array, terms: Terms) -> tuple[Array, Sums]:
+    """Reverse KL(θ ‖ start) at each token that is to stay, over K tokens and one bin for all the others.
+
+    In this direction it sees what has become likely and was not; the other one hardly does, and an estimate from what
+    was sampled at the start not at all.
+    """
+    moved = terms.stays * _kl(xp, top, terms.teacher)
+    return (terms.share * moved).sum(), {"kl_stay": moved.sum()}
+
+
+def _kl(xp: Any, p: Array, q: Array) -> Array:
+    """(N,) KL(p ‖ q) of log-probs (N, K), all that is not among the K as one."""
+    weights = xp.exp(p)
+    rest_p, rest_q = (xp.clip(1 - xp.exp(each).sum(-1), LEAST_TAIL, 1.0) for each in (p, q))
+    return (weights * (p - q)).sum(-1) + rest_p * (xp.log(rest_p) - xp.log(rest_q))
 
 
 def combine(
@@ -86,20 +100,22 @@ def combine(
     top: Array | None = None,
     *,
     w_distill: float,
+    w_stay: float,
     kl_ref: float,
     guard_low: float,
     guard_high: float,
 ) -> tuple[Array, Sums]:
-    """MIS-PO on the ratings (w_rl is in their advantages) plus w_distill times the teacher's forward KL.
+    """MIS-PO on the ratings (w_rl is in their advantages), plus w_distill times the teacher's forward KL, plus w_stay
+    times what has moved where nothing was to.
 
-    `distill` is this with ratings of advantage 0. A batch without a teacher is MIS-PO's.
+    `distill` is this with ratings of advantage 0. A batch with neither is MIS-PO's.
     """
     loss, sums = mis_po(xp, theta, terms, kl_ref=kl_ref, guard_low=guard_low, guard_high=guard_high)
-    if top is None:
-        return loss, sums
-    taught, more = distill(xp, top, terms)
-    loss = loss + w_distill * taught
-    return loss, sums | more | {"loss": loss}
+    for mask, weight, part in ((terms.teaches, w_distill, distill), (terms.stays, w_stay, stay)):
+        if top is not None and mask is not None:
+            value, more = part(xp, top, terms)
+            loss, sums = loss + weight * value, sums | more
+    return loss, sums | {"loss": loss}
 
 
 def directional(teacher: Floats, old: Floats, *, weight: float, clip: float) -> Floats:

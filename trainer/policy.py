@@ -66,8 +66,11 @@ class Policy(Protocol):
         """What the model wears beside the bare base, position by position, over the whole vocabulary and at
         temperature 1."""
 
-    def teach(self, packed: Packed, k: int) -> Teaching:
-        """What the model expects at each reply token, without gradient; never (N, V) at once."""
+    def teach(self, packed: Packed, k: int, also: Sequence[int] = ()) -> Teaching:
+        """What the model expects at each reply token, without gradient; never (N, V) at once.
+
+        The tokens `also`, at most K, are among the K however likely they are, and come first.
+        """
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         """Add this micro-batch's gradient to the step's. Returns the loss's sums. May raise OutOfMemory."""

@@ -148,12 +148,19 @@ def _hinted(
 
 
 def teachings(
-    policy: Policy, sequences: Sequence[Tokens], k: int, *, who: str, cache: Cache, stop: Stop
+    policy: Policy,
+    sequences: Sequence[Tokens],
+    k: int,
+    *,
+    who: str,
+    cache: Cache,
+    stop: Stop,
+    also: Sequence[int] = (),
 ) -> list[Teaching]:
-    """The teacher's distributions on each reply, from the cache when these very tokens are in it."""
+    """What the policy expects in each reply, from the cache if these very tokens are in it; `also`: as Policy.teach."""
     if not sequences:
         return []
-    name = f"{_key(who, k, [(s.prompt, s.reply, s.temperature) for s in sequences])}.npz"
+    name = f"{_key(who, k, tuple(also), [(s.prompt, s.reply, s.temperature) for s in sequences])}.npz"
     bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
     if (kept := cache.arrays(name)) is not None:
         ids, values = kept["ids"], kept["log_probs"]
@@ -162,7 +169,7 @@ def teachings(
         for members in packing.group(sequences, policy.budget):
             stop.check()
             packed = packing.pack([sequences[i] for i in members])
-            both, ends = policy.teach(packed, k), np.cumsum(packed.lengths)[:-1]
+            both, ends = policy.teach(packed, k, also), np.cumsum(packed.lengths)[:-1]
             for i, ids, values in zip(members, np.split(both.ids, ends), np.split(both.log_probs, ends), strict=True):
                 found[i] = Teaching(ids, values)
         told = [found[i] for i in range(len(sequences))]

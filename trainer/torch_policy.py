@@ -213,15 +213,16 @@ class TorchPolicy:
         value.backward()
         return {name: float(total.detach()) for name, total in sums.items()}
 
-    def teach(self, packed: Packed, k: int) -> Teaching:
+    def teach(self, packed: Packed, k: int, also: Sequence[int] = ()) -> Teaching:
         with torch.inference_mode():
             hidden = self._hidden(packed)  # (N, H)
             ids, values = [], []
             for part in chunks(len(hidden), self._vocabulary):
                 logits = self._logits(hidden[part], packed, part)  # (n, V)
-                top = logits.topk(min(k, logits.shape[-1]))
-                ids.append(top.indices)
-                values.append(top.values - logits.logsumexp(-1, keepdim=True))
+                log_probs = logits.log_softmax(-1)
+                top = log_probs.index_fill(-1, self._tensor(np.asarray(also, np.int64)), torch.inf)
+                ids.append(top.topk(min(k, logits.shape[-1])).indices)
+                values.append(log_probs.gather(-1, ids[-1]))
         return Teaching(torch.cat(ids).to(torch.int32).cpu().numpy(), torch.cat(values).to(torch.float32).cpu().numpy())
 
     def _hidden(self, packed: Packed, *, training: bool = False) -> Tensor:

@@ -165,13 +165,24 @@ def test_what_earned_the_ratings_is_learned_and_little_else(tmp_path, model):
     assert np.mean(ends) > 0.2 and np.mean(ends) > 5 * abs(np.mean(others))
 
 
+def test_what_earned_nothing_moves_less_where_it_is_to_stay(tmp_path, model):
+    lines, moved = ended(model, tiny.sample_lines(model, 40)), {}
+    for w in (1e-6, 10.0):
+        overrides = {"learning_rate": 3e-3, "passes": 4, "drift_credited": 1.0, "w_stay": w}
+        result, events = go(tiny.run_folder(tmp_path / f"{w:g}" / "run", model, lines, overrides=overrides))
+        assert result["status"] == "passed" and of(events, "step")[0]["kl_stay"] == 0
+        moved[w] = result["metrics"]["kl_stay"]
+    assert 0 < moved[10.0] < 0.5 * moved[1e-6]
+
+
 def test_a_run_by_token_moves_as_far_as_it_may_and_has_heard_every_rating(tmp_path, model):
     lines = ended(model, tiny.sample_lines(model, 40))
-    overrides = {"passes": 4, "learning_rate": 1e-2, "drift_credited": 1e-2}
+    overrides = {"passes": 4, "learning_rate": 1e-2, "drift_credited": 1e-2, "w_stay": 0.01}
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides))
     assert result["status"] == "passed", result["reason"]
     told = {e["name"]: e["value"] for e in of(events, "choice")}
     assert len(of(events, "step")) < told["steps"] and 0 < told["way"] < 1
+    assert all("kl_stay" in e for e in of(events, "step"))
     assert 5e-3 < result["metrics"]["kl_old"] < 1.5e-2
     assert all(result["samples"][line["rating"]]["used"] for line in lines if line["split"] == "train")
 

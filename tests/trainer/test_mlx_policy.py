@@ -506,17 +506,21 @@ def test_a_teacher_says_the_same_and_teaches_the_same(model):
     told, also = one.teach(packed, 5), other.teach(packed, 5)
     np.testing.assert_array_equal(also.ids, told.ids)
     np.testing.assert_allclose(also.log_probs, told.log_probs, atol=1e-4)
+    apart = one.teach(packed, 5, [7, 9]), other.teach(packed, 5, [7, 9])
+    assert all(set(row[:2].tolist()) == {7, 9} for each in apart for row in each.ids)
+    np.testing.assert_array_equal(apart[1].ids[:, 2:], apart[0].ids[:, 2:])
     noise = np.random.default_rng(1).normal(0, 0.3, told.log_probs.shape)
     constants = dataclasses.replace(
         terms(one, packed),
-        teaches=np.ones(len(packed.target)),
+        teaches=np.arange(len(packed.target)) % 2.0,
+        stays=1 - np.arange(len(packed.target)) % 2.0,
         teacher_ids=told.ids,
         teacher=np.minimum(told.log_probs + noise - 1, -0.1),
     )
-    combine = partial(objective_kin.combine, w_distill=1.0, kl_ref=0.3, guard_low=0.5, guard_high=2.0)
+    combine = partial(objective_kin.combine, w_distill=1.0, w_stay=2.0, kl_ref=0.3, guard_low=0.5, guard_high=2.0)
     sums = one.backward(packed, constants, combine), other.backward(packed, constants, combine)
     assert sums[1] == pytest.approx(sums[0], abs=1e-4)
-    assert sums[0]["kl_teacher"] > 0.1
+    assert sums[0]["kl_teacher"] > 0.1 and sums[0]["kl_stay"] > 0.1
     theirs = {name: p.grad.numpy() for name, p in one.trained.items()}
     assert_close(theirs, {name: np.array(array) for name, array in other._gradient.items()}, 1e-4)
 

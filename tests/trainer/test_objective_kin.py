@@ -74,14 +74,22 @@ def slow_mis_po(theta, b, at):
     return total / len(b["lengths"])
 
 
+def slow_kl(p, q):
+    p, q = ([*each, 1 - sum(each)] for each in (np.exp(p).tolist(), np.exp(q).tolist()))
+    return sum(x * math.log(x / y) for x, y in zip(p, q, strict=True))
+
+
 def slow_distill(top, b):
     total = 0.0
     for tokens, _ in replies(b):
-        for t in tokens:
-            p, q = [math.exp(v) for v in b["teacher"][t]], [math.exp(v) for v in top[t]]
-            p, q = [*p, 1 - sum(p)], [*q, 1 - sum(q)]
-            kl = sum(x * math.log(x / y) for x, y in zip(p, q, strict=True))
-            total += b["teaches"][t] * kl / len(tokens)
+        total += sum(b["teaches"][t] * slow_kl(b["teacher"][t], top[t]) for t in tokens) / len(tokens)
+    return total / len(b["lengths"])
+
+
+def slow_stay(top, b):
+    total = 0.0
+    for tokens, _ in replies(b):
+        total += sum(b["stays"][t] * slow_kl(top[t], b["teacher"][t]) for t in tokens) / len(tokens)
     return total / len(b["lengths"])
 
 
@@ -127,6 +135,7 @@ def batches(draw):
         "keep": draw(arrays(np.bool_, n)).astype(float),
         "own": draw(arrays(np.bool_, n)).astype(float),
         "teaches": draw(arrays(np.bool_, n)).astype(float),
+        "stays": draw(arrays(np.bool_, n)).astype(float),
         "advantages": draw(st.lists(st.floats(-2, 2), min_size=len(lengths), max_size=len(lengths))),
         "top": some(n),
         "teacher": some(n),
@@ -136,7 +145,10 @@ def batches(draw):
 def flat(b, as_array=np.asarray):
     lengths = b["lengths"]
     return Terms(
-        **{name: as_array(b[name]) for name in ("old", "ref", "keep", "own", "behaviour", "teaches", "teacher")},
+        **{
+            name: as_array(b[name])
+            for name in ("old", "ref", "keep", "own", "behaviour", "teaches", "stays", "teacher")
+        },
         advantage=as_array(np.repeat(np.asarray(b["advantages"], float), lengths)),
         share=as_array(np.repeat([1 / (n * len(lengths)) for n in lengths], lengths)),
         member=as_array(np.repeat(np.eye(len(lengths)), lengths, axis=1)),
@@ -193,22 +205,48 @@ def test_the_teachers_divergence_equals_the_formula_and_so_does_its_gradient(b):
 
 
 @settings(max_examples=20, deadline=None)
-@given(batches(), st.floats(0, 2))
-def test_combine_is_the_ratings_plus_the_teacher(b, w):
-    combined, sums = objective_kin.combine(np, b["theta"], flat(b), b["top"], w_distill=w, kl_ref=KL, **GUARD)
-    expected = slow_mis_po(b["theta"], b, b["theta"]) + w * slow_distill(b["top"], b)
+@given(batches(), st.floats(0, 2), st.floats(0, 2))
+def test_combine_is_the_ratings_plus_the_teacher_plus_what_is_to_stay(b, w, v):
+    weights = {"w_distill": w, "w_stay": v}
+    combined, sums = objective_kin.combine(np, b["theta"], flat(b), b["top"], **weights, kl_ref=KL, **GUARD)
+    expected = slow_mis_po(b["theta"], b, b["theta"]) + w * slow_distill(b["top"], b) + v * slow_stay(b["top"], b)
     assert combined == pytest.approx(expected, rel=1e-6, abs=1e-6)
-    assert sums["loss"] == combined and "kl_teacher" in sums
-    alone, _ = objective_kin.combine(np, b["theta"], flat(b), w_distill=w, kl_ref=KL, **GUARD)
+    assert sums["loss"] == combined and sums.keys() >= {"kl_teacher", "kl_stay"}
+    alone, _ = objective_kin.combine(np, b["theta"], flat(b), **weights, kl_ref=KL, **GUARD)
     assert alone == objective.mis_po(np, b["theta"], flat(b), kl_ref=KL, **GUARD)[0]
 
 
-def test_a_student_that_is_its_teacher_has_nothing_to_learn():
+@settings(max_examples=20, deadline=None)
+@given(batches())
+def test_what_is_to_stay_costs_nothing_where_it_is_and_has_the_gradient_of_the_formula(b):
+    loss, sums = objective_kin.stay(np, b["teacher"], flat(b))
+    assert loss == pytest.approx(0, abs=1e-12) and sums["kl_stay"] == pytest.approx(0, abs=1e-12)
+    variable = torch.from_numpy(b["top"].copy()).requires_grad_()
+    found, sums = objective_kin.stay(torch, variable, flat(b, torch.from_numpy))
+    found.backward()
+    assert float(found.detach()) == pytest.approx(slow_stay(b["top"], b), rel=1e-6, abs=1e-6)
+    assert sums["kl_stay"] >= -1e-9
+    for index in np.ndindex(b["top"].shape):
+        expected = slope(lambda top: slow_stay(top, b), b["top"], index)
+        assert float(variable.grad[index]) == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+def test_what_rises_where_it_was_not_likely_counts_for_more_than_by_the_other_direction():
+    """The end of a reply, 1 in 100,000 in the middle of a sentence, becomes 1 in 200."""
+    was, now = (np.log([[p, 0.9]]) for p in (1e-5, 0.005))
+    one = np.ones(1)
+    terms = Terms(one, one, one, one, one, teaches=one, stays=one, teacher=was)
+    seen, hardly = objective_kin.stay(np, now, terms)[0], objective_kin.distill(np, now, terms)[0]
+    assert seen > 5 * hardly > 0
+
+
+@pytest.mark.parametrize("part", [objective_kin.distill, objective_kin.stay])
+def test_a_student_that_is_its_teacher_has_nothing_to_learn(part):
     logits = torch.randn(6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     teacher = logits.detach().log_softmax(-1).topk(5)
     ones = torch.ones(6, dtype=torch.float64)
-    terms = Terms(ones, ones, ones, ones, ones / 6, teaches=ones, teacher=teacher.values)
-    loss, _ = objective_kin.distill(torch, logits.log_softmax(-1).gather(-1, teacher.indices), terms)
+    terms = Terms(ones, ones, ones, ones, ones / 6, teaches=ones, stays=ones, teacher=teacher.values)
+    loss, _ = part(torch, logits.log_softmax(-1).gather(-1, teacher.indices), terms)
     loss.backward()
     assert float(loss.detach()) == pytest.approx(0, abs=1e-12)
     assert float(logits.grad.abs().max()) < 1e-12
@@ -233,11 +271,12 @@ def test_distillation_reaches_the_teacher_tail_and_all():
     )
 
 
-def test_a_certain_teacher_in_fp32_stays_finite():
+@pytest.mark.parametrize("part", [objective_kin.distill, objective_kin.stay])
+def test_a_certain_teacher_in_fp32_stays_finite(part):
     sure = torch.tensor([[-1e-8, -18.0, -19.0]])
     top = torch.tensor([[0.0, -30.0, -31.0]], requires_grad=True)
     one = torch.ones(1)
-    loss, _ = objective_kin.distill(torch, top, Terms(one, one, one, one, one, teaches=one, teacher=sure))
+    loss, _ = part(torch, top, Terms(one, one, one, one, one, teaches=one, stays=one, teacher=sure))
     loss.backward()
     assert bool(torch.isfinite(loss)) and bool(torch.isfinite(top.grad).all())
 
@@ -257,6 +296,7 @@ def test_on_policy_each_is_reinforce(name):
     now = theta.detach().numpy().copy()
     same = {"old": now, "ref": now, "behaviour": now, "keep": np.ones(5), "own": np.ones(5)}
     b = same | {"lengths": [2, 3], "advantages": [1.0, -0.5], "teaches": np.zeros(5), "teacher": np.zeros((5, K))}
+    b["stays"] = np.zeros(5)
     LOSSES[name][1](torch, theta, flat(b, torch.from_numpy))[0].backward()
     assert theta.grad.tolist() == pytest.approx([-1 / 4, -1 / 4, 0.5 / 6, 0.5 / 6, 0.5 / 6])
 
@@ -277,7 +317,7 @@ def test_the_scale_of_mis_po_clip_has_no_gradient():
 def test_no_mask_scale_or_constant_has_a_gradient():
     theta = torch.full((4,), -1.1, requires_grad=True)
     for name, (_, fast) in LOSSES.items():
-        fields = ("old", "ref", "keep", "own", "behaviour", "teaches")
+        fields = ("old", "ref", "keep", "own", "behaviour", "teaches", "stays")
         b = {f: np.full(4, -1.0 if f in ("old", "ref", "behaviour") else 1.0) for f in fields}
         terms = flat(b | {"lengths": [4], "advantages": [1.0], "teacher": np.full((4, K), -2.0)}, torch.from_numpy)
         loss, sums = fast(torch, theta, terms)

@@ -161,6 +161,13 @@ def test_the_teachers_expectations_are_its_likeliest_tokens_and_leave_no_gradien
     assert (told.ids[:3] == expected.indices.numpy()).all()
     assert all(p.grad is None for p in policy.trained.values())
     assert policy.teach(packed, 1000).ids.shape == (5, 259)  # no more than there are
+    also = [int(logits[0].argmin()), int(logits[0].argmax())]
+    more = policy.teach(packed, 7, also)
+    assert more.ids.shape == (5, 7) and set(more.ids[0][:2].tolist()) == set(also)
+    assert more.ids[0][2:].tolist() == [i for i in told.ids[0].tolist() if i not in also][:5]
+    np.testing.assert_allclose(
+        more.log_probs[:3], logits.log_softmax(-1).gather(-1, torch.from_numpy(more.ids[:3]).long()), atol=2e-5
+    )
 
 
 def test_distillation_moves_the_policy_towards_its_teacher(tmp_path, model, lines):
