@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainer import momentum
+from trainer import kept
 from trainer.manifest import FORMAT, MANIFEST, AdapterError, sha256, verify
 from trainer.run_folder import sync_folder
 
@@ -51,12 +51,12 @@ def _write(out: Path, save: Callable[[Path], None], about: Mapping[str, Any]) ->
             "format": FORMAT,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             **about,
-            "files": {p.name: sha256(p) for p in parts if p.name != momentum.FILE},
-            "kept": {p.name: sha256(p) for p in parts if p.name == momentum.FILE},  # may be deleted
+            "files": {p.name: sha256(p) for p in parts if p.name not in kept.FILES},
+            "kept": {p.name: sha256(p) for p in parts if p.name in kept.FILES},  # may be deleted
         }
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
         for part in [*parts, temporary / MANIFEST]:
-            if part.name != momentum.FILE:
+            if part.name not in kept.FILES:
                 part.chmod(0o666 & ~READABLE)  # safetensors writes for its owner only, whatever the umask
             _sync(part)
         sync_folder(temporary)

@@ -13,6 +13,7 @@ import numpy as np
 
 from config.presets import Preset
 from trainer import credit, objective, objective_kin
+from trainer.credit import Heard
 from trainer.objective import Floats
 from trainer.policy import LogProbs
 from trainer.progress import Progress
@@ -30,6 +31,7 @@ class Pushed(NamedTuple):
 
     each: list[Floats]  # (T,) of each sample
     credited: frozenset[str]  # the ratings that went by token; their samples train even where no token earned any
+    heard: Heard | None = None  # what the next run's critic shall have heard
 
 
 def of_ratings(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> tuple[list[float], dict[str, Flag | None]]:
@@ -58,7 +60,7 @@ def of_tokens(
     # What should have been said instead is known there: pushing away from what was said as well only does harm.
     known: Collection[str] = taught.teaching if preset.match == "distribution" else ()
     sizes = [0.0 if s.rating in known else abs(a) for s, a in zip(samples, values, strict=True)]
-    earned = _earned(values, preset, samples, scorer, progress) if compared and any(sizes) else None
+    earned, heard = _earned(values, preset, samples, scorer, progress) if compared and any(sizes) else (None, None)
     if earned is not None:
         credited = frozenset(s.rating for s, size in zip(samples, sizes, strict=True) if size)
         each = [size * tokens for size, tokens in zip(sizes, earned, strict=True)]
@@ -70,29 +72,31 @@ def of_tokens(
             each = [objective.spared(a, now.plain, likely) for a, now in zip(each, old, strict=True)]
     pulls = _pulls(preset, samples, old, taught, scorer)
     each = [a + pulls[s.rating] if s.rating in pulls else a for s, a in zip(samples, each, strict=True)]
-    return Pushed(each, credited)
+    return Pushed(each, credited, heard)
 
 
 def _earned(
     values: Sequence[float], preset: Preset, samples: Sequence[Sample], scorer: Scorer, progress: Progress
-) -> list[Floats] | None:
-    """(T,) of each sample: its tokens' credit. None where nobody can tell."""
+) -> tuple[list[Floats] | None, Heard | None]:
+    """(T,) of each sample: its tokens' credit, None where nobody can tell; and what the critic has heard."""
     if preset.credit == 1:
-        return None
-    heard = [i for i, a in enumerate(values) if a]
-    states = scorer.states([samples[i].tokens for i in heard])
-    tokens, explained, by_chance = credit.credit(states, [values[i] for i in heard], scorer.spec.seed)
-    told = explained >= preset.credit and by_chance <= BY_CHANCE and any(earned.any() for earned in tokens)
-    why = f"a critic of these replies explains {explained:.0%} of the ratings at the ends of replies it has not seen"
-    if explained:
-        why += f", and as much of {by_chance:.0%} of ratings drawn at random"
+        return None, None
+    rated = [i for i, a in enumerate(values) if a]
+    states = scorer.states([samples[i].tokens for i in rated])
+    before = scorer.heard(states[0].shape[1])
+    found = credit.credit(states, [values[i] for i in rated], scorer.spec.seed, before)
+    told = found.explained >= preset.credit and found.by_chance <= BY_CHANCE and any(e.any() for e in found.tokens)
+    of = f"these replies and {found.earlier:.0f} earlier ones" if found.earlier else "these replies"
+    why = f"a critic of {of} explains {found.explained:.0%} of the ratings at the ends of replies it has not seen"
+    if found.explained:
+        why += f", and as much of {found.by_chance:.0%} of ratings drawn at random"
     progress.choice("pushed", "by token" if told else "even", why)
     if not told:
-        return None
-    found = [np.zeros(len(s.tokens.reply)) for s in samples]
-    for i, earned in zip(heard, tokens, strict=True):
-        found[i] = earned
-    return found
+        return None, found.heard
+    earned = [np.zeros(len(s.tokens.reply)) for s in samples]
+    for i, tokens in zip(rated, found.tokens, strict=True):
+        earned[i] = tokens
+    return earned, found.heard
 
 
 def _raw(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> list[float]:

@@ -16,6 +16,7 @@ from config.presets import Preset
 from trainer import acceptance, advantages, objective, stay, teacher, typical
 from trainer.acceptance import Outcome
 from trainer.cache import Cache
+from trainer.credit import Heard
 from trainer.objective import OFF, Band, Bools, Floats, Verdict
 from trainer.objective_kin import TAUGHT, UNFILTERED
 from trainer.packing import Tokens
@@ -75,6 +76,7 @@ class Lessons:
     held: list[HeldBack] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    heard: Heard | None = None  # by the critic, for the next run's
 
 
 def prepare(
@@ -128,7 +130,7 @@ def prepare(
     )
     of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
     pushed = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
-    staying = stay.staying(preset, samples, pushed, scorer)
+    lessons.heard, staying = pushed.heard, stay.staying(preset, samples, pushed, scorer)
     for sample, now, base, was, advantage in zip(samples, old, ref, behaviour, pushed.each, strict=True):
         verdict = _verdict(sample, now, was, preset, band)
         lesson = Lesson(

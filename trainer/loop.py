@@ -26,6 +26,7 @@ from trainer import (
     fitting,
     gate,
     heed,
+    kept,
     lessons,
     momentum,
     objective,
@@ -39,6 +40,7 @@ from trainer import (
 )
 from trainer.acceptance import Outcome
 from trainer.cache import Cache
+from trainer.credit import Heard
 from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
 from trainer.manifest import AdapterError
@@ -333,7 +335,7 @@ def _write(
         "preset": tries.preset.model_dump(),
         "retried": tries.why,
     }
-    adapter.write(out, partial(_save, model.policy), manifest)
+    adapter.write(out, partial(_save, model.policy, learned.heard), manifest)
     run.result |= {"status": "rejected" if no else "passed", "adapter": str(out)}
     if no:
         too = " at half the rate too" if tries.why else ""
@@ -350,9 +352,10 @@ def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
     return reason
 
 
-def _save(policy: Policy, folder: Path) -> None:
+def _save(policy: Policy, heard: Heard | None, folder: Path) -> None:
     policy.save(folder)
-    momentum.write(folder, policy.optimiser())
+    kept.write(folder, kept.OPTIMISER, policy.optimiser())
+    kept.write(folder, kept.CRITIC, {} if heard is None else heard.arrays())
 
 
 def _why_nothing(outcomes: Sequence[Outcome]) -> str:

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from trainer import credit, packing
+from trainer import credit, kept, packing
 from trainer.cache import Cache
-from trainer.credit import States
+from trainer.credit import Heard, States
 from trainer.objective import Floats
 from trainer.packing import Tokens
 from trainer.policy import LogProbs, Policy
@@ -73,6 +73,12 @@ class Scorer:
             for i, part in zip(members, parts, strict=True):
                 found[i] = credit.narrow(part)
         return found
+
+    def heard(self, width: int) -> Heard | None:
+        """What the critics of earlier versions have heard, of states of this width."""
+        if not self.spec.parent:
+            return None
+        return credit.heard(kept.read(self.spec.adapters[self.spec.parent], kept.CRITIC)[0], width)
 
     def _under(self, who: str, sequences: Sequence[Tokens]) -> list[LogProbs]:
         """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""

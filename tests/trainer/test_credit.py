@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer import credit as module
-from trainer.credit import LEAST, credit, narrow
+from trainer.credit import FADES, LEAST, credit, narrow
 
 WIDTH, SAYS = 24, 12
 
@@ -77,6 +77,47 @@ def test_a_weightier_rating_counts_for_more():
     plain = credit(odd, values, seed=0).explained
     less = credit(odd, [0.01, *values[1:]], seed=0).explained
     assert less > plain
+
+
+def test_few_of_one_sign_are_enough_where_earlier_ratings_knew_both():
+    states, values, turns = replies(count=28, liked=26, seed=2)
+    assert credit(states, values, seed=0).explained == 0.0
+    before = credit(*replies(seed=1)[:2], seed=0).heard
+    assert before.replies.tolist() == [8 * FADES, 24 * FADES]
+    found = credit(states, values, seed=0, before=before)
+    assert found.explained > 0.5 and found.by_chance <= 0.02 and found.earlier == 16
+    assert np.mean([t.argmax() == turn for t, turn in zip(found.tokens[:26], turns[:26], strict=True)]) > 0.8
+
+
+def test_a_taste_that_changed_is_heard_in_spite_of_the_earlier_one():
+    before = credit(*replies(count=100, liked=50, seed=1)[:2], seed=0).heard
+    states, values, _ = replies(count=24, liked=12, seed=2)
+    turned = [-v for v in values]
+    found = credit(states, turned, seed=0, before=before)
+    assert found.explained > 0.5 and found.earlier == 0  # this run's own say more, alone
+    later = found.heard
+    for seed in range(3, 6):
+        later = credit(replies(count=24, liked=12, seed=seed)[0], turned, seed=0, before=later).heard
+    assert (later.means[0] - later.means[1])[:SAYS].max() < 0 < (before.means[0] - before.means[1])[:SAYS].min()
+
+
+def test_ratings_that_follow_nothing_explain_nothing_whatever_was_heard_before():
+    rng = np.random.default_rng(5)
+    before = credit(*replies(seed=1)[:2], seed=0).heard
+    taken = 0
+    for seed in range(20):
+        states = [rng.normal(0, 1, (15, WIDTH)).astype(np.float32) for _ in range(28)]
+        found = credit(states, [-1.0 if i < 3 else 1.0 for i in range(28)], seed, before)
+        taken += found.explained >= 0.25 and found.by_chance <= 0.02
+    assert taken <= 1
+
+
+def test_what_was_heard_comes_back_and_only_for_states_of_its_width():
+    said = credit(*replies()[:2], seed=0).heard
+    again = module.heard(said.arrays(), WIDTH)
+    np.testing.assert_array_equal(again.means, said.means)
+    np.testing.assert_array_equal(again.replies, said.replies)
+    assert module.heard(said.arrays(), WIDTH + 1) is None and module.heard({}, WIDTH) is None
 
 
 def test_constant_states_are_no_news():

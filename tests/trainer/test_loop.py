@@ -125,9 +125,9 @@ def test_it_learns_what_was_rated(tmp_path, model, lines):
     assert disliked < -0.05
 
 
-def ended(model, lines):
+def ended(model, lines, adapter=None):
     """Half of the replies end by themselves, and those are liked."""
-    policy = tiny.policy(model)
+    policy = tiny.policy(model, parent=adapter)
     end = loop.samples.Template(policy.tokenizer).end
     rows = []
     for i, line in enumerate(lines):
@@ -499,6 +499,24 @@ def test_the_second_version_starts_from_the_first(tmp_path, model, first):
     assert ["optimiser", "warm"] in [[e["name"], e["value"]] for e in of(events, "choice")]
     one, other = tensors(first), tensors(tmp_path / "v0002")
     assert 0 < max(np.abs(one[name] - other[name]).max() for name in one) < 0.05
+
+
+def test_a_critic_goes_with_its_version_so_that_few_dislikes_are_enough(tmp_path, model):
+    told = {}
+    for path, kept_too in (("with", True), ("without", False)):
+        lines = ended(model, tiny.sample_lines(model, 40))
+        folder = tiny.run_folder(tmp_path / path / "one" / "run", model, lines)
+        assert go(folder)[0]["status"] == "passed"
+        first = folder.parent / "out" / "v0001"
+        if not kept_too:
+            (first / "critic.safetensors").unlink()
+        verify_adapter(first)
+        fresh = ended(model, tiny.sample_lines(model, 40, version=1, adapter=first, seed=5), first)
+        few = [line for line in fresh if line["reward"] > 0] + [line for line in fresh if line["reward"] < 0][:3]
+        _, events = second(tmp_path / path / "two", model, few, first, overrides={"band": "off"})
+        told[path] = next(e for e in of(events, "choice") if e["name"] == "pushed")
+    assert told["with"]["value"] == "by token" and "earlier ones" in told["with"]["why"]
+    assert told["without"]["value"] == "even"
 
 
 def test_a_version_that_lost_its_optimiser_state_is_trained_on_all_the_same(tmp_path, model, first):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.fakes.launcher import NO_TENSORS
-from trainer import adapter, momentum
+from trainer import adapter, kept, momentum
+from trainer.manifest import sha256
 
 ADAPTER = {"a": np.ones((2, 3), np.float32)}
 STATE = {
@@ -20,11 +21,11 @@ STATE = {
 def version(tmp_path):
     def save(folder):
         (folder / "adapter_model.safetensors").write_bytes(NO_TENSORS)
-        momentum.write(folder, STATE)
+        kept.write(folder, kept.OPTIMISER, STATE)
 
     manifest = adapter.write(tmp_path / "v0001", save, {"run": 1})
     assert list(manifest["files"]) == ["adapter_model.safetensors"]
-    assert list(manifest["kept"]) == [momentum.FILE]
+    assert list(manifest["kept"]) == [kept.OPTIMISER]
     return tmp_path / "v0001"
 
 
@@ -37,19 +38,19 @@ def test_it_comes_back_as_it_was(version):
 
 
 def deleted(folder):
-    (folder / momentum.FILE).unlink()
+    (folder / kept.OPTIMISER).unlink()
 
 
 def changed(folder):
-    raw = bytearray((folder / momentum.FILE).read_bytes())
+    raw = bytearray((folder / kept.OPTIMISER).read_bytes())
     raw[-1] ^= 1
-    (folder / momentum.FILE).write_bytes(bytes(raw))
+    (folder / kept.OPTIMISER).write_bytes(bytes(raw))
 
 
 def garbage(folder):
-    (folder / momentum.FILE).write_bytes(b"no tensors")
+    (folder / kept.OPTIMISER).write_bytes(b"no tensors")
     manifest = json.loads((folder / "manifest.json").read_bytes())
-    manifest["kept"][momentum.FILE] = momentum.sha256(folder / momentum.FILE)
+    manifest["kept"][kept.OPTIMISER] = sha256(folder / kept.OPTIMISER)
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
