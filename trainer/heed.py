@@ -47,19 +47,22 @@ def only_teachers(preset: Preset, why: str, progress: Progress) -> Preset:
 
 def pace(preset: Preset, lessons: Sequence[Lesson], progress: Progress) -> Preset:
     """At the rate that this mixture of ratings and teachers bears: a teacher says more a token, and so does a rating
-    that went by token."""
+    that went by token. Where those are mostly likes, less is left to change."""
     taught = sum(lesson.taught for lesson in lessons)
-    credited = sum(lesson.credited and not lesson.taught for lesson in lessons)
-    less = (1 - preset.rate_taught) * taught + (1 - preset.rate_credited) * credited
+    credited = [lesson.way for lesson in lessons if lesson.credited and not lesson.taught]
+    left = min(1.0, 2 * sum(way < 0 for way in credited) / max(len(credited), 1))
+    few = f", and only {left / 2:.0%} of these are disliked" if left < 1 else ""
+    shares = (
+        (taught, "have a teacher", preset.rate_taught),
+        (len(credited), f"go by token{few}", preset.rate_credited * left),
+    )
+    less = sum((1 - share) * count for count, _, share in shares)
     if not less:
         return preset
     rate = preset.learning_rate * (1 - less / len(lessons))
     said = [
-        f"{count} of {len(lessons)} samples {what}; it would be {share:g} of it if all did"
-        for count, what, share in (
-            (taught, "have a teacher", preset.rate_taught),
-            (credited, "go by token", preset.rate_credited),
-        )
+        f"{count} of {len(lessons)} samples {what}; it would be {share:.2g} of it if all did"
+        for count, what, share in shares
         if count
     ]
     progress.choice("learning_rate", float(f"{rate:.3g}"), ", ".join(said))
