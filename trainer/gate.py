@@ -23,6 +23,7 @@ from trainer import packing
 from trainer.batch import score
 from trainer.lessons import HeldBack, Lesson
 from trainer.manifest import MANIFEST
+from trainer.objective import Floats
 from trainer.packing import Tokens
 from trainer.policy import Policy
 from trainer.progress import Stop
@@ -41,6 +42,7 @@ NEUTRAL = (
     "What does a librarian do?",
     "Tell me about the history of bread.",
 )
+TIMES = 3  # replies to each, where the base is asked about them: what one of them brings is half chance
 REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
 TEMPERATURE = 0.8  # looser than greedy, where every small model loops; tighter than 1, where its tail speaks
 GATE_SEED = 20  # always the same, so that parent and candidate, and every run, are compared alike
@@ -121,7 +123,9 @@ def judge(
     checks["repetition"] = repetition(candidate, before, bounds)
     checks["refusals"] = refusals(candidate, before, template, bounds)
     checks["length"] = length(candidate, before, lessons, bounds)
-    checks |= beside_the_base(policy, candidate, lessons, bounds, max(asked, granted(parent, bounds)))
+    stop.check()
+    said = candidate + _replies(policy, template, NEUTRAL * (TIMES - 1), GATE_SEED + 1)
+    checks |= beside_the_base(policy, said, lessons, bounds, max(asked, granted(parent, bounds)))
     return checks
 
 
@@ -228,12 +232,11 @@ def beside_the_base(
     replies to imitate (how much more they surprise the base than the rated ones do), never to more than twice itself.
     What was granted to the parent is the candidate's too: it goes on in the style that was asked for then.
     """
-    parts = [
-        policy.surprise(packing.pack([replies[i] for i in members]))
-        for members in packing.group(replies, policy.budget)
-    ]
+    groups = packing.group(replies, policy.budget)
+    parts = [policy.surprise(packing.pack([replies[i] for i in members])) for members in groups]
     excess, entropy, base_entropy = (np.concatenate(each) for each in zip(*parts, strict=True))
     rise = float(excess.mean())
+    error = _standard_error(excess - rise, [replies[i] for members in groups for i in members])
     ratio = float(entropy.mean() / max(base_entropy.mean(), 1e-6))
     wanted = [-lesson.ref for lesson in lessons if lesson.extra]
     rated = [-lesson.ref for lesson in lessons if not lesson.extra]
@@ -241,7 +244,8 @@ def beside_the_base(
         asked = max(asked, float(np.concatenate(wanted).mean() - np.concatenate(rated).mean()))
     asked = max(0.0, min(asked, bounds.base_nll_rise))
     bound = bounds.base_nll_rise + asked
-    note = f"comments and corrections asked for {asked:.2f} of it" if asked else None
+    note = f"of {len(replies)} replies, standard error {error:.3f}"
+    note += f"; comments and corrections asked for {asked:.2f} of it" if asked else ""
     return {
         "base_nll": Check(_round(rise), _round(bound), rise <= bound, note),
         "entropy": Check(_round(ratio), bounds.min_entropy_ratio, ratio >= bounds.min_entropy_ratio),
@@ -256,9 +260,18 @@ def granted(parent: Path | None, bounds: Bounds) -> float:
     return float(judged["bound"]) - bounds.base_nll_rise if judged else 0.0
 
 
-def _replies(policy: Policy, template: Template) -> list[Tokens]:
-    prompts = [template.prompt([{"role": "user", "content": text}]) for text in NEUTRAL]
-    replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED)
+def _standard_error(apart: Floats, replies: Sequence[Tokens]) -> float:
+    """Of a mean over the tokens of replies, which are `apart` (N,) from it: those of a reply go together."""
+    ends = np.cumsum([len(one.reply) for one in replies])
+    of_replies = np.array([part.sum() for part in np.split(apart, ends[:-1])])
+    return float(np.sqrt((of_replies**2).sum() * len(replies) / max(len(replies) - 1, 1)) / ends[-1])
+
+
+def _replies(
+    policy: Policy, template: Template, questions: Sequence[str] = NEUTRAL, seed: int = GATE_SEED
+) -> list[Tokens]:
+    prompts = [template.prompt([{"role": "user", "content": text}]) for text in questions]
+    replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=seed)
     return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
 
 

@@ -216,7 +216,7 @@ def test_a_correction_says_how_long_replies_should_be(policy):
 
 def test_looping_and_empty_replies_are_counted(template):
     loop = packing.Tokens((1,), tuple([5, 6, 7, 8] * 8))
-    nothing = packing.Tokens((1,), (2,))
+    nothing = packing.packing.Tokens((1,), (2,))
     assert gate.looping([loop], Bounds()).ok
     assert not gate.looping([loop, loop], Bounds()).ok
     assert gate.empty([nothing], template).value == 1
@@ -255,3 +255,13 @@ def test_a_style_that_was_granted_to_the_parent_is_the_candidates_too(tmp_path):
     assert gate.granted(tmp_path, Bounds()) == pytest.approx(0.25)
     (tmp_path / "manifest.json").write_text(json.dumps({"gate": {}}))
     assert gate.granted(tmp_path, Bounds()) == 0
+
+
+def test_the_tokens_of_a_reply_count_as_one_in_the_standard_error():
+    rng = np.random.default_rng(0)
+    means = rng.normal(0, 1, 24)
+    means -= means.mean()
+    replies = [packing.Tokens((1,), (2, 3, 4, 5))] * 24
+    found = gate._standard_error(np.repeat(means, 4), replies)
+    assert found == pytest.approx(means.std(ddof=1) / np.sqrt(24))
+    assert gate._standard_error(np.zeros(1), [packing.Tokens((1,), (2,))]) == 0
