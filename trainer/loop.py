@@ -36,6 +36,7 @@ from trainer import (
     ratings,
     replay,
     samples,
+    steps,
     weights,
 )
 from trainer.acceptance import Outcome
@@ -261,15 +262,21 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
 def _learn(
     run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
 ) -> tuple[Trained | None, dict[str, Check], str | None]:
-    """Optimiser steps and gate, and once more at half the rate where the gate says no."""
+    """Optimiser steps and gate, once more at half the rate where the gate says no; then, by token, half way back."""
     start = model.policy.adapter()
     while True:
         trained, checks, no = _try(run, model, learned, teaching, tries)
         if no is None or not tries.again(no, checks):
-            return trained, checks, no
+            break
         run.progress.warning(f"{no}; once more from the start, at half the rate.")
         model.policy.wear(start)
         model.policy.restore(model.optimiser)
+    if trained is None or not trained.by_token or [n for n, check in checks.items() if not check.ok] != ["base_nll"]:
+        return trained, checks, no
+    run.progress.warning(f"{no}; half of the way back.")
+    trained = steps.half_way(model.policy, start, teaching, trained, str(no))
+    checks, no = _judged(run, model, learned, teaching, trained)
+    return trained, checks, no and f"{no}, half of the way back"
 
 
 def _try(
@@ -283,6 +290,13 @@ def _try(
         return None, {}, str(error).rstrip(".")
     finally:
         run.clock.lap("train")
+    return trained, *_judged(run, model, learned, teaching, trained)
+
+
+def _judged(
+    run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], trained: Trained
+) -> tuple[dict[str, Check], str | None]:
+    """The gate's checks, and the first one that says no."""
     run.progress.phase("gate")
     checks = gate.judge(
         model.policy,
@@ -300,9 +314,9 @@ def _try(
     run.progress.event("gate", checks={name: check.json() for name, check in checks.items()})
     failed = next(((name, check) for name, check in checks.items() if not check.ok), None)
     if failed is None:
-        return trained, checks, None
+        return checks, None
     name, check = failed
-    return trained, checks, f"{name} is {check.value}, the bound is {check.bound}"
+    return checks, f"{name} is {check.value}, the bound is {check.bound}"
 
 
 def _account(run: Run, learned: Lessons, trained: Trained, checks: dict[str, Check], used: set[str]) -> None:
@@ -349,6 +363,8 @@ def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
     reason = f"{what}, {trained.early}; it passed the gate." if trained.early else f"{what} passed the gate."
     if tries.why:
         reason += f" At half the rate, for at the full one {tries.why}."
+    if trained.back:
+        reason += f" And half of the way back, for at its end {trained.back}."
     return reason
 
 

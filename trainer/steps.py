@@ -11,7 +11,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,8 @@ class Trained:
     seconds_before: float  # in processes that this one resumed from
     early: str | None = None  # why it ended before its last step
     asked: float = 0.0  # KL(teacher ‖ θ) before the first steps moved it, nats a token
+    by_token: bool = False  # so what it did lies on the way from its start to its end, and less of it is less of that
+    back: str | None = None  # why it went half of that way back
 
 
 def train(
@@ -117,7 +119,16 @@ def train(
         seconds_before=seconds_before,
         early=early,
         asked=next((line["kl_teacher"] for line in at.history if "kl_teacher" in line), 0.0),
+        by_token=by_token,
     )
+
+
+def half_way(policy: Policy, start: State, teaching: Sequence[Lesson], trained: Trained, why: str) -> Trained:
+    """Half of the way back to the start, measured again."""
+    policy.wear(_between(start, policy.adapter(), 0.5))
+    final, changed = _drift(policy, _probe(teaching))
+    metrics, again = trained.metrics | final, replay(policy, teaching)
+    return replace(trained, changed=changed, replayed=again, metrics=metrics, back=why)
 
 
 def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -> Checkpoint:
@@ -146,9 +157,13 @@ def _back(policy: Policy, start: State, teaching: Sequence[Lesson], enough: floa
         if moved <= 1.1 * enough:
             break
         share = float(np.sqrt(enough / moved))
-        policy.wear({name: start[name] + share * (end - start[name]) for name, end in policy.adapter().items()})
+        policy.wear(_between(start, policy.adapter(), share))
         way *= share
     progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token; by token {enough:g} are enough")
+
+
+def _between(start: State, end: State, share: float) -> State:
+    return {name: start[name] + share * (there - start[name]) for name, there in end.items()}
 
 
 def _probe(teaching: Sequence[Lesson]) -> list[Lesson]:

@@ -430,6 +430,23 @@ def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, 
         np.testing.assert_array_equal(again[name], tensor)
 
 
+def test_what_is_refused_at_half_the_rate_too_goes_half_of_the_way_back_where_tokens_earned_it(tmp_path, model):
+    lines = ended(model, tiny.sample_lines(model, 40))
+    wild = {"learning_rate": 3e-2, "passes": 4, "drift_bound": 50.0, "drift_credited": 50.0, "w_stay": 0.0}
+    halved = wild | {"learning_rate": 1.5e-2, "drift_credited": 25.0}
+    second, _ = go(tiny.run_folder(tmp_path / "half" / "run", model, lines, overrides=halved))
+    bounds = tiny.LOOSE | {"base_nll_rise": second["gate"]["base_nll"]["value"] * 0.99}
+    folder = tiny.run_folder(tmp_path / "run", model, lines, overrides=wild, gate=bounds)
+    result, events = go(folder)
+    assert result["status"] == "passed", result
+    assert "half of the way back" in result["reason"] and len(of(events, "gate")) >= 3
+    assert result["gate"]["base_nll"]["value"] < bounds["base_nll_rise"]
+    assert 0 < result["metrics"]["kl_old"] < second["metrics"]["kl_old"]
+    end, back = tensors(tmp_path / "half" / "out" / "v0001"), tensors(tmp_path / "out" / "v0001")
+    for name in (name for name in end if "lora_B" in name):  # a new adapter's are 0
+        np.testing.assert_allclose(back[name], end[name] / 2, atol=1e-6)
+
+
 def test_a_second_try_goes_on_where_it_was_stopped(tmp_path, model, lines, borderline):
     changes, half = borderline
     folder = tiny.run_folder(tmp_path / "run", model, lines, **changes)
