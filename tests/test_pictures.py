@@ -76,25 +76,23 @@ def test_what_the_pages_say_of_the_measured_runs() -> None:
     first = [one["rounds"][0] for one in bullets]
     assert all(one["good"] == 0 and 0.75 < one["eval"]["liked"] < 0.85 for one in first)
     assert all(one["base"]["liked"] < 0.02 for one in bullets) and "from 1 % to around 80 %" in WELL
-    after = {one["seed"]: one["rounds"][0]["eval"]["liked"] for one in concise}
-    assert (round(after[1], 2), round(after[2], 2)) == (0.51, 0.44) and "at 51 % with one seed and at 44 %" in HOW
-    assert concise[0]["rounds"][0]["good"] > concise[1]["rounds"][0]["good"]
+    liked = {one["seed"]: [round(r["eval"]["liked"], 2) for r in one["rounds"]] for one in concise}
+    assert (liked[1][0], liked[3][0], liked[1][2]) == (0.6, 0.57, 0.95)
+    assert "at 60 % and 57 %" in HOW and "went on to 95 %" in HOW
     alike = [json.loads(file.read_bytes()) for file in sorted((ROOT / "benchmarks/learn").glob("concise-even-*"))]
     last = [one["rounds"][2]["eval"]["liked"] for one in alike]
     assert round(max(last), 2) == 0.81 and "81 % with one seed" in HOW
     assert min(last) - concise[0]["base"]["liked"] < 0.05  # and nowhere with another
     refused = [one for r in bullets for one in r["rounds"] if one["run"]["status"] == "rejected"]
     assert refused and all(one["eval"]["liked"] > 0.8 for one in refused)
-    rises, passed = list[tuple[int, float]](), list[bool]()
+    rises, passed = list[float](), list[bool]()
     for record in concise:
         before = record["base"]["liked"]
         for one in record["rounds"]:
-            rises.append((one["good"], one["eval"]["liked"] - before))
+            rises.append(one["eval"]["liked"] - before)
             passed.append(one["run"]["status"] == "passed")
             before = one["eval"]["liked"]
-    assert all(rise < 0.05 for good, rise in rises if good >= 27)  # hardly a bad one
-    more = [rise for (good, rise), went in zip(rises, passed, strict=True) if good < 27 and went]
-    assert min(more) > 0.1 and len(more) == 5 and passed.count(False) == 2  # which the gate refused
+    assert [rise > 0.05 for rise in rises] == passed and passed.count(False) == 2  # refused by the gate
 
 
 def test_what_the_pages_say_of_other_figures() -> None:
@@ -107,4 +105,4 @@ def test_what_the_pages_say_of_other_figures() -> None:
     worse = {r["old_rated"]: r["found"] for r in found["found"] if (r["old_share"], r["new_share"]) == (0.7, 0.4)}
     assert worse[8] < 0.5 and worse[64] > 0.9
     runs = [v["run_s"] for v in benchmark("demo.json")["versions"] if v["run_s"]]
-    assert all(80 < seconds < 130 for seconds in runs)  # one and a half to two minutes
+    assert all(250 < seconds < 270 for seconds in runs) and "a little over four minutes" in HOW
