@@ -36,7 +36,7 @@ async def somebody_always_asking(serving: Serving) -> AsyncIterator[list[str]]:
 
 
 async def live(serving: Serving, version: int) -> None:
-    async with asyncio.timeout(240):
+    async with asyncio.timeout(420):
         while (status := await serving.status())["live"] != version:
             last = status["last_run"]
             assert not last or last["status"] not in ("rejected", "failed", "empty"), (last, serving.log)
@@ -44,7 +44,7 @@ async def live(serving: Serving, version: int) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_chat_rate_train_swap_rollback_restart(weights: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     serving = Serving(home, weights, "--start-at", "8", RLPROXY_TRAIN__OVERRIDES='{"passes": 1, "batch": 4}')

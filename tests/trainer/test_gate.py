@@ -216,7 +216,7 @@ def test_a_correction_says_how_long_replies_should_be(policy):
 
 def test_looping_and_empty_replies_are_counted(template):
     loop = packing.Tokens((1,), tuple([5, 6, 7, 8] * 8))
-    nothing = packing.packing.Tokens((1,), (2,))
+    nothing = packing.Tokens((1,), (2,))
     assert gate.looping([loop], Bounds()).ok
     assert not gate.looping([loop, loop], Bounds()).ok
     assert gate.empty([nothing], template).value == 1
