@@ -23,7 +23,7 @@ from typing import Any
 
 import aiohttp
 from demo_person import CLI, HOME, ROOT, Person, chat_and_rate, console, held_out
-from demo_report import coherence, report
+from demo_report import coherence, commit, report
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 ADAPTERS = ROOT / "adapters_out" / "demo"
@@ -115,7 +115,7 @@ def main() -> int:
     parser.add_argument("--ratings", type=int, default=96)
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
-    began = time.monotonic()
+    began, tree = time.monotonic(), commit()  # it may move on while this runs
     server = start_server()
     try:
         url = asyncio.run(address_of(server))
@@ -127,7 +127,7 @@ def main() -> int:
     finally:
         server.terminate()
         server.wait(60)
-    figures = report(found, coherence(found["rows"]), time.monotonic() - began)
+    figures = report(found, coherence(found["rows"]), time.monotonic() - began, tree)
     target = args.json or HOME / "result.json"
     target.write_text(json.dumps(figures, indent=1) + "\n")
     console.print(

@@ -34,7 +34,7 @@ def coherence(rows: list[dict[str, Any]]) -> dict[str, float]:
     return dict(json.loads(done.stdout))
 
 
-def report(found: dict[str, Any], nll: dict[str, float], seconds: float) -> dict[str, Any]:
+def report(found: dict[str, Any], nll: dict[str, float], seconds: float, tree: str) -> dict[str, Any]:
     table = Table("version", "ratings", "liked", "base NLL", "words", "rating → live", "run", title="held-out prompts")
     out = []
     for row in found["rows"]:
@@ -75,7 +75,7 @@ def report(found: dict[str, Any], nll: dict[str, float], seconds: float) -> dict
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
-        "commit": commit(),
+        "commit": tree,
         "held_out": len(first),
         "versions": out,
         "served": loop.served,

@@ -15,7 +15,6 @@ import argparse
 import json
 import random
 import time
-from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -200,11 +199,7 @@ def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, flo
 
 def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[Teaching]:
     """What the policy expects before a run by token, as in the trainer (stay)."""
-    earned: Counter[int] = Counter()
-    for one, each in zip(used, pushed, strict=True):
-        for token, advantage in zip(one.reply, each, strict=True):
-            earned[token] += max(advantage, 0)
-    also = [token for token, _ in earned.most_common(stay.MOST)]
+    also = stay.earners([one.reply for one in used], pushed)
     found: list[Any] = [None] * len(used)
     for members in packing.group(used, chat.policy.budget):
         packed = packing.pack([used[i] for i in members])

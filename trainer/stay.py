@@ -16,6 +16,7 @@ import numpy as np
 from config.presets import Preset
 from trainer import teacher
 from trainer.advantages import Pushed
+from trainer.objective import Floats
 from trainer.policy import Teaching
 from trainer.samples import Sample
 from trainer.scoring import Scorer
@@ -36,15 +37,15 @@ def staying(preset: Preset, samples: Sequence[Sample], pushed: Pushed, scorer: S
         who=f"{scorer.spec.weights} {scorer.parent}",
         cache=scorer.cache,
         stop=scorer.stop,
-        also=earners(samples, pushed)[: preset.teacher_k],
+        also=earners([s.tokens.reply for s in samples], pushed.each)[: preset.teacher_k],
     )
     return {s.rating: one for s, one in zip(here, found, strict=True)}
 
 
-def earners(samples: Sequence[Sample], pushed: Pushed) -> list[int]:
-    """The tokens that are pushed up most, all their places together."""
+def earners(replies: Sequence[Sequence[int]], pushed: Sequence[Floats]) -> list[int]:
+    """The tokens that are pushed up most, all their places together; `pushed`: (T,) of each reply."""
     earned: Counter[int] = Counter()
-    for sample, each in zip(samples, pushed.each, strict=True):
-        for token, advantage in zip(sample.tokens.reply, np.maximum(each, 0.0).tolist(), strict=True):
+    for reply, each in zip(replies, pushed, strict=True):
+        for token, advantage in zip(reply, np.maximum(each, 0.0).tolist(), strict=True):
             earned[token] += advantage
     return [token for token, sum_of_it in earned.most_common(MOST) if sum_of_it > 0]
