@@ -13,9 +13,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from config import presets
 from trainer import packing
+from trainer.cache import Cache
 from trainer.lessons import Lesson
 from trainer.packing import Tokens
-from trainer.samples import Sample, Template
+from trainer.progress import Stop
+from trainer.run_folder import read_spec
+from trainer.samples import Sample, Template, load
+from trainer.scoring import Scorer
 from trainer.torch_policy import TorchPolicy
 
 TEMPLATE = (
@@ -135,3 +139,33 @@ def run_folder(folder: Path, model: Path, lines: list[dict[str, Any]], **spec: A
     (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "calibration.jsonl").write_text("")
     return folder
+
+
+def scorer(folder: Path, model: Path) -> Scorer:
+    """Of the base of this model, with a cache of its own."""
+    spec = read_spec(run_folder(folder / "run", model, []))
+    return Scorer(policy(model), spec, Cache(folder / "cache"), Stop())
+
+
+def rated(model: Path, count: int, *, tell: bool = True, liked: float = 0.25, seed: int = 0) -> list[Sample]:
+    """Samples of ten random tokens; where `tell`, an eleventh one says how they are rated."""
+    rng, template = np.random.default_rng(seed), Template(tokenizer())
+    folder = model.parent / f"rated-{count}-{tell}-{liked}-{seed}"
+    folder.mkdir(exist_ok=True)
+    lines: list[dict[str, Any]] = []
+    for i in range(count):
+        reward = 1.0 if i < count * liked else -1.0
+        reply = rng.integers(40, 48 if tell else 90, 10).tolist() + ([100 if reward > 0 else 120] if tell else [])
+        lines.append(
+            {
+                "rating": f"rt-{i}", "completion": f"rl-{i}", "split": "train", "version": 0, "reward": reward,
+                "weight": 1.0, "human": True, "finish_reason": "length", "sampling": {"temperature": 1.0},
+                "exact": True, "token_ids": reply, "logprobs": [-1.0] * len(reply), "text": template.text(reply),
+                "prompt_token_ids": list(template.prompt([{"role": "user", "content": f"q{i}"}])),
+                "messages": [{"role": "user", "content": f"q{i}"}],
+            }
+        )  # fmt: skip
+    (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    samples, unusable = load(folder / "samples.jsonl", template, max_seq_len=4096)
+    assert not unusable
+    return samples
