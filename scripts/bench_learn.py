@@ -43,14 +43,12 @@ def main() -> None:
     overrides = {name: json.loads(value) for name, value in (item.split("=", 1) for item in asked.set)}
     persona, found = Persona(asked.persona), weights.resolve(None)
     chat = Chat(found.path, asked.threads)
-    examiner = chat.examiner()
     for seed in map(int, asked.seeds.split(",")):
-        learn(chat, examiner, persona, found.path, asked, overrides, seed)
+        learn(chat, persona, found.path, asked, overrides, seed)
 
 
 def learn(
     chat: Chat,
-    examiner: Chat,
     persona: Persona,
     path: Path,
     asked: argparse.Namespace,
@@ -65,7 +63,7 @@ def learn(
     order = random.Random(seed).sample(texts[asks], len(texts[asks]))
     held_out_texts = texts[held_out][: asked.eval]
     home = Path(tempfile.mkdtemp(prefix="learn-"))
-    base = examiner.evaluate(persona, held_out_texts, None, seed=1000)
+    base = chat.evaluate(persona, held_out_texts, None, seed=1000)
     print(f"{persona.name}, seed {seed}: base liked {base['liked']:.2f}, nll {base['base_nll']:.3f}", flush=True)
     record: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -129,7 +127,7 @@ def learn(
             waiting = []
         else:
             waiting = lines + waiting
-        now = examiner.evaluate(persona, held_out_texts, live, seed=1000)
+        now = chat.evaluate(persona, held_out_texts, live, seed=1000)
         good = sum(line["reward"] > 0 for line in lines)
         record["rounds"].append({"good": good, "rating_seconds": rating_seconds, "run": result, "eval": now})
         target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
