@@ -46,6 +46,7 @@ class Preset(BaseModel):
     rate_credited: float = Field(gt=0, le=1)
     drift_credited: float = Field(gt=0)
     w_stay: float = Field(ge=0)
+    w_elsewhere: float = Field(ge=0)
     likely: float = Field(gt=0, le=1)
     guard_high: float = Field(ge=1)
     guard_low: float = Field(gt=0, le=1)

@@ -94,9 +94,7 @@ def show_run(r: dict[str, Any]) -> None:
     )
     grid.add_row("reason", Text(r["reason"] or ""))
     if r["retried"]:
-        grid.add_row(
-            "first try", Text(f"refused: {r['retried']}; the numbers below are of the second, at half the rate")
-        )
+        grid.add_row("first try", Text(f"refused: {r['retried']}; the numbers below are of the second"))
     grid.add_row("samples", f"{r['samples']}, {r['held']} of them held back for the gate")
     if accepted := acceptance(r["metrics"] or {}):
         grid.add_row("tokens", accepted)

@@ -163,7 +163,7 @@ def under_way(progress: dict[str, Any]) -> str:
     """How far a run is, from its last events: phase, step, loss, accepted tokens, time to go."""
     told, step = progress.get("phase", {}), progress.get("step")
     phase = told.get("phase")
-    again = "second try at half the rate, " if told.get("again") else ""
+    again = "second try, " if told.get("again") else ""
     if step is None or phase not in (None, "train"):
         return again + PHASES.get(phase or "", phase or "starting")
     parts = [f"step {step['step']} of {step['steps']}"]

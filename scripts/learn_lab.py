@@ -50,6 +50,7 @@ VARIANT: dict[str, float] = {
     "own": 0,  # unrated replies of the policy to the round's prompts, judged by plain looks (lab_judge)
     "credit": 1,  # tokens are pushed by what they earned, where a critic explains so much; 1: never
     "stay": 0,  # weight of KL(policy ‖ start) at the tokens that earned nothing, in a run by token
+    "elsewhere": 0,  # weight of pushing down what is pushed up, where it was unlikely and earned nothing
     "kl_ref": KL_REF,
     "drift": DRIFT_BOUND,  # nats a token, past which a run takes no further step
     "own_weight": 1.0,  # of a judged reply beside a rated one
@@ -197,16 +198,16 @@ def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, flo
     return [abs(a) * earned for a, earned in zip(made, found.tokens, strict=True)]
 
 
-def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[Teaching]:
+def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[stay.Hold]:
     """What the policy expects before a run by token, as in the trainer (stay)."""
-    also = stay.earners([one.reply for one in used], pushed)
+    earned = stay.earners([one.reply for one in used], pushed)
     found: list[Any] = [None] * len(used)
     for members in packing.group(used, chat.policy.budget):
         packed = packing.pack([used[i] for i in members])
-        both, ends = chat.policy.teach(packed, 100, also), np.cumsum(packed.lengths)[:-1]
+        both, ends = chat.policy.teach(packed, 100, list(earned)), np.cumsum(packed.lengths)[:-1]
         for i, ids, values in zip(members, np.split(both.ids, ends), np.split(both.log_probs, ends), strict=True):
             found[i] = Teaching(ids, values)
-    return found
+    return stay.held(pushed, found, earned)
 
 
 def train(
@@ -240,7 +241,7 @@ def train(
     if v["credit"] < 1:
         pushed = credited(chat, used, made, v, seed)
     likely = v["likely"] if not v["thermostat"] or vague_now > vague_base else 1.0
-    start = expected(chat, used, pushed) if v["stay"] and v["credit"] < 1 else None
+    start = expected(chat, used, pushed) if (v["stay"] or v["elsewhere"]) and v["credit"] < 1 else None
     if optimiser is None or not v["kept"]:
         optimiser = torch.optim.AdamW(policy.trained.values(), lr=v["rate"], weight_decay=0.0, eps=v["eps"])
     loss = partial(
@@ -250,6 +251,7 @@ def train(
         guard_high=v["guard"],
         w_distill=0.0,
         w_stay=v["stay"],
+        w_elsewhere=v["elsewhere"],
     )
     told: list[Any] = []
     for indices in steps.schedule(made, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
@@ -271,6 +273,7 @@ def train(
                 terms = replace(
                     terms,
                     stays=np.concatenate([pushed[i] == 0 for i in part]).astype(float),
+                    elsewhere=np.concatenate([start[i].down for i in part]),
                     teacher_ids=np.concatenate([start[i].ids for i in part]),
                     teacher=np.concatenate([start[i].log_probs for i in part]),
                 )

@@ -291,7 +291,7 @@ def gate() -> str:
             if at == 0:
                 plot.words(f"seed {record['seed']}", x - 0.4, -0.31)
         canvas.panel(plot, f"{persona}: base_nll at the gate, and its bound", n * WIDTH)
-    words = "a dot is a run, the red line above it is what it may have at most; hollow: refused, at half the rate too"
+    words = "a dot is a run, the red line above it is what it may have at most; hollow: refused, in its second try too"
     canvas.add("text", "word", words, x=40, y=HEIGHT + 32)
     return canvas.text()
 

@@ -23,6 +23,7 @@ from trainer.policy import Loss, Policy, Teaching
 def loss_of(preset: Preset) -> Loss:
     guard: dict[str, Any] = {"guard_low": preset.guard_low, "guard_high": preset.guard_high}
     kl: dict[str, Any] = {"kl_ref": preset.kl_ref}
+    held: dict[str, Any] = {"w_stay": preset.w_stay, "w_elsewhere": preset.w_elsewhere}
     match preset.objective:
         case "mis-po-clip":
             token: dict[str, Any] = {"token_low": preset.token_low, "token_high": preset.token_high}
@@ -31,7 +32,7 @@ def loss_of(preset: Preset) -> Loss:
             return partial(objective_kin.grpo, **kl, clip_low=preset.clip_low, clip_high=preset.clip_high)
         case "kto":
             return partial(objective_kin.kto, beta=preset.kto_beta)
-    return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill, w_stay=preset.w_stay)
+    return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill, **held)
 
 
 def reference_point(policy: Policy, batch: Sequence[Lesson]) -> float:
@@ -70,10 +71,15 @@ def terms(batch: Sequence[Lesson], replies: int, zero: float | None = None) -> T
     expected = [t or nothing for t, nothing in zip(told, silent, strict=True)]
     teaches = spread([lesson.teaching is not None for lesson in batch])
     stays = spread([lesson.staying is not None for lesson in batch]) * (made.advantage == 0)
+    down = [
+        np.zeros((n, width), np.float32) if lesson.staying is None else lesson.staying.down
+        for lesson, n in zip(batch, lengths, strict=True)
+    ]
     return replace(
         made,
         teaches=teaches if teaches.any() else None,
         stays=stays if stays.any() else None,
+        elsewhere=np.concatenate(down) if stays.any() else None,
         teacher_ids=np.concatenate([t.ids for t in expected]),
         teacher=np.concatenate([t.log_probs for t in expected]),
     )

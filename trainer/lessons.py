@@ -26,6 +26,7 @@ from trainer.run_folder import RunSpec
 from trainer.samples import Sample, Template, Unusable
 from trainer.sanity import Flag
 from trainer.scoring import Scorer
+from trainer.stay import Hold
 from trainer.teacher import Extra, Taught
 
 CALIBRATION_ENOUGH = 1000  # more only cost time: σ is then known to 2 %
@@ -46,7 +47,7 @@ class Lesson:
     own: bool = True  # a version of this model said it
     extra: bool = False  # a correction, or a reply that the teacher wrote
     teaching: Teaching | None = None
-    staying: Teaching | None = None  # instead: what the policy expected, where no token earned anything
+    staying: Hold | None = None  # instead: what the policy expected, where no token earned anything
     credited: bool = False  # its rating went by token
 
     @property

@@ -52,7 +52,7 @@ from trainer.samples import Sample, Unusable
 from trainer.scalars import Scalars
 from trainer.sealed import IN_THE_CLEAR, Seal
 from trainer.steps import LESS_MEMORY, Diverged, Trained, train
-from trainer.tries import Clock, Tries
+from trainer.tries import Clock, Tries, refused
 
 Result = dict[str, Any]
 
@@ -262,16 +262,17 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
 def _learn(
     run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
 ) -> tuple[Trained | None, dict[str, Check], str | None]:
-    """Optimiser steps and gate, once more at half the rate where the gate says no; then, by token, half way back."""
+    """Optimiser steps and gate, once more and more careful where the gate says no; then, by token, half way back."""
     start = model.policy.adapter()
     while True:
         trained, checks, no = _try(run, model, learned, teaching, tries)
-        if no is None or not tries.again(no, checks):
+        by_token = trained is not None and trained.by_token
+        if no is None or not tries.again(no, checks, by_token=by_token):
             break
-        run.progress.warning(f"{no}; once more from the start, at half the rate.")
+        run.progress.warning(f"{no}; once more from the start, {tries.how}.")
         model.policy.wear(start)
         model.policy.restore(model.optimiser)
-    if trained is None or not trained.by_token or [n for n, check in checks.items() if not check.ok] != ["base_nll"]:
+    if trained is None or not by_token or refused(checks) != ["base_nll"]:
         return trained, checks, no
     run.progress.warning(f"{no}; half of the way back.")
     trained = steps.half_way(model.policy, start, teaching, trained, str(no))
@@ -352,7 +353,7 @@ def _write(
     adapter.write(out, partial(_save, model.policy, learned.heard), manifest)
     run.result |= {"status": "rejected" if no else "passed", "adapter": str(out)}
     if no:
-        too = " at half the rate too" if tries.why else ""
+        too = f" {tries.how} too" if tries.why else ""
         run.result["reason"] = f"The gate said no{too}: {no}."
 
 
@@ -362,7 +363,7 @@ def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
         what += f" and {again} of earlier runs"
     reason = f"{what}, {trained.early}; it passed the gate." if trained.early else f"{what} passed the gate."
     if tries.why:
-        reason += f" At half the rate, for at the full one {tries.why}."
+        reason += f" The second try, {tries.how}, for in the first {tries.why}."
     if trained.back:
         reason += f" And half of the way back, for at its end {trained.back}."
     return reason

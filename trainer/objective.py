@@ -161,6 +161,7 @@ class Terms:
     zero: Array = None  # () KTO's reference point z₀
     teaches: Array = None  # 1 where the teacher has a distribution
     stays: Array = None  # 1 where the policy is to stay as it was: what it expected is the distribution then
+    elsewhere: Array = None  # (N, K) how much each of these tokens is pushed down
     teacher_ids: Array = None  # (N, K) the distribution's likeliest tokens
     teacher: Array = None  # (N, K) their log-probs under it
 

@@ -1,15 +1,17 @@
 """The kin of MIS-PO: other losses over the same flat arrays, for whom and when in docs/training-log.md.
 
 Owns `mis-po-clip` (ReinforceClaw's published variant), `grpo` (several replies to one prompt), `distill` (a comment as
-a teacher), `stay` (what is not to move), `combine` (these and ratings), `kto` (replies of a model that is not ours).
-Each takes the array module, θ's log-probs and `Terms`, and returns the loss with sums over tokens. No mask, scale or
-reference point has a gradient.
+a teacher), `stay` (what is not to move), `elsewhere` (where a push is not meant), `combine` (these and ratings), `kto`
+(replies of a model that is not ours). Each takes the array module, θ's log-probs and `Terms`, and returns the loss with
+sums over tokens. No mask, scale or reference point has a gradient.
 Not here: MIS-PO itself and the filter (objective).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,6 +88,16 @@ def stay(xp: Any, top: Array, terms: Terms) -> tuple[Array, Sums]:
     return (terms.share * moved).sum(), {"kl_stay": moved.sum()}
 
 
+def elsewhere(xp: Any, top: Array, terms: Terms, *, guard_low: float) -> tuple[Array, Sums]:
+    """Pushes the run's earners down where they were unlikely and earned nothing, until they are below the guard.
+
+    Together with the push up it is a baseline over places: what a token gains is what it gains here rather than there.
+    """
+    moved = top - terms.teacher  # (N, K)
+    down = xp.where(moved > math.log(guard_low), terms.elsewhere, 0.0) * moved
+    return (terms.share * down.sum(-1)).sum(), {"elsewhere": (terms.elsewhere * moved).sum()}
+
+
 def _kl(xp: Any, p: Array, q: Array) -> Array:
     """(N,) KL(p ‖ q) of log-probs (N, K), all that is not among the K as one."""
     weights = xp.exp(p)
@@ -101,17 +113,24 @@ def combine(
     *,
     w_distill: float,
     w_stay: float,
+    w_elsewhere: float,
     kl_ref: float,
     guard_low: float,
     guard_high: float,
 ) -> tuple[Array, Sums]:
     """MIS-PO on the ratings (w_rl is in their advantages), plus w_distill times the teacher's forward KL, plus w_stay
-    times what has moved where nothing was to.
+    times what has moved where nothing was to, plus w_elsewhere times what is pushed down there.
 
     `distill` is this with ratings of advantage 0. A batch with neither is MIS-PO's.
     """
     loss, sums = mis_po(xp, theta, terms, kl_ref=kl_ref, guard_low=guard_low, guard_high=guard_high)
-    for mask, weight, part in ((terms.teaches, w_distill, distill), (terms.stays, w_stay, stay)):
+    down = partial(elsewhere, guard_low=guard_low)
+    parts = (
+        (terms.teaches, w_distill, distill),
+        (terms.stays, w_stay, stay),
+        (terms.elsewhere, w_elsewhere, down),
+    )
+    for mask, weight, part in parts:
         if top is not None and mask is not None:
             value, more = part(xp, top, terms)
             loss, sums = loss + weight * value, sums | more

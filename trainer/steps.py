@@ -34,7 +34,7 @@ PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
 
 
-TOLD = ("loss", "grad_norm", "guarded", "kl_teacher", "kl_stay")  # of the last step that counts
+TOLD = ("loss", "grad_norm", "guarded", "kl_teacher", "kl_stay", "elsewhere")  # of the last step that counts
 
 
 class Diverged(Exception):
@@ -180,8 +180,9 @@ def _gradient(
         "kl_old": sum(len(lesson.old) for lesson in batch if lesson.own),
         "kl_teacher": sum(len(lesson.old) for lesson in batch if lesson.teaching is not None),
         "kl_stay": sum(int((lesson.advantage == 0).sum()) for lesson in batch if lesson.staying is not None),
+        "elsewhere": sum(float(lesson.staying.down.sum()) for lesson in batch if lesson.staying is not None),
     }
-    now = {name: value / max(per.get(name, _tokens(batch)), 1) for name, value in sums.items()}
+    now = {name: value / (per.get(name, _tokens(batch)) or 1) for name, value in sums.items()}
     if not all(np.isfinite(value) for value in now.values()):
         raise Diverged(f"the loss is not finite at step {step + 1}; nothing was kept.")
     return now

@@ -1,4 +1,4 @@
-"""At most two tries at a version: the second from the start and at half the rate. And the seconds of each phase.
+"""At most two tries at a version: the second from the start, and more careful. And the seconds of each phase.
 
 Owns what a resumed run has to know of its tries. Not here: the steps (steps), the verdict (gate), their order (loop).
 """
@@ -16,29 +16,49 @@ from trainer.run_folder import write_atomic
 
 
 class Tries:
-    """At most two: the second from the start and at half the rate. On disk, so that a resumed run knows which it is."""
+    """At most two, the second from the start. On disk, so that a resumed run knows which it is.
+
+    A run by token that lost sense (base_nll) takes its pushes back where they were not earned: what it lost is mostly
+    there, and half the rate loses it a little later. Any other goes at half the rate.
+    """
 
     def __init__(self, folder: Path, preset: Preset) -> None:
         self.folder = folder
         self._path = folder / "retry.json"
         self._full = preset
-        self.why: str | None = json.loads(self._path.read_bytes())["why"] if self._path.exists() else None
+        found = json.loads(self._path.read_bytes()) if self._path.exists() else {}
+        self.why: str | None = found.get("why")
+        self._elsewhere: bool = found.get("elsewhere", False)
 
     @property
     def preset(self) -> Preset:
-        if self.why is None:
-            return self._full
         full = self._full
-        half = {"learning_rate": full.learning_rate / 2, "drift_credited": full.drift_credited / 2}
-        return full.model_copy(update=half)
+        if self._elsewhere:
+            return full
+        changes = {"w_elsewhere": 0.0}
+        if self.why is not None:
+            changes |= {"learning_rate": full.learning_rate / 2, "drift_credited": full.drift_credited / 2}
+        return full.model_copy(update=changes)
 
-    def again(self, why: str, checks: dict[str, Check]) -> bool:
+    @property
+    def how(self) -> str:
+        """In which way the second one differs."""
+        return "with its pushes taken back elsewhere" if self._elsewhere else "at half the rate"
+
+    def again(self, why: str, checks: dict[str, Check], *, by_token: bool) -> bool:
         """Whether a second try is worth it: not for what moved too little already."""
         if self.why is not None or ("no_op" in checks and not checks["no_op"].ok):
             return False
         self.why = why
-        write_atomic(self._path, json.dumps({"why": why}, ensure_ascii=False).encode())
+        self._elsewhere = by_token and self._full.w_elsewhere > 0 and refused(checks) == ["base_nll"]
+        found = {"why": why, "elsewhere": self._elsewhere}
+        write_atomic(self._path, json.dumps(found, ensure_ascii=False).encode())
         return True
+
+
+def refused(checks: dict[str, Check]) -> list[str]:
+    """The checks that say no."""
+    return [name for name, check in checks.items() if not check.ok]
 
 
 @dataclass

@@ -193,7 +193,7 @@ async def test_what_a_run_told_in_another_phase_is_no_progress_of_this_one(proxy
     async with asyncio.timeout(10):
         while "second try" not in (line := (await proxy.get("/rl/status"))["training"]["line"]):
             await asyncio.sleep(0.02)
-    assert line == "run 1, second try at half the rate, taking the first step"
+    assert line == "run 1, second try, taking the first step"
 
 
 async def test_by_hand(proxy: Proxy) -> None:

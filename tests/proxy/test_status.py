@@ -23,10 +23,10 @@ STEP = {"event": "step", "step": 3, "steps": 8, "loss": 0.1234567, "acceptance":
         ),
         ({"step": {"step": 1, "steps": 2}}, "step 1 of 2"),
         ({"phase": {"phase": "gate"}, "step": STEP}, "at the gate"),
-        ({"phase": {"phase": "train", "again": "no"}}, "second try at half the rate, taking the first step"),
+        ({"phase": {"phase": "train", "again": "no"}}, "second try, taking the first step"),
         (
             {"phase": {"phase": "train", "again": "no"}, "step": {"step": 1, "steps": 2}},
-            "second try at half the rate, step 1 of 2",
+            "second try, step 1 of 2",
         ),
         ({"phase": {"phase": "a new one"}, "step": STEP}, "a new one"),
     ],

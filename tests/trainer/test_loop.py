@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from config import presets
 from tests.trainer import tiny
 from tests.trainer.test_profile import MIXTURES, make
 from trainer import loop, packing, policies, typical
@@ -16,6 +17,7 @@ from trainer.progress import Progress, Stop, Stopped
 from trainer.torch_policy import TorchPolicy
 
 DENSE = "dense: every linear layer but the head"
+CREDITED = presets.resolve("balanced", {}).rate_credited
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +153,7 @@ def test_what_earned_the_ratings_is_learned_and_little_else(tmp_path, model):
     assert result["status"] == "passed", result["reason"]
     told = {e["name"]: (e["value"], e["why"]) for e in of(events, "choice")}
     assert told["pushed"][0] == "by token" and "of the ratings" in told["pushed"][1]
-    assert told["learning_rate"][0] == pytest.approx(3e-3 * 0.4)
+    assert told["learning_rate"][0] == pytest.approx(3e-3 * CREDITED)
     train = [line for line in lines if line["split"] == "train"]
     assert all(result["samples"][line["rating"]]["used"] for line in train)
     policy = tiny.policy(model)
@@ -177,7 +179,7 @@ def test_what_earned_nothing_moves_less_where_it_is_to_stay(tmp_path, model):
 
 def test_a_run_by_token_moves_as_far_as_it_may_and_has_heard_every_rating(tmp_path, model):
     lines = ended(model, tiny.sample_lines(model, 40))
-    overrides = {"passes": 4, "learning_rate": 1e-2, "drift_credited": 1e-2, "w_stay": 0.01}
+    overrides = {"passes": 4, "learning_rate": 1e-2, "drift_credited": 1e-2, "w_stay": 0.01, "w_elsewhere": 0.01}
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides))
     assert result["status"] == "passed", result["reason"]
     told = {e["name"]: e["value"] for e in of(events, "choice")}
@@ -421,7 +423,7 @@ def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, 
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, **changes))
     assert result["status"] == "passed", result
     assert "base_nll" in result["retried"]
-    assert "At half the rate" in result["reason"]
+    assert "The second try, at half the rate" in result["reason"]
     assert [e["step"] for e in of(events, "step")] == [1, 2, 3, 4, 1, 2, 3, 4]
     assert any("once more" in e["message"] for e in of(events, "warning"))
     assert verify_adapter(tmp_path / "out" / "v0001")["preset"]["learning_rate"] == 0.01
@@ -432,7 +434,8 @@ def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, 
 
 def test_what_is_refused_at_half_the_rate_too_goes_half_of_the_way_back_where_tokens_earned_it(tmp_path, model):
     lines = ended(model, tiny.sample_lines(model, 40))
-    wild = {"learning_rate": 3e-2, "passes": 4, "drift_bound": 50.0, "drift_credited": 50.0, "w_stay": 0.0}
+    wild = {"learning_rate": 3e-2, "passes": 4, "drift_bound": 50.0, "drift_credited": 50.0}
+    wild |= {"w_stay": 0.0, "w_elsewhere": 0.0}
     halved = wild | {"learning_rate": 1.5e-2, "drift_credited": 25.0}
     second, _ = go(tiny.run_folder(tmp_path / "half" / "run", model, lines, overrides=halved))
     bounds = tiny.LOOSE | {"base_nll_rise": second["gate"]["base_nll"]["value"] * 0.99}
@@ -445,6 +448,20 @@ def test_what_is_refused_at_half_the_rate_too_goes_half_of_the_way_back_where_to
     end, back = tensors(tmp_path / "half" / "out" / "v0001"), tensors(tmp_path / "out" / "v0001")
     for name in (name for name in end if "lora_B" in name):  # a new adapter's are 0
         np.testing.assert_allclose(back[name], end[name] / 2, atol=1e-6)
+
+
+def test_a_run_by_token_that_lost_sense_takes_its_pushes_back_elsewhere(tmp_path, model):
+    lines = ended(model, tiny.sample_lines(model, 40))
+    wild = {"learning_rate": 3e-3, "passes": 4, "drift_bound": 50.0, "drift_credited": 50.0, "w_stay": 0.0}
+    first, _ = go(tiny.run_folder(tmp_path / "first" / "run", model, lines, overrides=wild))
+    assert first["status"] == "passed"
+    bounds = tiny.LOOSE | {"base_nll_rise": first["gate"]["base_nll"]["value"] - 1e-3}
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=wild, gate=bounds))
+    assert result["status"] == "passed", result["reason"]
+    assert "The second try, with its pushes taken back elsewhere" in result["reason"]
+    assert "half of the way" not in result["reason"]
+    assert [e["rate"] for e in of(events, "step")] == pytest.approx([3e-3 * CREDITED] * len(of(events, "step")))
+    assert result["metrics"]["elsewhere"] < first["metrics"]["elsewhere"]
 
 
 def test_a_second_try_goes_on_where_it_was_stopped(tmp_path, model, lines, borderline):
@@ -534,7 +551,7 @@ def test_a_critic_goes_with_its_version_so_that_few_dislikes_are_enough(tmp_path
         told[path] = next(e for e in of(events, "choice") if e["name"] == "pushed")
         rate = [e for e in of(events, "choice") if e["name"] == "learning_rate"][-1]
         assert ("are disliked" in rate["why"]) is kept_too
-        assert not kept_too or rate["value"] < 0.5 * 0.4 * 2e-4
+        assert not kept_too or rate["value"] < 0.5 * CREDITED * 2e-4
     assert told["with"]["value"] == "by token" and "earlier ones" in told["with"]["why"]
     assert told["without"]["value"] == "even"
 

@@ -93,6 +93,16 @@ def slow_stay(top, b):
     return total / len(b["lengths"])
 
 
+def slow_elsewhere(top, b, at):
+    total = 0.0
+    for tokens, _ in replies(b):
+        for t in tokens:
+            moved = [now - was for now, was in zip(at[t], b["teacher"][t], strict=True)]
+            pushed = [w * (now - was) for w, now, was in zip(b["elsewhere"][t], top[t], b["teacher"][t], strict=True)]
+            total += sum(p for p, m in zip(pushed, moved, strict=True) if m > math.log(0.5)) / len(tokens)
+    return total / len(b["lengths"])
+
+
 def slow_kto(theta, b, at):
     total = 0.0
     for tokens, a in replies(b):
@@ -139,6 +149,7 @@ def batches(draw):
         "advantages": draw(st.lists(st.floats(-2, 2), min_size=len(lengths), max_size=len(lengths))),
         "top": some(n),
         "teacher": some(n),
+        "elsewhere": draw(arrays(np.float64, (n, K), elements=st.sampled_from([0.0, 0.3, 1.0]))),
     }
 
 
@@ -147,7 +158,7 @@ def flat(b, as_array=np.asarray):
     return Terms(
         **{
             name: as_array(b[name])
-            for name in ("old", "ref", "keep", "own", "behaviour", "teaches", "stays", "teacher")
+            for name in ("old", "ref", "keep", "own", "behaviour", "teaches", "stays", "teacher", "elsewhere")
         },
         advantage=as_array(np.repeat(np.asarray(b["advantages"], float), lengths)),
         share=as_array(np.repeat([1 / (n * len(lengths)) for n in lengths], lengths)),
@@ -205,13 +216,14 @@ def test_the_teachers_divergence_equals_the_formula_and_so_does_its_gradient(b):
 
 
 @settings(max_examples=20, deadline=None)
-@given(batches(), st.floats(0, 2), st.floats(0, 2))
-def test_combine_is_the_ratings_plus_the_teacher_plus_what_is_to_stay(b, w, v):
-    weights = {"w_distill": w, "w_stay": v}
+@given(batches(), st.floats(0, 2), st.floats(0, 2), st.floats(0, 2))
+def test_combine_is_the_ratings_plus_the_teacher_plus_what_is_to_stay_and_go(b, w, v, u):
+    weights = {"w_distill": w, "w_stay": v, "w_elsewhere": u}
     combined, sums = objective_kin.combine(np, b["theta"], flat(b), b["top"], **weights, kl_ref=KL, **GUARD)
     expected = slow_mis_po(b["theta"], b, b["theta"]) + w * slow_distill(b["top"], b) + v * slow_stay(b["top"], b)
+    expected += u * slow_elsewhere(b["top"], b, b["top"])
     assert combined == pytest.approx(expected, rel=1e-6, abs=1e-6)
-    assert sums["loss"] == combined and sums.keys() >= {"kl_teacher", "kl_stay"}
+    assert sums["loss"] == combined and sums.keys() >= {"kl_teacher", "kl_stay", "elsewhere"}
     alone, _ = objective_kin.combine(np, b["theta"], flat(b), **weights, kl_ref=KL, **GUARD)
     assert alone == objective.mis_po(np, b["theta"], flat(b), kl_ref=KL, **GUARD)[0]
 
@@ -228,6 +240,20 @@ def test_what_is_to_stay_costs_nothing_where_it_is_and_has_the_gradient_of_the_f
     assert sums["kl_stay"] >= -1e-9
     for index in np.ndindex(b["top"].shape):
         expected = slope(lambda top: slow_stay(top, b), b["top"], index)
+        assert float(variable.grad[index]) == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(batches())
+def test_what_is_pushed_down_elsewhere_has_the_gradient_of_the_formula_down_to_the_guard(b):
+    guard = {"guard_low": GUARD["guard_low"]}
+    assert objective_kin.elsewhere(np, b["teacher"], flat(b), **guard)[0] == 0  # and yet it pushes
+    variable = torch.from_numpy(b["top"].copy()).requires_grad_()
+    found, _ = objective_kin.elsewhere(torch, variable, flat(b, torch.from_numpy), **guard)
+    found.backward()
+    assert float(found.detach()) == pytest.approx(slow_elsewhere(b["top"], b, b["top"]), rel=1e-6, abs=1e-6)
+    for index in np.ndindex(b["top"].shape):
+        expected = slope(lambda top: slow_elsewhere(top, b, b["top"]), b["top"], index)
         assert float(variable.grad[index]) == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
@@ -296,7 +322,7 @@ def test_on_policy_each_is_reinforce(name):
     now = theta.detach().numpy().copy()
     same = {"old": now, "ref": now, "behaviour": now, "keep": np.ones(5), "own": np.ones(5)}
     b = same | {"lengths": [2, 3], "advantages": [1.0, -0.5], "teaches": np.zeros(5), "teacher": np.zeros((5, K))}
-    b["stays"] = np.zeros(5)
+    b |= {"stays": np.zeros(5), "elsewhere": np.zeros((5, K))}
     LOSSES[name][1](torch, theta, flat(b, torch.from_numpy))[0].backward()
     assert theta.grad.tolist() == pytest.approx([-1 / 4, -1 / 4, 0.5 / 6, 0.5 / 6, 0.5 / 6])
 
@@ -319,7 +345,8 @@ def test_no_mask_scale_or_constant_has_a_gradient():
     for name, (_, fast) in LOSSES.items():
         fields = ("old", "ref", "keep", "own", "behaviour", "teaches", "stays")
         b = {f: np.full(4, -1.0 if f in ("old", "ref", "behaviour") else 1.0) for f in fields}
-        terms = flat(b | {"lengths": [4], "advantages": [1.0], "teacher": np.full((4, K), -2.0)}, torch.from_numpy)
+        wide = {"teacher": np.full((4, K), -2.0), "elsewhere": np.ones((4, K))}
+        terms = flat(b | wide | {"lengths": [4], "advantages": [1.0]}, torch.from_numpy)
         loss, sums = fast(torch, theta, terms)
         for sum_name in ("scale", "guarded"):
             assert sum_name not in sums or not sums[sum_name].requires_grad, (name, sum_name)

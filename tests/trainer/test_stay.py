@@ -27,10 +27,10 @@ def test_earners_are_the_tokens_that_are_pushed_up_most(replies):
     sums = Counter()
     for reply in replies:
         for token, push in reply:
-            sums[token] += max(push, 0.0)
+            sums[token] += max(push, 0.0) / len(reply)
     earned = sorted((value for value in sums.values() if value > 0), reverse=True)[: stay.MOST]
-    assert [sums[token] for token in found] == pytest.approx(earned)
-    assert len(set(found)) == len(found) <= stay.MOST
+    assert list(found.values()) == pytest.approx(earned) and len(found) <= stay.MOST
+    assert all(sums[token] == pytest.approx(value) for token, value in found.items())
 
 
 def test_only_what_went_by_token_is_held_and_with_the_pushed_tokens_in_it(tmp_path, model):
@@ -49,7 +49,33 @@ def test_only_what_went_by_token_is_held_and_with_the_pushed_tokens_in_it(tmp_pa
         assert (mass > 0).all() and (mass <= 1 + 1e-5).all()
 
 
-@pytest.mark.parametrize("off", [{"w_stay": 0.0}, {"objective": "grpo"}, {"objective": "kto"}])
+def test_what_is_pushed_up_is_pushed_down_as_much_where_it_was_unlikely_and_earned_nothing(tmp_path, model):
+    samples, scorer = tiny.rated(model, 12, liked=0.5), tiny.scorer(tmp_path, model)
+    each = [np.where(np.arange(len(s.tokens.reply)) == len(s.tokens.reply) - 1, s.reward, 0.0) for s in samples]
+    credited = frozenset(s.rating for s in samples)
+    found = stay.staying(presets.resolve("balanced", {}), samples, Pushed(each, credited), scorer)
+    earned = stay.earners([s.tokens.reply for s in samples], each)
+    assert earned
+    for token, up in earned.items():
+        down = 0.0
+        for sample, push in zip(samples, each, strict=True):
+            hold = found[sample.rating]
+            here = (hold.ids == token) & (hold.down > 0)
+            assert (hold.log_probs[here] < np.log(stay.UNLIKELY)).all() and not push[here.any(1)].any()
+            down += float(hold.down[here].sum()) / len(push)
+        assert down == pytest.approx(up, rel=1e-5)
+    assert all(set(h.ids[h.down > 0].tolist()) <= earned.keys() for h in found.values())
+
+
+def test_where_no_token_earned_anything_nothing_is_pushed_down(tmp_path, model):
+    samples, scorer = tiny.rated(model, 4), tiny.scorer(tmp_path, model)
+    each = [np.zeros(len(s.tokens.reply)) for s in samples]
+    pushed = Pushed(each, frozenset(s.rating for s in samples))
+    found = stay.staying(presets.resolve("balanced", {}), samples, pushed, scorer)
+    assert len(found) == 4 and not any(hold.down.any() for hold in found.values())
+
+
+@pytest.mark.parametrize("off", [{"w_stay": 0.0, "w_elsewhere": 0.0}, {"objective": "grpo"}, {"objective": "kto"}])
 def test_nothing_is_held_where_nobody_asks_for_it(tmp_path, model, off):
     samples, scorer = tiny.rated(model, 4), tiny.scorer(tmp_path, model)
     each = [np.ones(len(s.tokens.reply)) for s in samples]

@@ -1,0 +1,57 @@
+"""The second try: who gets one, how it differs, and that a resumed run knows which it is on."""
+
+import pytest
+
+from config import presets
+from trainer.gate import Check
+from trainer.tries import Tries, refused
+
+BALANCED = presets.resolve("balanced", {})
+GOOD, BAD = Check(0.0, 1.0, ok=True), Check(2.0, 1.0, ok=False)
+HALF = {"learning_rate": BALANCED.learning_rate / 2, "drift_credited": BALANCED.drift_credited / 2}
+
+
+def changed(preset):
+    now, full = preset.model_dump(), BALANCED.model_dump()
+    return {name: value for name, value in now.items() if value != full[name]}
+
+
+@pytest.mark.parametrize(
+    ("checks", "by_token", "changes", "how"),
+    [
+        ({"base_nll": BAD, "entropy": GOOD}, True, {}, "with its pushes taken back elsewhere"),
+        ({"base_nll": BAD}, False, {"w_elsewhere": 0.0} | HALF, "at half the rate"),
+        ({"base_nll": BAD, "looping": BAD}, True, {"w_elsewhere": 0.0} | HALF, "at half the rate"),
+        ({"length": BAD}, True, {"w_elsewhere": 0.0} | HALF, "at half the rate"),
+        ({}, False, {"w_elsewhere": 0.0} | HALF, "at half the rate"),  # it diverged before the gate
+    ],
+)
+def test_the_second_try_differs_by_what_was_wrong_and_is_the_last(tmp_path, checks, by_token, changes, how):
+    tries = Tries(tmp_path, BALANCED)
+    assert changed(tries.preset) == {"w_elsewhere": 0.0} and tries.why is None
+    assert tries.again("it said no", checks, by_token=by_token)
+    for now in (tries, Tries(tmp_path, BALANCED)):  # the second: as a run that was stopped and goes on
+        assert changed(now.preset) == changes
+        assert (now.how, now.why) == (how, "it said no")
+        assert not now.again("and again", checks, by_token=by_token)
+
+
+def test_without_a_weight_for_it_a_run_by_token_goes_at_half_the_rate(tmp_path):
+    tries = Tries(tmp_path, BALANCED.model_copy(update={"w_elsewhere": 0.0}))
+    assert tries.again("base_nll", {"base_nll": BAD}, by_token=True) and tries.how == "at half the rate"
+    assert tries.preset.learning_rate == BALANCED.learning_rate / 2
+
+
+def test_what_moved_too_little_is_not_tried_with_less(tmp_path):
+    tries = Tries(tmp_path, BALANCED)
+    assert not tries.again("no_op", {"no_op": BAD, "base_nll": BAD}, by_token=True)
+    assert tries.why is None and not list(tmp_path.iterdir())
+
+
+def test_a_try_of_a_version_before_knew_only_half_the_rate(tmp_path):
+    (tmp_path / "retry.json").write_text('{"why": "base_nll"}')
+    assert changed(Tries(tmp_path, BALANCED).preset) == {"w_elsewhere": 0.0} | HALF
+
+
+def test_what_is_refused_is_named_in_order():
+    assert refused({"a": BAD, "b": GOOD, "c": BAD}) == ["a", "c"]
