@@ -135,9 +135,10 @@ def learn(found: list[dict[str, Any]]) -> str:
     lines = [f"| {heads} |", "|---" * 11 + "|"]
     for one in found:
         base, after = one["base"], [r["eval"] for r in one["rounds"]]
-        liked = [
-            f"{r['eval']['liked']:.2f}" + ("" if r["run"]["status"] == "passed" else " †") for r in one["rounds"]
-        ] + ["–"] * (4 - len(after))
+        marks = [
+            " †" if r["run"]["status"] != "passed" else " ‡" if r["run"].get("retried") else "" for r in one["rounds"]
+        ]
+        liked = [f"{r['liked']:.2f}{mark}" for r, mark in zip(after, marks, strict=True)] + ["–"] * (4 - len(after))
         rise = [now["base_nll"] - base["base_nll"] for now in after]
         text, distinct = after[-1]["text_nll"] / base["text_nll"] - 1, after[-1]["distinct_2"]
         push = "what earned them" if by_token(one) else "all tokens alike"
@@ -146,11 +147,13 @@ def learn(found: list[dict[str, Any]]) -> str:
             f"| {rise[-1]:+.2f} ({max(rise):+.2f}) | {text:+.1%} | {base['distinct_2']:.2f} → {distinct:.2f} |"
         )
     times = sorted(r["run"]["wall"] for one in found for r in one["rounds"])
+    dates = [one["date"][:10] for one in found]
     lines += [
         "",
-        f"† the gate said no: the version before it stays, and the ratings train again. {len(times)} runs, median "
+        f"† the gate said no: the version before it stays, and the ratings train again; ‡ it said no at first, and yes "
+        f"to the second try. {len(times)} runs, median "
         f"{times[len(times) // 2]:.0f} s with {found[0]['arguments']['threads']} thread. "
-        f"{min(f['date'] for f in found)[:10]}, {found[0]['machine']}.",
+        f"{min(dates)} to {max(dates)}, {found[0]['machine']}.",
     ]
     return "\n".join(lines)
 
