@@ -73,8 +73,13 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    async def ended(self) -> int:
+    async def ended(self, again: str = "") -> int:
+        """`again` is typed every two seconds until it has ended: a Ctrl-C between Python's prompt and its read is heard
+        only with the next key."""
         async with asyncio.timeout(SHOWN_S):
-            status = await self.process.wait()
+            ending = asyncio.ensure_future(self.process.wait())
+            while not (await asyncio.wait({ending}, timeout=2.0))[0]:
+                self.type(again)
+        status = ending.result()
         await asyncio.sleep(0.05)  # what it showed last
         return status

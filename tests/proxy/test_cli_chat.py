@@ -53,7 +53,7 @@ async def test_two_versions_and_a_pick(cli: Proxy) -> None:  # noqa: F811
         shown = await terminal.expect("> ")
         assert ("A was live, B was base" in shown) != ("A was base, B was live" in shown)
         terminal.type(CTRL_C)
-        assert await terminal.ended() == 0
+        assert await terminal.ended(again=CTRL_C) == 0
     counts = (await cli.get("/rl/status"))["counts"]
     assert (counts["done"], counts["good"], counts["bad"]) == (2, 1, 1)
 
