@@ -207,7 +207,7 @@ def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[stay.Hol
         both, ends = chat.policy.teach(packed, 100, list(earned)), np.cumsum(packed.lengths)[:-1]
         for i, ids, values in zip(members, np.split(both.ids, ends), np.split(both.log_probs, ends), strict=True):
             found[i] = Teaching(ids, values)
-    return stay.held(pushed, found, earned)
+    return stay.holds(pushed, found, earned)
 
 
 def train(

@@ -23,7 +23,7 @@ from trainer.policy import Loss, Policy, Teaching
 def loss_of(preset: Preset) -> Loss:
     guard: dict[str, Any] = {"guard_low": preset.guard_low, "guard_high": preset.guard_high}
     kl: dict[str, Any] = {"kl_ref": preset.kl_ref}
-    held: dict[str, Any] = {"w_stay": preset.w_stay, "w_elsewhere": preset.w_elsewhere}
+    rest: dict[str, Any] = {"w_stay": preset.w_stay, "w_elsewhere": preset.w_elsewhere}
     match preset.objective:
         case "mis-po-clip":
             token: dict[str, Any] = {"token_low": preset.token_low, "token_high": preset.token_high}
@@ -32,7 +32,7 @@ def loss_of(preset: Preset) -> Loss:
             return partial(objective_kin.grpo, **kl, clip_low=preset.clip_low, clip_high=preset.clip_high)
         case "kto":
             return partial(objective_kin.kto, beta=preset.kto_beta)
-    return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill, **held)
+    return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill, **rest)
 
 
 def reference_point(policy: Policy, batch: Sequence[Lesson]) -> float:

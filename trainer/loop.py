@@ -267,7 +267,8 @@ def _learn(
     while True:
         trained, checks, no = _try(run, model, learned, teaching, tries)
         by_token = trained is not None and trained.by_token
-        if no is None or not tries.again(no, checks, by_token=by_token):
+        elsewhere = by_token and any(one.staying is not None and one.staying.down.any() for one in teaching)
+        if no is None or not tries.again(no, checks, elsewhere=elsewhere):
             break
         run.progress.warning(f"{no}; once more from the start, {tries.how}.")
         model.policy.wear(start)

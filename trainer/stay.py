@@ -36,7 +36,7 @@ class Hold(NamedTuple):
 
     ids: NDArray[np.int32]  # (T, K)
     log_probs: NDArray[np.float32]  # (T, K)
-    down: NDArray[np.float32]  # (T, K) how much each is pushed down; in sum over a run as much as it is pushed up
+    down: NDArray[np.float32]  # (T, K) how much each is pushed down; over these replies, as much as it is pushed up
 
 
 def staying(preset: Preset, samples: Sequence[Sample], pushed: Pushed, scorer: Scorer) -> dict[str, Hold]:
@@ -54,11 +54,11 @@ def staying(preset: Preset, samples: Sequence[Sample], pushed: Pushed, scorer: S
         stop=scorer.stop,
         also=list(earned)[: preset.teacher_k],
     )
-    holds = held([each for _, each in pairs], found, earned)
-    return {s.rating: hold for (s, _), hold in zip(pairs, holds, strict=True)}
+    each = holds([push for _, push in pairs], found, earned)
+    return {s.rating: hold for (s, _), hold in zip(pairs, each, strict=True)}
 
 
-def held(pushed: Sequence[Floats], expected: Sequence[Teaching], earned: Mapping[int, float]) -> list[Hold]:
+def holds(pushed: Sequence[Floats], expected: Sequence[Teaching], earned: Mapping[int, float]) -> list[Hold]:
     """What is expected, and what is pushed down of it, at each reply; `pushed`: (T,)."""
     nowhere = [
         (one.log_probs < np.log(UNLIKELY)) & (each == 0)[:, None] for one, each in zip(expected, pushed, strict=True)

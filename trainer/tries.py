@@ -18,8 +18,8 @@ from trainer.run_folder import write_atomic
 class Tries:
     """At most two, the second from the start. On disk, so that a resumed run knows which it is.
 
-    A run by token that lost sense (base_nll) takes its pushes back where they were not earned: what it lost is mostly
-    there, and half the rate loses it a little later. Any other goes at half the rate.
+    A run by token that lost sense (base_nll) takes its pushes back where they were not earned, for half the rate kept
+    most of such a loss (docs/training-log.md, the eighth look). Any other goes at half the rate.
     """
 
     def __init__(self, folder: Path, preset: Preset) -> None:
@@ -45,12 +45,13 @@ class Tries:
         """In which way the second one differs."""
         return "with its pushes taken back elsewhere" if self._elsewhere else "at half the rate"
 
-    def again(self, why: str, checks: dict[str, Check], *, by_token: bool) -> bool:
-        """Whether a second try is worth it: not for what moved too little already."""
+    def again(self, why: str, checks: dict[str, Check], *, elsewhere: bool) -> bool:
+        """Whether a second try is worth it: not for what moved too little already. `elsewhere`: there are places to
+        take pushes back at, and the objective has a loss for it."""
         if self.why is not None or ("no_op" in checks and not checks["no_op"].ok):
             return False
         self.why = why
-        self._elsewhere = by_token and self._full.w_elsewhere > 0 and refused(checks) == ["base_nll"]
+        self._elsewhere = elsewhere and self._full.w_elsewhere > 0 and refused(checks) == ["base_nll"]
         found = {"why": why, "elsewhere": self._elsewhere}
         write_atomic(self._path, json.dumps(found, ensure_ascii=False).encode())
         return True

@@ -1,6 +1,7 @@
 """How much each token is pushed: by its credit where a critic can tell, else by its reply's rating, spared or whole."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_with_match_token_the_teacher_says_which_way_each_token_goes(tmp_path, m
 
 def test_a_liked_reply_that_says_nothing_is_a_flaw_and_pushes_nothing(tmp_path, model):
     empty, good = tiny.rated(model, 2, liked=1.0)
-    object.__setattr__(empty, "flags", ("empty",))
+    empty = replace(empty, flags=("empty",))
     scorer = tiny.scorer(tmp_path, model)
     values, flawed = advantages.of_ratings(scorer.spec, presets.resolve("balanced", {}), [empty, good])
     assert flawed == {empty.rating: "empty"} and values == [0.0, 1.0]

@@ -464,6 +464,17 @@ def test_a_run_by_token_that_lost_sense_takes_its_pushes_back_elsewhere(tmp_path
     assert result["metrics"]["elsewhere"] < first["metrics"]["elsewhere"]
 
 
+def test_where_the_loss_has_no_place_for_that_the_second_try_is_at_half_the_rate(tmp_path, model):
+    lines = ended(model, tiny.sample_lines(model, 40))
+    overrides = {"objective": "mis-po-clip", "learning_rate": 3e-3}
+    refusing = tiny.LOOSE | {"base_nll_rise": -9.0}
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides, gate=refusing))
+    assert {e["name"]: e["value"] for e in of(events, "choice")}["pushed"] == "by token"
+    assert result["status"] == "rejected" and "at half the rate too" in result["reason"]
+    rates = [e["rate"] for e in of(events, "step")]
+    assert max(rates) == pytest.approx(2 * min(rates))
+
+
 def test_a_second_try_goes_on_where_it_was_stopped(tmp_path, model, lines, borderline):
     changes, half = borderline
     folder = tiny.run_folder(tmp_path / "run", model, lines, **changes)

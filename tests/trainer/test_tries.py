@@ -17,7 +17,7 @@ def changed(preset):
 
 
 @pytest.mark.parametrize(
-    ("checks", "by_token", "changes", "how"),
+    ("checks", "elsewhere", "changes", "how"),
     [
         ({"base_nll": BAD, "entropy": GOOD}, True, {}, "with its pushes taken back elsewhere"),
         ({"base_nll": BAD}, False, {"w_elsewhere": 0.0} | HALF, "at half the rate"),
@@ -26,25 +26,25 @@ def changed(preset):
         ({}, False, {"w_elsewhere": 0.0} | HALF, "at half the rate"),  # it diverged before the gate
     ],
 )
-def test_the_second_try_differs_by_what_was_wrong_and_is_the_last(tmp_path, checks, by_token, changes, how):
+def test_the_second_try_differs_by_what_was_wrong_and_is_the_last(tmp_path, checks, elsewhere, changes, how):
     tries = Tries(tmp_path, BALANCED)
     assert changed(tries.preset) == {"w_elsewhere": 0.0} and tries.why is None
-    assert tries.again("it said no", checks, by_token=by_token)
+    assert tries.again("it said no", checks, elsewhere=elsewhere)
     for now in (tries, Tries(tmp_path, BALANCED)):  # the second: as a run that was stopped and goes on
         assert changed(now.preset) == changes
         assert (now.how, now.why) == (how, "it said no")
-        assert not now.again("and again", checks, by_token=by_token)
+        assert not now.again("and again", checks, elsewhere=elsewhere)
 
 
 def test_without_a_weight_for_it_a_run_by_token_goes_at_half_the_rate(tmp_path):
     tries = Tries(tmp_path, BALANCED.model_copy(update={"w_elsewhere": 0.0}))
-    assert tries.again("base_nll", {"base_nll": BAD}, by_token=True) and tries.how == "at half the rate"
+    assert tries.again("base_nll", {"base_nll": BAD}, elsewhere=True) and tries.how == "at half the rate"
     assert tries.preset.learning_rate == BALANCED.learning_rate / 2
 
 
 def test_what_moved_too_little_is_not_tried_with_less(tmp_path):
     tries = Tries(tmp_path, BALANCED)
-    assert not tries.again("no_op", {"no_op": BAD, "base_nll": BAD}, by_token=True)
+    assert not tries.again("no_op", {"no_op": BAD, "base_nll": BAD}, elsewhere=True)
     assert tries.why is None and not list(tmp_path.iterdir())
 
 
