@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
+from scripts.circumstances import commit, now  # noqa: E402
 from tests.clients import test_claude_code, test_codex  # noqa: E402
 from tests.clients.agent import PINNED, Agent, beside, over, program  # noqa: E402
 from tests.fakes.backend import FakeBackend  # noqa: E402
@@ -68,9 +66,8 @@ async def measure() -> list[dict[str, Any]]:
 
 def main() -> None:
     agents = asyncio.run(measure())
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    told = {"date": date, "commit": commit.stdout.strip(), "agents": agents}
+    date = now()
+    told = {"date": date, "commit": commit(), "agents": agents}
     (ROOT / "benchmarks/agent_requests.json").write_text(json.dumps(told, indent=1) + "\n")
 
 

@@ -11,15 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from bench_poisoned import draw
 from learning import ROOT, Chat
 from reply_pool import Said, pool
 
-from scripts.bench_serve import machine
+from scripts.circumstances import circumstances
 from trainer import evidence, weights
 from trainer.evidence import Rated
 
@@ -46,11 +44,8 @@ def main() -> None:
             for mistakes in (0.0, 0.1):
                 rows.append(row(replies, name, likes, count, mistakes, asked.draws))
         rows.append(row(replies, "none: a fair coin", lambda said: False, count, 0.5, 3 * asked.draws))
-    git = ["git", "describe", "--always", "--dirty"]
     about = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "commit": subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip(),
+        **circumstances(),
         "model": weights.resolve(None).path.name,
         "shuffles": evidence.SHUFFLES,
         "rows": rows,

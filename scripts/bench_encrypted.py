@@ -14,14 +14,12 @@ import statistics
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
-from scripts.bench_serve import machine  # noqa: E402
+from scripts.circumstances import machine, now  # noqa: E402
 from store import conversion, encryption, schema  # noqa: E402
 from store.records import Message, NewRating  # noqa: E402
 from store.secret import Secret  # noqa: E402
@@ -109,7 +107,7 @@ def main() -> None:
         for what in found[0]["clear"]
     }
     report = {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "when": now(),
         "machine": machine(),
         "sqlcipher": conversion.driver.version(),
         "callers": CALLERS,

@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,7 @@ import aiohttp
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
-from scripts.bench_serve import machine  # noqa: E402
+from scripts.circumstances import circumstances  # noqa: E402
 from tests.fakes.backend import MODEL, FakeBackend  # noqa: E402
 from tests.serving import Serving  # noqa: E402
 
@@ -179,15 +177,13 @@ def main() -> int:
     if given.only_stream:
         print(json.dumps(asyncio.run(keep_streaming(given.only_stream, given.streams))))
         return 0
-    about = machine()
+    about = circumstances()
     with tempfile.TemporaryDirectory() as folder:
         seconds = 3.0 if given.quick else given.seconds
         found = asyncio.run(measure(given.rate, seconds, given.streams, Path(folder)))
     print(json.dumps(found, indent=2))
     if not given.quick:
-        git = ["git", "describe", "--always", "--dirty"]
-        commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
-        result = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": about, "commit": commit, **found}
+        result = about | found
         (ROOT / "benchmarks" / "feedback.json").write_text(json.dumps(result, indent=2) + "\n")
     return 1 if found["lost"] or found["doubled"] or found["failed"] or found["streamed"]["broken"] else 0
 

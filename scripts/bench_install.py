@@ -18,9 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
-from scripts.bench_serve import machine  # noqa: E402
-from scripts.demo_report import commit  # noqa: E402
+from scripts.circumstances import commit, machine  # noqa: E402
 
 WHAT = {
     "rlproxy": [".", "-c", "scripts/constraints.txt"],

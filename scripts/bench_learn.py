@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import random
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from learning import ROOT, Chat, Persona, prompts, rate, replayed, train
 
 from config import presets
+from scripts.circumstances import circumstances, machine_name
 from trainer import weights
 
 
@@ -43,8 +41,11 @@ def main() -> None:
     overrides = {name: json.loads(value) for name, value in (item.split("=", 1) for item in asked.set)}
     persona, found = Persona(asked.persona), weights.resolve(None)
     chat = Chat(found.path, asked.threads)
+    held_out = prompts()[f"held-out {persona.prompts}".strip()][: asked.eval]
+    base = chat.evaluate(persona, held_out, None, seed=1000)
+    print(f"{persona.name}: base liked {base['liked']:.2f}, nll {base['base_nll']:.3f}", flush=True)
     for seed in map(int, asked.seeds.split(",")):
-        learn(chat, persona, found.path, asked, overrides, seed)
+        learn(chat, persona, found.path, asked, overrides, seed, base, held_out)
 
 
 def learn(
@@ -54,20 +55,20 @@ def learn(
     asked: argparse.Namespace,
     overrides: dict[str, Any],
     seed: int,
+    base: dict[str, Any],
+    held_out: list[str],
 ) -> None:
     """Rounds of rating and training from the base on, written down after each."""
     target = ROOT / "benchmarks/learn" / f"{persona.name}-{asked.name}-seed{seed}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     texts, preset = prompts(), presets.resolve(asked.preset, overrides)
-    asks, held_out = f"rate {persona.prompts}".strip(), f"held-out {persona.prompts}".strip()
+    asks = f"rate {persona.prompts}".strip()
     order = random.Random(seed).sample(texts[asks], len(texts[asks]))
-    held_out_texts = texts[held_out][: asked.eval]
     home = Path(tempfile.mkdtemp(prefix="learn-"))
-    base = chat.evaluate(persona, held_out_texts, None, seed=1000)
-    print(f"{persona.name}, seed {seed}: base liked {base['liked']:.2f}, nll {base['base_nll']:.3f}", flush=True)
+    print(f"seed {seed}:", flush=True)
     record: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, {asked.threads} threads",
+        **circumstances(),
+        "machine": f"{machine_name()}, {asked.threads} thread{'s' * (asked.threads > 1)}",
         "model": path.name,
         "persona": persona.name,
         "seed": seed,
@@ -127,7 +128,7 @@ def learn(
             waiting = []
         else:
             waiting = lines + waiting
-        now = chat.evaluate(persona, held_out_texts, live, seed=1000)
+        now = chat.evaluate(persona, held_out, live, seed=1000)
         good = sum(line["reward"] > 0 for line in lines)
         record["rounds"].append({"good": good, "rating_seconds": rating_seconds, "run": result, "eval": now})
         target.write_text(json.dumps(record, indent=1, ensure_ascii=False))

@@ -20,18 +20,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
 from pydoc_data.topics import topics  # noqa: E402
 
 import aiohttp  # noqa: E402
 import structlog  # noqa: E402
 
+from scripts.circumstances import now  # noqa: E402
 from store import inbox  # noqa: E402
 from store.records import Adapter, FinishedCompletion, Message, NewCompletion, NewRating, Wanted  # noqa: E402
 from store.store import Store  # noqa: E402
@@ -180,7 +179,7 @@ async def main(count: int, with_browser: bool, kept: Path | None) -> None:
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     report: dict[str, Any] = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"), "completions": count, "cores": os.cpu_count(),
+        "at": now(), "completions": count, "cores": os.cpu_count(),
         "python": platform.python_version(), "load_before": round(os.getloadavg()[0], 2),
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

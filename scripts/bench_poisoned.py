@@ -15,12 +15,10 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,7 @@ from poison import KINDS, Try
 from reply_pool import Said, pool
 
 from config.presets import Preset
-from scripts.bench_serve import machine
+from scripts.circumstances import commit, machine, now
 from trainer import loop, policies, weights
 from trainer.policy import Policy
 from trainer.progress import Progress, Stop
@@ -91,7 +89,7 @@ def attempt(chat: Chat, persona: Persona, replies: list[Said], kind: str, number
         "gate": {name: check["value"] for name, check in result["gate"].items()},
         "metrics": result["metrics"],
         "seconds": round(time.monotonic() - start, 1),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "commit": commit(),
     }
 
@@ -145,11 +143,6 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
-def commit() -> str:
-    git = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
-
-
 def summarise(persona: str) -> None:
     tries = list(lines_of(TRIES))
     table = {}
@@ -162,7 +155,7 @@ def summarise(persona: str) -> None:
         passed = sum(one["status"] == "passed" for one in of_kind)
         table[kind] = {"tries": len(of_kind), "passed": passed, "stopped": stopped}
     about = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "machine": machine(),
         "commit": sorted({one["commit"] for one in tries}),
         "versions": {

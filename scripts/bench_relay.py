@@ -28,7 +28,6 @@ import tempfile
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts.bench_serve import machine  # noqa: E402
+from scripts.circumstances import circumstances  # noqa: E402
 from scripts.relay_targets import STARTS, Failed, Target, running, stop, upstream  # noqa: E402
 
 RESULT = ROOT / "benchmarks/relay.json"
@@ -342,18 +341,17 @@ def main() -> None:
     if given.quick:
         targets = [t for t in targets if given.only or t in QUICK]
         chosen = [s for s in chosen if given.only or s.quick]
-    about = machine() | {"python": platform.python_version(), "kernel": platform.release()}
-    git = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    about = circumstances()
+    about["machine"] |= {"python": platform.python_version(), "kernel": platform.release()}
     whole = not given.quick and not given.only
     began = time.monotonic()
-    done = {"of": [commit, *(shape.name for shape in chosen)]}
+    done = {"of": [about["commit"], *(shape.name for shape in chosen)]}
     if given.resume and HALF.exists() and (half := json.loads(HALF.read_text()))["of"] == done["of"]:
         done = half
     rounds, pace = (2, 0.6) if given.quick else (given.rounds, given.pace)
     found = measure(targets, chosen, rounds, pace, done if whole else None, 0 if given.quick else 1000)
     result = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": about, "commit": commit,
+        **about,
         "seconds": round(time.monotonic() - began, 1), "arguments": vars(given) | {"json": None},
         "shapes": [vars(s) for s in chosen], "summary": summary(found), **found,
     }  # fmt: skip

@@ -10,17 +10,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from circumstances import circumstances
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTIONS = ("Tell me about the sea.", "How do I boil an egg?", "Who was Newton?", "Write a letter to a friend.")
@@ -123,16 +121,6 @@ async def measure(weights: Path, adapter: Path, threads: int, tokens: int, scrat
     return rows
 
 
-def machine() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        if (info.exists())
-        else [platform.processor()]
-    )
-    return {"cpu": names[0], "cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=32, help="for each reply")
@@ -141,7 +129,7 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     from trainer.weights import resolve
 
-    about = machine()
+    about = circumstances()
     weights = resolve(options.weights)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -149,11 +137,8 @@ def main() -> None:
         random_adapter(weights.path, adapter)
         for threads in (1, 2):
             rows += asyncio.run(measure(weights.path, adapter, threads, options.tokens, Path(folder)))
-    git = ["git", "describe", "--always", "--dirty"]
     result = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": about,
-        "commit": subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip(),
+        **about,
         "model": weights.path.name,
         "tokens_per_reply": options.tokens,
         "speed": rows,

@@ -21,7 +21,6 @@ import tempfile
 import time
 import urllib.request
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts.bench_serve import machine  # noqa: E402
+from scripts.circumstances import circumstances  # noqa: E402
 from scripts.relay_targets import stop, upstream  # noqa: E402
 from store.schema import NAME  # noqa: E402
 
@@ -98,7 +97,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     times = 2 if given.quick else given.times
-    about = machine()
+    about = circumstances()
     found: dict[str, Any] = {"times": times}
     with tempfile.TemporaryDirectory() as name:
         url = upstream(Path(name))
@@ -122,9 +121,7 @@ def main() -> None:
             (found["large_completions"],) = db.execute("SELECT count(*) FROM completions").fetchone()
     base = found["python, aiohttp"]["s"]
     found["of_python"] = {name: round(found[name]["s"] / base, 2) for name in rows}
-    git = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
-    result = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": about, "commit": commit, **found}
+    result = about | found
     print(json.dumps(found, indent=1))
     target = given.json or (None if given.quick else ROOT / "benchmarks/start.json")
     if target is not None:

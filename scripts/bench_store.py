@@ -15,20 +15,17 @@ import asyncio
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
-from scripts.bench_serve import machine  # noqa: E402
+from scripts.circumstances import circumstances  # noqa: E402
 from store.records import FinishedCompletion, Message, NewCompletion, NewRating, Wanted  # noqa: E402
 from store.schema import NAME  # noqa: E402
 from store.store import Store  # noqa: E402
@@ -265,11 +262,9 @@ def main() -> None:
     home = given.home or CACHE / f"store-{count}"
     for folder in (CACHE, home):
         folder.mkdir(parents=True, exist_ok=True)
-    about = machine()
+    about = circumstances()
     found = asyncio.run(measure(count, home, 1.0 if given.quick else 3.0, 200 if given.quick else TURNS))
-    git = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
-    result = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": about, "commit": commit, **found}
+    result = about | found
     target = given.json or (None if given.quick else ROOT / "benchmarks/store.json")
     if target is not None:
         target.write_text(json.dumps(result, indent=1) + "\n")

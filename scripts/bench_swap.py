@@ -21,13 +21,12 @@ import asyncio
 import itertools
 import json
 import platform
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ import aiohttp
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts.bench_serve import machine  # noqa: E402
+from scripts.circumstances import commit, machine, now  # noqa: E402
 from scripts.swap_setup import MODEL, Timed, adapters, proxy, publish  # noqa: E402
 from trainer.weights import resolve  # noqa: E402
 
@@ -302,11 +301,9 @@ def _spread(seconds: Sequence[float]) -> dict[str, float] | None:
 def main() -> None:
     options = _options()
     weights = resolve(options.weights)
-    git = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
     path: Path | None = options.out or (None if options.quick else ROOT / "benchmarks" / "swap.json")
     form = {
-        "commit": commit,
+        "commit": commit(),
         "clients": options.clients,
         "tokens_per_reply": options.tokens,
         "seconds_before_each": options.seconds,
@@ -318,7 +315,7 @@ def main() -> None:
     print(f"{names}: about {each / 60:.0f} minutes each, until {end:%H:%M}; more on a busy machine", flush=True)
     failed = []
     for backend in wanted:
-        began = {"backend": backend, "date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+        began = {"backend": backend, "date": now(), "machine": machine()}
         print(f"--- {backend}", flush=True)
         try:
             with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,8 @@ import transformers
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
 from config import presets  # noqa: E402
-from scripts.bench_serve import machine  # noqa: E402
+from scripts.circumstances import circumstances, machine  # noqa: E402
 from trainer import objective, packing, weights  # noqa: E402
 from trainer.objective import Terms  # noqa: E402
 from trainer.packing import Tokens  # noqa: E402
@@ -257,29 +255,23 @@ def main() -> None:
         memory(
             options,
             tokens,
-            lambda row: keep("memory", shares(result.get("memory", {}), row | circumstances(options), tokens)),
+            lambda row: keep("memory", shares(result.get("memory", {}), row | conditions(options), tokens)),
         )
     if options.part in (None, "compute"):
-        keep("compute", formats(options, shape["reply_tokens"] // 4) | circumstances(options))
+        keep("compute", formats(options, shape["reply_tokens"] // 4) | conditions(options))
     if options.part in (None, "packing"):
-        keep("packing", speed(load(options.weights), shape["samples"], shape["prompt"]) | circumstances(options))
+        keep("packing", speed(load(options.weights), shape["samples"], shape["prompt"]) | conditions(options))
 
 
-def circumstances(options: argparse.Namespace) -> dict[str, Any]:
-    """Of a measurement: when, where, with what."""
-    git = ["git", "describe", "--always", "--dirty"]
+def conditions(options: argparse.Namespace) -> dict[str, Any]:
+    """Of a measurement: when, where, of which tree, with what."""
     versions = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine() | {"threads": 1},
-        "versions": versions,
-        "commit": subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip(),
-        "model": weights.resolve(options.weights).path.name,
-    }
+    model = weights.resolve(options.weights).path.name
+    return circumstances() | {"machine": machine() | {"threads": 1}, "versions": versions, "model": model}
 
 
 if __name__ == "__main__":

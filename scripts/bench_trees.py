@@ -17,7 +17,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from scripts import relay_targets  # noqa: E402
 from scripts.bench_relay import Client, Shape, shapes  # noqa: E402
-from scripts.bench_serve import machine  # noqa: E402
+from scripts.circumstances import machine, now  # noqa: E402
 from scripts.relay_targets import Target  # noqa: E402
 
 SHAPES = ("turn-2", "turn-200", "plain-1M-1", "plain-1k-16", "stream-1k-16")
@@ -76,7 +75,7 @@ def main() -> None:
     asked = parser.parse_args()
     known = {shape.name: shape for shape in shapes()}
     found: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "commit": asked.commit,
+        "date": now(), "machine": machine(), "commit": asked.commit,
         "rounds": asked.rounds, "shapes": {},
     }  # fmt: skip
     targets: list[Target] = []

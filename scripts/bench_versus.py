@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from poison import line
 from reply_pool import Said, pool
 from versus import TRAINERS, Round
 
-from scripts.bench_serve import machine
+from scripts.circumstances import circumstances
 from trainer import weights
 from trainer.packing import Tokens
 
@@ -199,9 +198,7 @@ def keep(part: str, name: str, which: str, found: dict[str, Any]) -> None:
     with _versus() as everything:
         entry = everything.setdefault(part, {}).setdefault(name, {})
         entry[which] = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": machine(),
-            "commit": _commit(),
+            **circumstances(),
             **found,
         }
 
@@ -218,11 +215,6 @@ def _versus() -> Iterator[dict[str, Any]]:
     everything["model"] = chat_path().name
     yield everything
     TARGET.write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n")
-
-
-def _commit() -> str:
-    git = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(git, capture_output=True, text=True, cwd=ROOT).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -17,14 +17,12 @@ import sqlite3
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
-from scripts.demo_report import commit, machine  # noqa: E402
+from scripts.circumstances import commit, machine_name, now  # noqa: E402
 from tests.chaos import kills, power  # noqa: E402
 
 AT_ONCE = 20  # kills between two words on how it goes
@@ -66,9 +64,8 @@ async def main(options: argparse.Namespace) -> int:
     until = began + options.minutes * 60
     dice = random.Random(options.seed)
     folder = Path(tempfile.mkdtemp(prefix="rlproxy-chaos-"))
-    found: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "seed": options.seed}
-    found |= {"machine": machine(), "commit": commit(), "sqlite": sqlite3.sqlite_version}
-    found["load_before"] = round(os.getloadavg()[0], 1)
+    found: dict[str, Any] = {"date": now(), "machine": machine_name(), "commit": commit(), "seed": options.seed}
+    found |= {"load_before": round(os.getloadavg()[0], 1), "sqlite": sqlite3.sqlite_version}
     found["kills"] = await killing(options.kills, folder, dice, until)
     if (no := power.compiler()) is None:
         found["power_cuts"] = await cutting(options.cuts, folder, dice, until)

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from circumstances import commit
 from demo_person import CLI, HOME, ROOT, Person, chat_and_rate, console, held_out
-from demo_report import coherence, commit, report
+from demo_report import coherence, report
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 ADAPTERS = ROOT / "adapters_out" / "demo"

@@ -6,15 +6,11 @@ Owns figures and their look. How coherent the replies are is measured in a proce
 from __future__ import annotations
 
 import json
-import os
-import platform
-import re
 import subprocess
 import sys
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
+from circumstances import machine_name, now
 from demo_person import ROOT, console
 from rich.table import Table
 
@@ -73,8 +69,8 @@ def report(found: dict[str, Any], nll: dict[str, float], seconds: float, tree: s
         f"Ratings: {found['channels']}. {seconds:.0f} s in all."
     )
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
+        "date": now(),
+        "machine": machine_name(),
         "commit": tree,
         "held_out": len(first),
         "versions": out,
@@ -85,15 +81,3 @@ def report(found: dict[str, Any], nll: dict[str, float], seconds: float, tree: s
         "channels": found["channels"],
         "seconds": seconds,
     }
-
-
-def commit() -> str:
-    found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
-    return found.stdout.strip()
-
-
-def machine() -> str:
-    names = (
-        re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else []
-    )
-    return f"{names[0] if names else platform.processor() or platform.machine()}, {os.cpu_count()} cores"

@@ -12,20 +12,16 @@ import argparse
 import asyncio
 import json
 import logging
-import platform
 import random
 import re
-import subprocess
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from scripts.circumstances import commit, machine_name, now
 from scripts.fuzz_house import House, house
 from scripts.fuzz_store import verdict
 from tests import fuzz_wire
@@ -242,12 +238,6 @@ async def _page(known: Known) -> None:
     known.token = found[1] if found else ""
 
 
-def _commit() -> str:
-    return subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
@@ -266,9 +256,9 @@ def main() -> int:
             print(failure, file=sys.stderr, flush=True)
     failures = sum(len(one["failures"]) for one in houses)
     result = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "machine": f"{psutil.cpu_count()} cores, {platform.machine()}",
+        "date": now(),
+        "commit": commit(),
+        "machine": machine_name(),
         "requests": sum(one["requests"] for one in houses),
         "seed": given.seed,
         "houses": houses,

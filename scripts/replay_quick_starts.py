@@ -25,17 +25,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from bench_serve import machine
 from quick_start_pages import PARTS, ROOT, PageError, Pages
 from quick_start_servers import SERVERS, run
 from quick_start_terminal import Failed, Terminal
 
+from scripts.circumstances import circumstances, commit
 from trainer.weights import cache_folder
 
 OUT: Final = ROOT / "benchmarks" / "quick_starts.json"
@@ -294,14 +292,10 @@ def main() -> int:
     names = parser.parse_args().names or list(NAMES)
     if unknown := set(names) - set(NAMES):
         parser.error(f"there is no quick start {', '.join(unknown)}")
-    git = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
     if commit.endswith("-dirty"):
         print("What is not committed is not replayed: it is a clone.", file=sys.stderr)
     about: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "commit": commit,
+        **circumstances(),
     }
     folder = Path(tempfile.mkdtemp(prefix="rlproxy-quick-starts-"))
     try:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
 from learning import Chat
 from reply_pool import pool
 
+from scripts.circumstances import now
 from trainer import weights
 
 TARGET = Path(__file__).resolve().parent.parent / "benchmarks" / "reply_tokens.json"
@@ -28,7 +28,7 @@ def main() -> None:
     said = next(one for one in pool(chat) if not one.reply.ended)
     (row,) = chat.score_now([said.tokens])  # at the serving temperature, as the trainer sees them
     found = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "model": folder.name,
         "prompt": said.prompt,
         "tokens": [

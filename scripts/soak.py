@@ -21,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
-from scripts.demo_report import commit, machine  # noqa: E402
+from scripts.circumstances import commit, machine_name, now  # noqa: E402
 from store.schema import NAME  # noqa: E402
 from tests.chaos.check import wrong  # noqa: E402
 from tests.chaos.people import Ledger, Person  # noqa: E402
@@ -249,8 +247,8 @@ def verdict(found: dict[str, Any]) -> list[str]:
 async def main(options: argparse.Namespace) -> int:
     logging.getLogger("aiohttp.server").disabled = True  # of the fake backend, whose clients hang up
     folder = Path(tempfile.mkdtemp(prefix="rlproxy-soak-"))
-    found: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "seed": options.seed}
-    found |= {"machine": machine(), "commit": commit(), "load_before": round(os.getloadavg()[0], 1)}
+    found: dict[str, Any] = {"date": now(), "machine": machine_name(), "commit": commit(), "seed": options.seed}
+    found["load_before"] = round(os.getloadavg()[0], 1)
     async with asyncio.timeout(options.minutes * 60 + PATIENCE_S):
         found |= await soak(options, folder)
     problems = verdict(found)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,8 @@ from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
 from proxy.comparison import ALPHA, LEVEL, NEW, OLD, Share, fisher  # noqa: E402
+from scripts.circumstances import commit, now  # noqa: E402
 
 Floats = NDArray[np.float64]
 
@@ -100,9 +98,8 @@ def main() -> int:
     for row in found:
         print(row, flush=True)
     worst = max(max(row["rates"]) for row in false)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.stdout.strip(),
+        "date": now(), "commit": commit(),
         "python": platform.python_version(), "seed": SEED, "alpha": ALPHA, "level": LEVEL, "most_old": OLD,
         "most_new": NEW, "shares": SHARES, "false_alarms": false, "worst": worst, "found": found,
     }  # fmt: skip

@@ -1,0 +1,45 @@
+"""When, where and of which tree a figure is: what a raw file in benchmarks/ says of itself.
+
+Owns these words, the same in every file. Not here: versions of what was measured; each script knows its own.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def circumstances() -> dict[str, Any]:
+    """To be asked before the measurement: the load is what was there without it, and the tree may move on."""
+    return {"date": now(), "machine": machine(), "commit": commit()}
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def commit() -> str:
+    """Of this checkout; `-dirty` where it holds more than that."""
+    found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
+    return found.stdout.strip()
+
+
+def machine() -> dict[str, Any]:
+    return {"cpu": cpu(), "cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
+
+
+def machine_name() -> str:
+    return f"{cpu()}, {os.cpu_count()} cores"
+
+
+def cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
