@@ -52,3 +52,11 @@ def test_a_file_of_ones_own(learning, tmp_path):
     assert persona.comment("a", learning.Reply("1", ended=True)) is None
     with pytest.raises(SystemExit, match="concise"):
         learning.Persona("nobody")
+
+
+@pytest.mark.parametrize("part", ["", "apology"])
+def test_a_liked_share_is_of_eighty_prompts_that_nobody_rated(learning, part):
+    texts = learning.prompts()
+    rated, held_out = (texts[f"{use} {part}".strip()] for use in ("rate", "held-out"))
+    assert len(held_out) == len(set(held_out)) == 80
+    assert len(rated) == len(set(rated)) >= 96 and not set(rated) & set(held_out)

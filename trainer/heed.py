@@ -47,14 +47,18 @@ def only_teachers(preset: Preset, why: str, progress: Progress) -> Preset:
 
 def pace(preset: Preset, lessons: Sequence[Lesson], progress: Progress) -> Preset:
     """At the rate that this mixture of ratings and teachers bears: a teacher says more a token, and so does a rating
-    that went by token. Where those are mostly likes, less is left to change."""
+    that went by token. Where those are mostly likes, less is left to change: what is liked is what it says already."""
+    rated = [lesson for lesson in lessons if lesson.own and not lesson.extra]
+    disliked = sum((lesson.sample.reward if lesson.taught else lesson.way) < 0 for lesson in rated)
+    left = min(1.0, 2 * disliked / len(rated)) if rated else 1.0
+    few = f", and only {disliked} of {len(rated)} rated ones are disliked" if left < 1 else ""
     taught = sum(lesson.taught for lesson in lessons)
-    credited = [lesson.way for lesson in lessons if lesson.credited and not lesson.taught]
-    left = min(1.0, 2 * sum(way < 0 for way in credited) / max(len(credited), 1))
-    few = f", and only {left / 2:.0%} of these are disliked" if left < 1 else ""
+    credited = sum(lesson.credited and not lesson.taught for lesson in lessons)
+    even = sum(not (lesson.credited or lesson.taught) for lesson in rated)
     shares = (
         (taught, "have a teacher", preset.rate_taught),
-        (len(credited), f"go by token{few}", preset.rate_credited * left),
+        (credited, f"go by token{few}", preset.rate_credited * left),
+        (even, f"push all their tokens alike{few}", left),
     )
     less = sum((1 - share) * count for count, _, share in shares)
     if not less:
@@ -63,7 +67,7 @@ def pace(preset: Preset, lessons: Sequence[Lesson], progress: Progress) -> Prese
     said = [
         f"{count} of {len(lessons)} samples {what}; it would be {share:.2g} of it if all did"
         for count, what, share in shares
-        if count
+        if count and share < 1
     ]
     progress.choice("learning_rate", float(f"{rate:.3g}"), ", ".join(said))
     return preset.model_copy(update={"learning_rate": rate})
