@@ -23,6 +23,7 @@ from trainer.sanity import Flag
 from trainer.scoring import Scorer
 from trainer.teacher import Taught
 
+ALONE = "every disliked reply has a comment, which teaches, and likes alone compare nothing"
 BY_CHANCE = 0.02  # how often ratings drawn at random may be explained as well as these, for tokens to be told apart
 
 
@@ -60,12 +61,17 @@ def of_tokens(
     # What should have been said instead is known there: pushing away from what was said as well only does harm.
     known: Collection[str] = taught.teaching if preset.match == "distribution" else ()
     sizes = [0.0 if s.rating in known else abs(a) for s, a in zip(samples, values, strict=True)]
-    earned, heard = _earned(values, preset, samples, scorer, progress) if compared and any(sizes) else (None, None)
+    # Pushed whole, likes with no dislike beside them only make surer what is said already.
+    alone = bool(known) and len({a > 0 for a, size in zip(values, sizes, strict=True) if size}) == 1
+    earned, heard = None, None
+    if compared and any(sizes):
+        earned, heard = _earned(values, preset, samples, scorer, progress, alone=alone)
     if earned is not None:
         credited = frozenset(s.rating for s, size in zip(samples, sizes, strict=True) if size)
         each = [size * tokens for size, tokens in zip(sizes, earned, strict=True)]
     else:
-        credited, values = frozenset(), [float(np.copysign(size, a)) for size, a in zip(sizes, values, strict=True)]
+        credited = frozenset()
+        values = [0.0 if alone else float(np.copysign(size, a)) for size, a in zip(sizes, values, strict=True)]
         each = [np.full(len(now.plain), a) for now, a in zip(old, values, strict=True)]
         likely = likely_now(preset, old, ref, progress)
         if compared:
@@ -76,10 +82,18 @@ def of_tokens(
 
 
 def _earned(
-    values: Sequence[float], preset: Preset, samples: Sequence[Sample], scorer: Scorer, progress: Progress
+    values: Sequence[float],
+    preset: Preset,
+    samples: Sequence[Sample],
+    scorer: Scorer,
+    progress: Progress,
+    *,
+    alone: bool,
 ) -> tuple[list[Floats] | None, Heard | None]:
     """(T,) of each sample: its tokens' credit, None where nobody can tell; and what the critic has heard."""
     if preset.credit == 1:
+        if alone:
+            progress.choice("pushed", "none", ALONE)
         return None, None
     rated = [i for i, a in enumerate(values) if a]
     states = scorer.states([samples[i].tokens for i in rated])
@@ -90,8 +104,10 @@ def _earned(
     why = f"a critic of {of} explains {found.explained:.0%} of the ratings at the ends of replies it has not seen"
     if found.explained:
         why += f", and as much of {found.by_chance:.0%} of ratings drawn at random"
-    progress.choice("pushed", "by token" if told else "even", why)
-    if not told:
+    if told:
+        progress.choice("pushed", "by token", why)
+    else:
+        progress.choice("pushed", *(("none", f"{why}; {ALONE}") if alone else ("even", why)))
         return None, found.heard
     earned = [np.zeros(len(s.tokens.reply)) for s in samples]
     for i, tokens in zip(rated, found.tokens, strict=True):

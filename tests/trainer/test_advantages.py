@@ -70,6 +70,27 @@ def test_a_rating_whose_teacher_is_known_pushes_nothing_of_its_own(tmp_path, mod
     assert all(each.any() for rating, each in by_rating.items() if rating != known.rating)
 
 
+@pytest.mark.parametrize("credit", [0.25, 1.0])
+def test_where_every_dislike_has_a_comment_likes_alone_compare_nothing(tmp_path, model, credit):
+    samples = tiny.rated(model, 16, tell=False)
+    taught = Taught()
+    taught.teaching = {s.rating: None for s in samples if s.reward < 0}
+    found, _, said = pushed(tmp_path / "all", model, samples, taught, objective="combine", credit=credit)
+    assert said["pushed"] == "none" and not any(each.any() for each in found.each)
+    taught.teaching.popitem()
+    found, _, said = pushed(tmp_path / "but one", model, samples, taught, objective="combine", credit=credit)
+    assert said.get("pushed") == (None if credit == 1 else "even")
+    assert {np.sign(each[0]) for each in found.each} == {-1.0, 0.0, 1.0}
+
+
+def test_what_a_critic_can_tell_is_pushed_where_every_dislike_has_a_comment_too(tmp_path, model):
+    samples = tiny.rated(model, 32)
+    taught = Taught()
+    taught.teaching = {s.rating: None for s in samples if s.reward < 0}
+    found, _, said = pushed(tmp_path, model, samples, taught, objective="combine")
+    assert said["pushed"] == "by token" and found.credited == {s.rating for s in samples if s.reward > 0}
+
+
 def test_with_match_token_the_teacher_says_which_way_each_token_goes(tmp_path, model):
     samples = tiny.rated(model, 8, tell=False)
     hinted, plain = samples[-1], samples[0]
