@@ -192,4 +192,5 @@ def train(folder: Path, spec: dict[str, Any], lines: list[dict[str, Any]]) -> di
         "wall": time.monotonic() - start,
         "steps": [e for e in steps if e["event"] == "step"],
         "warnings": [e["message"] for e in steps if e["event"] == "warning"],
+        "choices": {e["name"]: e["value"] for e in steps if e["event"] == "choice"},
     }

@@ -28,6 +28,7 @@ POISONS = (
     ("garbage", "random tokens, liked"),
     ("template", "another chat template"),
 )
+DRAWN = ("bullets", "concise")  # personas: one whose comments teach, one whose ratings do
 Record = dict[str, Any]
 
 STYLE = """
@@ -88,12 +89,10 @@ def read(name: str) -> Any:
 
 
 def learned() -> dict[str, list[Record]]:
-    """The measured runs of each persona, by seed."""
-    found: dict[str, list[Record]] = {}
-    for file in sorted((ROOT / "benchmarks/learn").glob("*-default-seed*.json")):
-        record = json.loads(file.read_text(encoding="utf-8"))
-        found.setdefault(record["persona"], []).append(record)
-    return found
+    """The measured runs of the personas that are drawn, by seed."""
+    folder = ROOT / "benchmarks/learn"
+    files = {persona: sorted(folder.glob(f"{persona}-default-seed*.json")) for persona in DRAWN}
+    return {persona: [json.loads(file.read_bytes()) for file in these] for persona, these in files.items()}
 
 
 # What the pictures have in common

@@ -122,14 +122,16 @@ def watch_errors(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def by_token(record: dict[str, Any]) -> bool:
-    """Whether its ratings could go by token (`credit`); records of before that cannot say."""
-    return bool(record["preset"].get("credit", 1) < 1)
+def taught_by(record: dict[str, Any]) -> str:
+    """What it is that its runs learn from. Records of before `credit` pushed all tokens alike."""
+    if any(one["run"]["metrics"].get("taught") for one in record["rounds"]):
+        return "comments, and ratings"
+    return "ratings, " + ("what earned them" if record["preset"].get("credit", 1) < 1 else "all tokens alike")
 
 
 def learn(found: list[dict[str, Any]]) -> str:
     heads = (
-        "persona | ratings push | seed | base | liked after 32 | 64 | 96 | 128 | base NLL, last (highest) | fixed text "
+        "persona | learns from | seed | base | liked after 32 | 64 | 96 | 128 | base NLL, last (highest) | fixed text "
         "| distinct-2"
     )
     lines = [f"| {heads} |", "|---" * 11 + "|"]
@@ -141,9 +143,8 @@ def learn(found: list[dict[str, Any]]) -> str:
         liked = [f"{r['liked']:.2f}{mark}" for r, mark in zip(after, marks, strict=True)] + ["–"] * (4 - len(after))
         rise = [now["base_nll"] - base["base_nll"] for now in after]
         text, distinct = after[-1]["text_nll"] / base["text_nll"] - 1, after[-1]["distinct_2"]
-        push = "what earned them" if by_token(one) else "all tokens alike"
         lines.append(
-            f"| `{one['persona']}` | {push} | {one['seed']} | {base['liked']:.2f} | {' | '.join(liked)} "
+            f"| `{one['persona']}` | {taught_by(one)} | {one['seed']} | {base['liked']:.2f} | {' | '.join(liked)} "
             f"| {rise[-1]:+.2f} ({max(rise):+.2f}) | {text:+.1%} | {base['distinct_2']:.2f} → {distinct:.2f} |"
         )
     times = sorted(r["run"]["wall"] for one in found for r in one["rounds"])
