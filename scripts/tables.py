@@ -361,6 +361,46 @@ def _when(found: dict[str, Any]) -> str:
     return f"{found['date'][:10]}, {machine['cpu']}, {machine['cores']} cores{load}, commit `{found['commit']}`."
 
 
+def versus(found: dict[str, Any]) -> str:
+    heads = (
+        "trainer | seed | likely to end: base, after 32, 64, 96 | liked: base → after 96 | base NLL of replies "
+        "| fixed text | CPU of the three trainings | peak memory"
+    )
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    dates = []
+    for name, seeds in found["learning"].items():
+        for seed, one in seeds.items():
+            base, last = one["base"], one["rounds"][-1]["after"]
+            ends = ", ".join(f"{state['ends']:.2f}" for state in (base, *(r["after"] for r in one["rounds"])))
+            costs = [r["cost"] for r in one["rounds"]]
+            cells = [
+                name, seed.removeprefix("seed "), ends, f"{base['liked']:.2f} → {last['liked']:.2f}",
+                f"{last['base_nll'] - base['base_nll']:+.2f}", f"{last['text_nll'] / base['text_nll'] - 1:+.1%}",
+                f"{sum(cost['cpu_seconds'] for cost in costs):.0f} s",
+                f"{max(cost['peak_mib'] for cost in costs):,.0f} MiB",
+            ]  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+            dates.append(one["date"][:10])
+            machine = one["machine"]
+    about = f"{min(dates)} to {max(dates)}, {machine['cpu']}, {machine['cores']} cores, one thread; torch"
+    versions = found["versions"]
+    return "\n".join([*lines, "", f"{about} {versions['torch']}, reinforceclaw {versions['reinforceclaw']}."])
+
+
+def versus_cost(found: dict[str, Any]) -> str:
+    heads = "training | trainer | CPU a sample | without our gate | memory over the loaded model"
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    rows = [(shape, name, one) for name, shapes in found["cost"].items() for shape, one in shapes.items()]
+    for shape, name, one in sorted(rows, key=lambda row: row[0]):
+        gateless = one.get("cpu_seconds_a_sample_without_gate")
+        cells = [
+            shape, name, f"{one['cpu_seconds_a_sample']:.2f} s", f"{gateless:.2f} s" if gateless is not None else "–",
+            f"{one['mib_over_loaded_model']:,.0f} MiB",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "demo": ("benchmarks/demo.json", demo),
     "watch_errors": ("benchmarks/watch_errors.json", watch_errors),
@@ -377,6 +417,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),
     "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
+    "versus": ("benchmarks/versus.json", versus),
+    "versus_cost": ("benchmarks/versus.json", versus_cost),
     "learn": ("benchmarks/learn/*-seed*.json", learn),
 }
 
