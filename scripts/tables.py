@@ -364,7 +364,7 @@ def _when(found: dict[str, Any]) -> str:
 def versus(found: dict[str, Any]) -> str:
     heads = (
         "trainer | seed | likely to end: base, after 32, 64, 96 | liked: base → after 96 | base NLL of replies "
-        "| fixed text | CPU of the three trainings | peak memory"
+        "| fixed text | CPU of the three trainings | peak memory | commit"
     )
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
     dates = []
@@ -377,7 +377,7 @@ def versus(found: dict[str, Any]) -> str:
                 name, seed.removeprefix("seed "), ends, f"{base['liked']:.2f} → {last['liked']:.2f}",
                 f"{last['base_nll'] - base['base_nll']:+.2f}", f"{last['text_nll'] / base['text_nll'] - 1:+.1%}",
                 f"{sum(cost['cpu_seconds'] for cost in costs):.0f} s",
-                f"{max(cost['peak_mib'] for cost in costs):,.0f} MiB",
+                f"{max(cost['peak_mib'] for cost in costs):,.0f} MiB", f"`{one['commit']}`",
             ]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
             dates.append(one["date"][:10])
@@ -385,20 +385,6 @@ def versus(found: dict[str, Any]) -> str:
     about = f"{min(dates)} to {max(dates)}, {machine['cpu']}, {machine['cores']} cores, one thread; torch"
     versions = found["versions"]
     return "\n".join([*lines, "", f"{about} {versions['torch']}, reinforceclaw {versions['reinforceclaw']}."])
-
-
-def versus_cost(found: dict[str, Any]) -> str:
-    heads = "training | trainer | CPU a sample | without our gate | memory over the loaded model"
-    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
-    rows = [(shape, name, one) for name, shapes in found["cost"].items() for shape, one in shapes.items()]
-    for shape, name, one in sorted(rows, key=lambda row: row[0]):
-        gateless = one.get("cpu_seconds_a_sample_without_gate")
-        cells = [
-            shape, name, f"{one['cpu_seconds_a_sample']:.2f} s", f"{gateless:.2f} s" if gateless is not None else "–",
-            f"{one['mib_over_loaded_model']:,.0f} MiB",
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -418,7 +404,6 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "fuzz": ("benchmarks/fuzz.json", fuzz),
     "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
     "versus": ("benchmarks/versus.json", versus),
-    "versus_cost": ("benchmarks/versus.json", versus_cost),
     "learn": ("benchmarks/learn/*-seed*.json", learn),
 }
 
