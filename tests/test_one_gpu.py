@@ -26,6 +26,12 @@ def serves(serving: Serving) -> bool:
     return False
 
 
+def steps(home: Path) -> int:
+    """That its only run has taken."""
+    (told,) = home.glob("runs/*/progress.jsonl")
+    return told.read_text().count('"event": "step"')
+
+
 async def held(serving: Serving) -> asyncio.Task[tuple[dict[str, object], str]]:
     """A question that waits."""
     asked = asyncio.create_task(serving.chat("Are you there?", max_tokens=4))
@@ -53,8 +59,9 @@ async def test_the_model_rests_while_a_run_trains(tiny_weights: Path, tmp_path: 
         answer, adapter = await asked
         assert answer["choices"] and adapter == "base" and serves(serving) and serving.trainer() is None
 
+        stood_at = steps(tmp_path / "home")  # two or more: it went on while the question waited
         await serving.post("/rl/resume")
-        await until_step(serving, 3)
+        await until_step(serving, stood_at + 1)
         assert not serves(serving)
         await serving.kill()
     except BaseException:
