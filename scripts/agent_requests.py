@@ -15,6 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
 from scripts.circumstances import commit, now  # noqa: E402
 from tests.clients import test_claude_code, test_codex  # noqa: E402
 from tests.clients.agent import PINNED, Agent, beside, over, program  # noqa: E402
@@ -66,8 +67,7 @@ async def measure() -> list[dict[str, Any]]:
 
 def main() -> None:
     agents = asyncio.run(measure())
-    date = now()
-    told = {"date": date, "commit": commit(), "agents": agents}
+    told = {"date": now(), "commit": commit(), "agents": agents}
     (ROOT / "benchmarks/agent_requests.json").write_text(json.dumps(told, indent=1) + "\n")
 
 

@@ -38,14 +38,13 @@ def main() -> None:
     asked = parser.parse_args()
     evidence.SHUFFLES = 1999  # a run takes more; p is known well enough for a share over many draws
     replies = pool(Chat(weights.resolve(None).path, threads=1))
-    rows = []
+    about, rows = circumstances(), list[dict[str, object]]()
     for count in (32, 64):
         for name, likes in TASTES.items():
             for mistakes in (0.0, 0.1):
                 rows.append(row(replies, name, likes, count, mistakes, asked.draws))
         rows.append(row(replies, "none: a fair coin", lambda said: False, count, 0.5, 3 * asked.draws))
-    about = {
-        **circumstances(),
+    about |= {
         "model": weights.resolve(None).path.name,
         "shuffles": evidence.SHUFFLES,
         "rows": rows,

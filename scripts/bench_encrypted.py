@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
 from scripts.circumstances import machine, now  # noqa: E402
 from store import conversion, encryption, schema  # noqa: E402
 from store.records import Message, NewRating  # noqa: E402

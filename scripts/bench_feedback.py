@@ -24,6 +24,7 @@ import aiohttp
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
 from scripts.circumstances import circumstances  # noqa: E402
 from tests.fakes.backend import MODEL, FakeBackend  # noqa: E402
 from tests.serving import Serving  # noqa: E402

@@ -18,6 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
 from scripts.circumstances import commit, machine  # noqa: E402
 
 WHAT = {

@@ -25,6 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
 from pydoc_data.topics import topics  # noqa: E402
 
 import aiohttp  # noqa: E402

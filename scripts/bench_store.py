@@ -25,6 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
 from scripts.circumstances import circumstances  # noqa: E402
 from store.records import FinishedCompletion, Message, NewCompletion, NewRating, Wanted  # noqa: E402
 from store.schema import NAME  # noqa: E402

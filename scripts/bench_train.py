@@ -28,8 +28,9 @@ import transformers
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
 from config import presets  # noqa: E402
-from scripts.circumstances import circumstances, machine  # noqa: E402
+from scripts.circumstances import circumstances  # noqa: E402
 from trainer import objective, packing, weights  # noqa: E402
 from trainer.objective import Terms  # noqa: E402
 from trainer.packing import Tokens  # noqa: E402
@@ -270,8 +271,9 @@ def conditions(options: argparse.Namespace) -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    model = weights.resolve(options.weights).path.name
-    return circumstances() | {"machine": machine() | {"threads": 1}, "versions": versions, "model": model}
+    about = circumstances()
+    about["machine"]["threads"] = 1
+    return about | {"versions": versions, "model": weights.resolve(options.weights).path.name}
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
 from scripts.circumstances import commit, machine_name, now  # noqa: E402
 from tests.chaos import kills, power  # noqa: E402
 

@@ -33,7 +33,7 @@ from quick_start_pages import PARTS, ROOT, PageError, Pages
 from quick_start_servers import SERVERS, run
 from quick_start_terminal import Failed, Terminal
 
-from scripts.circumstances import circumstances, commit
+from scripts.circumstances import circumstances
 from trainer.weights import cache_folder
 
 OUT: Final = ROOT / "benchmarks" / "quick_starts.json"
@@ -292,11 +292,9 @@ def main() -> int:
     names = parser.parse_args().names or list(NAMES)
     if unknown := set(names) - set(NAMES):
         parser.error(f"there is no quick start {', '.join(unknown)}")
-    if commit.endswith("-dirty"):
+    about = circumstances()
+    if about["commit"].endswith("-dirty"):
         print("What is not committed is not replayed: it is a clone.", file=sys.stderr)
-    about: dict[str, Any] = {
-        **circumstances(),
-    }
     folder = Path(tempfile.mkdtemp(prefix="rlproxy-quick-starts-"))
     try:
         pages = Pages()

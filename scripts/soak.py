@@ -29,6 +29,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
 from scripts.circumstances import commit, machine_name, now  # noqa: E402
 from store.schema import NAME  # noqa: E402
 from tests.chaos.check import wrong  # noqa: E402

@@ -62,7 +62,7 @@ def of_tokens(
     known: Collection[str] = taught.teaching if preset.match == "distribution" else ()
     sizes = [0.0 if s.rating in known else abs(a) for s, a in zip(samples, values, strict=True)]
     # Pushed whole, likes with no dislike beside them only make surer what is said already.
-    alone = bool(known) and len({a > 0 for a, size in zip(values, sizes, strict=True) if size}) == 1
+    alone = bool(known) and all(a > 0 for a, size in zip(values, sizes, strict=True) if size)
     earned, heard = None, None
     if compared and any(sizes):
         earned, heard = _earned(values, preset, samples, scorer, progress, alone=alone)

@@ -83,6 +83,15 @@ def test_where_every_dislike_has_a_comment_likes_alone_compare_nothing(tmp_path,
     assert {np.sign(each[0]) for each in found.each} == {-1.0, 0.0, 1.0}
 
 
+def test_dislikes_without_a_comment_push_where_no_like_is_left(tmp_path, model):
+    samples = [s for s in tiny.rated(model, 16, tell=False) if s.reward < 0]
+    taught = Taught()
+    taught.teaching = {samples[0].rating: None}
+    found, _, said = pushed(tmp_path, model, samples, taught, objective="combine")
+    assert said["pushed"] == "even"
+    assert [each.any() for each in found.each] == [False] + [True] * (len(samples) - 1)
+
+
 def test_what_a_critic_can_tell_is_pushed_where_every_dislike_has_a_comment_too(tmp_path, model):
     samples = tiny.rated(model, 32)
     taught = Taught()
