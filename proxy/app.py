@@ -40,6 +40,7 @@ from proxy.lifecycle import Tasks
 from proxy.limits import HEAD_LIMIT, MOST_HEADERS, Limits
 from proxy.machine import Machine
 from proxy.match import Match
+from proxy.memory import Memory
 from proxy.metrics import Metrics
 from proxy.models import Models
 from proxy.outcome import Outcome
@@ -130,7 +131,7 @@ class Wiring:
         self.commands = ChatCommands(store, feedback, status.text, chat_acts(learner, swap), redactor)
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
-            self.uncaptured, recent,
+            self.uncaptured, recent, Memory(tasks),
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands)
         self.counts = CountTokens(parts)

@@ -32,6 +32,7 @@ from proxy.held_stream import KEEPALIVE, HeldStream
 from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
 from proxy.limits import Limits
+from proxy.memory import Memory
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
 from proxy.ndjson import Splitter as LineSplitter
@@ -76,6 +77,7 @@ class Parts:
     redactor: Redactor
     uncaptured: Uncaptured
     recent: Recent
+    memory: Memory
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
@@ -163,6 +165,7 @@ class Exchange:
             raise
         finally:
             self._leave()
+            self._parts.memory.used(self._question.size)
             if self._capture is not None and not self._finished:
                 status = "partial" if error == "the client went away" else "error"
                 # In a task of its own: this one may have been cancelled.
