@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 
 from config.settings import Settings
-from proxy import failures, moved, openapi, security
+from proxy import failures, lifecycle, moved, openapi, security
 from proxy.backends.base import Backend
 from proxy.capture import Health
 from proxy.chat_acts import chat_acts
@@ -83,6 +83,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
         },
     )
     app[security.LOCAL] = wired.keys.local
+    app[lifecycle.TASKS] = wired.tasks
     app.on_response_prepare.append(wired.guard.cors)
     app.add_routes(wired.routes())
     app.cleanup_ctx.append(wired.running)

@@ -23,7 +23,7 @@ from proxy.dialects import CHAT, Dialect, Reply
 from proxy.events import Events
 from proxy.files import Files
 from proxy.large import off_loop_above
-from proxy.lifecycle import Tasks
+from proxy.lifecycle import Later, Tasks
 from proxy.metrics import Metrics
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.sse import Event
@@ -34,6 +34,7 @@ from store.store import Store
 
 log = structlog.get_logger()
 
+BESIDE_S: Final = 0.05
 LOST: Final = "the disk did not take this answer; it was relayed"
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -91,7 +92,8 @@ class Capture:
         self._broken: str | None = None
         self._n = n
         self._rows: list[NewCompletion] = []
-        self._making: asyncio.Task[None] | None = None
+        self._make: Callable[[], Awaitable[None]]
+        self._making: Later | None = None
 
     def reads(self, dialect: Dialect, *, translated: bool) -> None:
         """Say what the backend answers in, before the first byte of the answer."""
@@ -100,29 +102,32 @@ class Capture:
     def begin_beside(
         self, tasks: Tasks, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
     ) -> None:
-        """Make the rows once the question is on its way, and queue them: nobody waits for that but `finish`."""
+        """Make the rows and queue them BESIDE_S from now, when the question is long on its way and nobody waits for its
+        answer's first byte. An answer that ends sooner has its rows made at its end, in one operation with that."""
+
+        async def make() -> None:
+            self._number(await row(), seen)
 
         async def begin() -> None:
-            await asyncio.sleep(0)  # aiohttp sends what it is told to in the loop's next turn
-            self._queue(await row(), seen)
+            await make()
+            self._store.begin(self._rows)  # the end of the request tells whether this failed
 
-        self._making = tasks.spawn(f"begin-{self.id}", begin())
+        self._make = make
+        self._making = tasks.later(BESIDE_S, f"begin-{self.id}", begin)
 
     async def begin(self, row: NewCompletion, seen: Callable[[NewCompletion], None]) -> None:
         """The rows, stored. Raises DuplicateCompletion."""
+        self._number(row, seen)
         try:
-            await self._queue(row, seen, may_wait=False)
+            await self._store.begin(self._rows)
         except DuplicateCompletion:
             raise
         except StoreError as error:
             log.error("capture is failing", completion=self.id, error=str(error))
 
-    def _queue(
-        self, row: NewCompletion, seen: Callable[[NewCompletion], None], *, may_wait: bool = True
-    ) -> asyncio.Future[None]:
+    def _number(self, row: NewCompletion, seen: Callable[[NewCompletion], None]) -> None:
         seen(row)
         self._rows = [row, *(replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n))]
-        return self._store.begin(self._rows, may_wait=may_wait)  # the end of the request tells whether this failed
 
     def add(self, event: Event) -> None:
         """One event of the stream, as the backend sent it."""
@@ -155,11 +160,10 @@ class Capture:
 
     async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
         """Commit what came; returns when it is on disk, or False where the disk did not take it."""
-        if self._making is not None:
-            if not self._making.done():
-                await asyncio.wait({self._making})
-            if self._making.cancelled() or self._making.exception() is not None:
-                return self._not_stored(RuntimeError(f"the request makes no row ({self._making!r})"))
+        try:
+            begun = await self._made()
+        except Exception as failed:
+            return self._not_stored(RuntimeError(f"the request makes no row ({failed!r})"))
         found = {r.index: r for r in (self.replies() if replies is None else replies)}
         if status == "done" and self._fold.failed:
             status, error = "error", self._fold.failed
@@ -169,10 +173,7 @@ class Capture:
         size = sum(len(reply.text) for reply in found.values())
         rows = await off_loop_above(WORTH_A_THREAD, size, self._ends, found, status, error)
         try:
-            try:
-                await self._store.finish(rows)
-            except UnknownCompletion:  # the disk was full when the request began
-                await self._store.record(self._rows, rows)
+            await self._store_ends(rows, begun)
         except StoreError as failed:
             self._health.lost.extend(row.id for row in rows)
             return self._not_stored(failed)
@@ -182,6 +183,26 @@ class Capture:
         self._metrics.captured.labels(status).inc(len(rows))
         self._events.note("captured")
         return True
+
+    async def _made(self) -> bool:
+        """Have the rows; whether they have been queued already. Raises what making them raised."""
+        if self._making is None:
+            return True
+        if self._making.take_back():
+            await self._make()
+            return False
+        if self._making.task is not None:
+            await self._making.task
+        return True
+
+    async def _store_ends(self, rows: Sequence[FinishedCompletion], begun: bool) -> None:
+        if begun:
+            try:
+                await self._store.finish(rows)
+                return
+            except UnknownCompletion:
+                pass  # the disk was full when the request began
+        await self._store.record(self._rows, rows)
 
     def _not_stored(self, failed: Exception) -> bool:
         self._metrics.not_stored.inc(self._n)

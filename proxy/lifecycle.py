@@ -1,17 +1,21 @@
 """Background tasks with names, kept until they end.
 
-Owns: no task is lost to the garbage collector, none fails in silence, all end at the stop.
+Owns: no task is lost to the garbage collector, none fails in silence, all end at the stop; what was to begin
+later begins before it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import structlog
+from aiohttp import web
 
 log = structlog.get_logger()
+
+Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Tasks:
@@ -19,6 +23,21 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._later: set[Later] = set()
+
+    def later(self, seconds: float, name: str, work: Work) -> Later:
+        """Have `work` begin so long from now, unless it is taken back before."""
+        found = Later(self, seconds, name, work)
+        self._later.add(found)
+        return found
+
+    def hurry(self) -> None:
+        """All that was to begin later begins now."""
+        for later in list(self._later):
+            later.begin()
+
+    def _no_longer(self, later: Later) -> None:
+        self._later.discard(later)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)
@@ -45,3 +64,26 @@ class Tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(set(self._tasks))
+
+
+class Later:
+    """Work that has its time to begin; made by `Tasks.later`."""
+
+    def __init__(self, tasks: Tasks, seconds: float, name: str, work: Work) -> None:
+        self.task: asyncio.Task[Any] | None = None  # once it has begun
+        self._tasks, self._name, self._work = tasks, name, work
+        self._due = asyncio.get_running_loop().call_later(seconds, self.begin)
+
+    def begin(self) -> None:
+        if self.take_back():
+            self.task = self._tasks.spawn(self._name, self._work())
+
+    def take_back(self) -> bool:
+        """Whether it had not begun; now it never does."""
+        waited = not self._due.cancelled() and self.task is None
+        self._due.cancel()
+        self._tasks._no_longer(self)
+        return waited
+
+
+TASKS: Final = web.AppKey("tasks", Tasks)

@@ -25,7 +25,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from config.settings import Settings
-from proxy import files, security
+from proxy import files, lifecycle, security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.base import Backend
@@ -128,6 +128,7 @@ async def serving(
             try:
                 yield url
             finally:
+                app[lifecycle.TASKS].hurry()  # a second signal may come at any moment
                 looking.cancel()
                 address.unlink(missing_ok=True)
                 for site in list(runner.sites):

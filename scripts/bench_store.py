@@ -77,8 +77,7 @@ async def commits(at_once: int, seconds: float, folder: Path) -> dict[str, Any]:
             n += 1
             at = time.perf_counter()
             new, end = pair(f"c{who}-{n}", (message("user", text(n + who, ASKED)),), text(n, SAID))
-            store.begin([new], may_wait=True)
-            await store.finish([end])
+            await store.record([new], [end])
             took.append(time.perf_counter() - at)
 
     start, before, cpu = time.perf_counter(), store.commits, time.process_time()
@@ -119,8 +118,7 @@ async def conversation(turns: int, folder: Path) -> dict[str, Any]:
         history.append(message("user", asked))
         new, end = pair(f"t{turn}", tuple(history), said)
         at = time.thread_time()
-        store.begin([new], may_wait=True)
-        await store.finish([end])
+        await store.record([new], [end])
         took.append(time.thread_time() - at)
         history.append(message("assistant", said))
         new_bytes += len(asked) + len(said)

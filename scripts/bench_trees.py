@@ -55,6 +55,8 @@ def window(client: Client, shape: Shape, target: Target) -> dict[str, float]:
     before = cpu_us(target)
     found = client.load(shape, target, WINDOW_S)
     told = {"p50_ms": found["latency_ms"]["p50"], "answers_a_second": found["answers"] / found["seconds"]}
+    if found.get("first_ms"):
+        told["first_p50_ms"] = found["first_ms"]["p50"]
     if target.name == "direct":  # nobody is between: there is no process to look at
         return told
     return told | {"cpu_us": (cpu_us(target) - before) / found["answers"]}

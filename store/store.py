@@ -139,10 +139,9 @@ class Store:
 
     # Completions
 
-    def begin(self, rows: Sequence[NewCompletion], *, may_wait: bool = False) -> asyncio.Future[None]:
-        """Queue new completions at once. Nobody need await this: a failure comes again from `finish`. With `may_wait`
-        they share the commit of what comes next, most often their own end."""
-        future = self._writer.submit(lambda db: completions.begin(db, rows), may_wait=may_wait)
+    def begin(self, rows: Sequence[NewCompletion]) -> asyncio.Future[None]:
+        """Queue new completions at once. Nobody need await this: a failure comes again from `finish`."""
+        future = self._writer.submit(lambda db: completions.begin(db, rows))
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future
 

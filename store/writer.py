@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -25,7 +24,6 @@ from store.errors import StoreClosed, translated
 T = TypeVar("T")
 
 GROUP = 256  # most operations in one commit: a long queue must not make its first wait for its last
-WAITS_S = 0.05  # an operation that nobody waits for, for others to share its commit with
 ROOM = 1024  # operations that wait, before those who would bring more have to
 CHECKPOINT_CHANGES = 1000  # rows between two checkpoints, about 4 MiB of WAL at the usual size of a completion
 
@@ -34,7 +32,6 @@ CHECKPOINT_CHANGES = 1000  # rows between two checkpoints, about 4 MiB of WAL at
 class _Queued:
     operation: Callable[[sqlite3.Connection], Any]
     future: asyncio.Future[Any]
-    may_wait: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +56,13 @@ class Writer:
         self._thread = Thread(target=self._work, name="store-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Callable[[sqlite3.Connection], T], *, may_wait: bool = False) -> asyncio.Future[T]:
-        """Queue an operation now; the future ends when it is on disk or has failed. With `may_wait` that may take a
-        moment longer, if no other operation is queued meanwhile: nobody waits for it."""
+    def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Queue an operation now; the future ends when it is on disk or has failed."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self._stopping:
             future.set_exception(StoreClosed("The store is closed, this was not stored."))
         else:
-            self._queue.put(_Queued(operation, future, may_wait))
+            self._queue.put(_Queued(operation, future))
         return future
 
     @property
@@ -119,19 +115,16 @@ class Writer:
         self._room.set()
 
     def _next_group(self) -> tuple[list[_Queued], bool]:
-        """Wait for one operation that is waited for, then take all that came meanwhile."""
+        """Wait for one operation, then take all that came meanwhile."""
         group: list[_Queued] = []
         entry = self._queue.get()
-        due = time.monotonic() + WAITS_S
         while entry is not None:
             group.append(entry)
             if len(group) == GROUP:
                 return group, False
-            if not entry.may_wait:
-                due = 0.0
             try:
-                entry = self._queue.get(timeout=due - time.monotonic()) if due else self._queue.get_nowait()
-            except (Empty, ValueError):  # ValueError: it is due already
+                entry = self._queue.get_nowait()
+            except Empty:
                 return group, False
         return group, True
 

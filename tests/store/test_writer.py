@@ -68,36 +68,15 @@ async def test_a_group_has_an_end(writer: Writer) -> None:
     assert writer.commits == 3
 
 
-async def test_what_nobody_waits_for_shares_the_next_commit(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.writer, "WAITS_S", 60.0)
-    first = writer.submit(insert(1), may_wait=True)
-    second = writer.submit(insert(2), may_wait=True)
-    await asyncio.sleep(0.05)
-    assert not first.done() and writer.commits == 0
-    assert await writer.submit(values) == [1, 2]
-    assert first.done() and second.done() and writer.commits == 1
-
-
-async def test_what_nobody_waits_for_is_committed_soon_all_the_same(writer: Writer) -> None:
-    await writer.submit(insert(1), may_wait=True)
-    assert writer.commits == 1
-
-
-async def test_a_stop_does_not_forget_what_nobody_waits_for(
-    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store.writer, "WAITS_S", 60.0)
-    writer.submit(insert(1), may_wait=True)
+async def test_a_stop_does_not_forget_what_nobody_waits_for(writer: Writer, tmp_path: Path) -> None:
+    writer.submit(insert(1))
     await writer.stop()
     with sqlite3.connect(tmp_path / "x.db") as db:
         assert values(db) == [1]
 
 
-async def test_an_end_at_once_does_not_forget_it_either(
-    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store.writer, "WAITS_S", 60.0)
-    writer.submit(insert(1), may_wait=True)
+async def test_an_end_at_once_does_not_forget_it_either(writer: Writer, tmp_path: Path) -> None:
+    writer.submit(insert(1))
     assert writer.end_at_once(10.0)
     with sqlite3.connect(tmp_path / "x.db") as db:
         assert values(db) == [1]
