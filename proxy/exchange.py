@@ -421,15 +421,18 @@ class Exchange:
         return self._seen(event)
 
     async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
-        out = bytearray()
+        """What the client waits for leaves first; then it is folded."""
+        out, passed = bytearray(), []
         try:
             for event in events:
                 if self._way.translated and self._finished:
                     return  # the client has had its end
                 if not self._way.reads.terminal(event):
-                    out += self._seen(event)
+                    passed.append(event)
+                    out += self._said(event)
                     continue
-                self._fold(event)
+                self._fold(*passed, event)
+                passed.clear()
                 before, last = self._end(event)
                 if out or before:
                     await response.write(bytes(out + before))
@@ -438,11 +441,17 @@ class Exchange:
                 self._said_all()
                 out += last
         finally:
-            if out:  # also where a later event of the same piece broke the stream
-                await response.write(bytes(out))
+            try:
+                if out:  # also where a later event of the same piece broke the stream
+                    await response.write(bytes(out))
+            finally:
+                self._fold(*passed)
 
     def _seen(self, event: Event) -> bytes:
         self._fold(event)
+        return self._said(event)
+
+    def _said(self, event: Event) -> bytes:
         try:
             return self._way.event(event)
         except ODD as error:
@@ -454,15 +463,13 @@ class Exchange:
         except ODD as error:
             raise BackendBroke(f"The backend's answer makes no chat completion ({error!r}).") from error
 
-    def _fold(self, event: Event) -> None:
-        data = event.data
-        if (
-            data is not None
-            and data.strip() not in (b"", b"[DONE]")
-            and self._capture is not None
-            and not self._finished
-        ):
-            self._capture.add(event)  # also what is no JSON object: it may have been one, and a token is missing now
+    def _fold(self, *events: Event) -> None:
+        if self._capture is None or self._finished:
+            return
+        for event in events:
+            data = event.data
+            if data is not None and data.strip() not in (b"", b"[DONE]"):
+                self._capture.add(event)  # also what is no JSON object: it may have been one, and a token is missing
 
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""

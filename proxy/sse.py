@@ -21,17 +21,19 @@ _LINE = re.compile(rb"\r\n|\n|\r")
 _UNREAD: Final = object()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Event:
     """One event; what it says is read once, by whoever asks first."""
 
     raw: bytes  # as it came, with its blank line
     # The data lines joined by LF; None for comments and other events without data.
-    data: bytes | None = field(init=False, repr=False, compare=False)
-    _json: Any = field(default=_UNREAD, init=False, repr=False, compare=False)
+    data: bytes | None = field(repr=False, compare=False)
+    _json: Any = field(repr=False, compare=False)
 
-    def __post_init__(self) -> None:
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
         self.data = self._read()
+        self._json = _UNREAD
 
     def json(self) -> Any:
         """The data, parsed. Raises ValueError."""

@@ -17,6 +17,17 @@ from proxy.sse import Event
 from proxy.wire import Rules
 
 
+def longer(so_far: list[Any] | None, more: Any) -> list[Any]:
+    """`so_far` with `more` at its end, in place: what a token costs must not grow with those before it. Raises
+    TypeError where `more` is no list."""
+    if not isinstance(more, list):
+        raise TypeError(f"{type(more).__name__} where a list should be")
+    if so_far is None:
+        return more.copy()
+    so_far += more
+    return so_far
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request as rlproxy needs to know it. The bytes themselves are passed on, not this."""

@@ -13,7 +13,7 @@ import orjson
 
 from proxy import sse
 from proxy.conversations import named
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
 from proxy.dialects.fields import an_object, count, member, numbers
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
@@ -128,27 +128,35 @@ class ChatRenderer(Renderer):
 
 
 class ChatFold(Fold):
+    """Texts in pieces, joined when asked for."""
+
     def __init__(self) -> None:
         self._replies: dict[int, Reply] = {}
+        self._pieces: dict[int, dict[str, list[str]]] = {}  # of each reply's texts, those that are not joined yet
         self._usage: dict[str, Any] | None = None
         self._prompt_token_ids: list[int] | None = None
 
     def add(self, chunk: Any) -> None:
-        if isinstance(chunk.get("usage"), dict):
-            self._usage = chunk["usage"]
-        if isinstance(chunk.get("prompt_token_ids"), list):
-            self._prompt_token_ids = chunk["prompt_token_ids"]
+        if isinstance(usage := chunk.get("usage"), dict):
+            self._usage = usage
+        if isinstance(prompt := chunk.get("prompt_token_ids"), list):
+            self._prompt_token_ids = prompt
         for choice in chunk.get("choices") or ():
-            index = choice.get("index", 0)
-            if not isinstance(index, int):
-                raise TypeError(f"the index {index!r} of a choice is no number")
-            reply = self._replies.setdefault(index, Reply(index))
-            self._delta(reply, choice.get("delta") or {})
+            reply = self._replies.get(index := choice.get("index", 0)) or self._begin(index)
+            if delta := choice.get("delta"):
+                self._delta(reply, delta)
             reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
-            if choice.get("token_ids") is not None:
-                reply.token_ids = (reply.token_ids or []) + choice["token_ids"]
+            if (ids := choice.get("token_ids")) is not None:
+                reply.token_ids = longer(reply.token_ids, ids)
             if (logprobs := _logprobs(choice)) is not None:
-                reply.logprobs = (reply.logprobs or []) + logprobs
+                reply.logprobs = longer(reply.logprobs, logprobs)
+
+    def _begin(self, index: Any) -> Reply:
+        if not isinstance(index, int):
+            raise TypeError(f"the index {index!r} of a choice is no number")
+        self._pieces[index] = {}
+        self._replies[index] = Reply(index)
+        return self._replies[index]
 
     def _delta(self, reply: Reply, delta: dict[str, Any]) -> None:
         for key, value in delta.items():
@@ -157,15 +165,28 @@ class ChatFold(Fold):
             elif key == "role":
                 reply.message["role"] = value or "assistant"
             elif isinstance(value, str):  # content, reasoning_content, refusal and what else streams as text
-                reply.message[key] = (reply.message.get(key) or "") + value
+                pieces = self._pieces[reply.index].get(key)
+                if pieces is None:
+                    pieces = self._pieces[reply.index][key] = _text_so_far(reply.message, key)
+                pieces.append(value)
             elif value is not None:
+                self._pieces[reply.index].pop(key, None)
                 reply.message[key] = value
 
     def replies(self) -> list[Reply]:
         for reply in self._replies.values():
             reply.usage = self._usage
             reply.prompt_token_ids = self._prompt_token_ids
+            reply.message |= {key: "".join(pieces) for key, pieces in self._pieces[reply.index].items()}
         return [self._replies[i] for i in sorted(self._replies)]
+
+
+def _text_so_far(message: dict[str, Any], key: str) -> list[str]:
+    """What the text `key` begins with; it keeps its place among the members."""
+    found = message.setdefault(key, "") or ""
+    if not isinstance(found, str):
+        raise TypeError(f"a text for `{key}`, which was none before")
+    return [found]
 
 
 def _merge_tool_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:
@@ -183,5 +204,6 @@ def _merge_tool_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]])
 
 def _logprobs(choice: dict[str, Any]) -> list[float] | None:
     """One a token, in nats; None where the backend sent none."""
-    content = (choice.get("logprobs") or {}).get("content")
+    found = choice.get("logprobs")
+    content = found.get("content") if found else None
     return None if content is None else [float(entry["logprob"]) for entry in content]

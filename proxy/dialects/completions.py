@@ -14,7 +14,7 @@ import orjson
 
 from proxy import sse
 from proxy.conversations import named
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
 from proxy.dialects.chat import SAMPLING, choice_rules
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, member, numbers
 from proxy.errors import BadRequest, ProxyError
@@ -110,28 +110,30 @@ class TextFold(Fold):
     def __init__(self, echoed: Sequence[Prompt], n: int) -> None:
         self._echoed, self._n = echoed, n
         self._replies: dict[int, Reply] = {}
+        self._pieces: dict[int, list[str]] = {}
         self._usage: dict[str, Any] | None = None
 
     def add(self, chunk: Any) -> None:
         if isinstance(chunk.get("usage"), dict):
             self._usage = chunk["usage"]
         for i, choice in enumerate(chunk.get("choices") or ()):
-            reply = self._replies.setdefault(choice.get("index", i), Reply(choice.get("index", i)))
-            reply.message["content"] = reply.text + (choice.get("text") or "")
+            index = choice.get("index", i)
+            reply = self._replies.setdefault(index, Reply(index))
+            self._pieces.setdefault(index, []).append(_text(choice))
             reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
             if choice.get("prompt_token_ids") is not None:
                 reply.prompt_token_ids = choice["prompt_token_ids"]
             if choice.get("token_ids") is not None:
-                reply.token_ids = (reply.token_ids or []) + choice["token_ids"]
+                reply.token_ids = longer(reply.token_ids, choice["token_ids"])
             if choice.get("logprobs") is not None:
-                reply.logprobs = (reply.logprobs or []) + _token_logprobs(choice["logprobs"])
+                reply.logprobs = longer(reply.logprobs, _token_logprobs(choice["logprobs"]))
 
     def replies(self) -> list[Reply]:
         return [self._finished(self._replies[i]) for i in sorted(self._replies)]
 
     def _finished(self, reply: Reply) -> Reply:
         """Without the prompt that the client wanted repeated before its answer."""
-        text, logprobs = reply.text, reply.logprobs
+        text, logprobs = "".join(self._pieces[reply.index]), reply.logprobs
         if self._echoed:
             prompt = self._echoed[min(reply.index // self._n, len(self._echoed) - 1)]
             text = text.removeprefix(prompt) if isinstance(prompt, str) else text
@@ -147,6 +149,13 @@ class TextFold(Fold):
             token_ids=reply.token_ids,
             logprobs=None if logprobs is None else [float(one) for one in logprobs],
         )
+
+
+def _text(choice: Mapping[str, Any]) -> str:
+    text = choice.get("text") or ""
+    if not isinstance(text, str):
+        raise TypeError(f"a text that is none: {text!r}")
+    return text
 
 
 class TextRenderer(Renderer):

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 from proxy.conversations import named
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
 from proxy.dialects.chat import ChatFold
 from proxy.dialects.chat_form import arguments_of, counted, reasoning_of, usage
 from proxy.dialects.fields import an_object, member, numbers, objects
@@ -150,7 +150,7 @@ class OllamaFold(Fold):
         self._thinking.append(message.get("thinking") or "")
         self._calls += message.get("tool_calls") or ()
         if chunk.get("logprobs") is not None:
-            self._logprobs = (self._logprobs or []) + [float(entry["logprob"]) for entry in chunk["logprobs"]]
+            self._logprobs = longer(self._logprobs, [float(entry["logprob"]) for entry in chunk["logprobs"]])
         if chunk.get("done"):
             self._end = chunk
 

@@ -130,6 +130,7 @@ class ResponsesFold(Fold):
 
     def __init__(self) -> None:
         self._items: dict[int, dict[str, Any]] = {}
+        self._pieces: dict[int, list[str]] = {}  # of each item's text or arguments, since it was last sent whole
         self._logprobs: list[float] = []
         self._final: dict[str, Any] | None = None
 
@@ -141,26 +142,34 @@ class ResponsesFold(Fold):
                 self.failed = str((self._final.get("error") or {}).get("message") or "the backend gave up")
         elif kind in ("response.output_item.added", "response.output_item.done"):
             self._items[at] = chunk["item"]
+            self._pieces.pop(at, None)
         elif kind == "response.output_text.delta":
-            self._grow(at, "message", "text", chunk["delta"])
+            self._grow(at, "message", chunk["delta"])
             self._logprobs += [float(one["logprob"]) for one in chunk.get("logprobs") or ()]
         elif kind in ("response.reasoning_text.delta", "response.reasoning_summary_text.delta"):
-            self._grow(at, "reasoning", "text", chunk["delta"])
+            self._grow(at, "reasoning", chunk["delta"])
         elif kind == "response.function_call_arguments.delta":
-            item = self._items.setdefault(at, {"type": "function_call"})
-            item["arguments"] = (item.get("arguments") or "") + chunk["delta"]
+            self._grow(at, "function_call", chunk["delta"])
 
-    def _grow(self, at: int, type: str, member: str, text: str) -> None:
-        item = self._items.setdefault(at, {"type": type})
-        if not item.get("content"):
-            item["content"] = [{member: ""}]
-        part = item["content"][-1]
-        part[member] = part.get(member, "") + text
+    def _grow(self, at: int, type: str, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"a delta that is no text: {text!r}")
+        self._items.setdefault(at, {"type": type})
+        self._pieces.setdefault(at, []).append(text)
+
+    def _so_far(self, at: int) -> dict[str, Any]:
+        item, more = self._items[at], "".join(self._pieces.get(at, ()))
+        if not more:
+            return item
+        if item.get("type") in CALLS:
+            return {**item, "arguments": (item.get("arguments") or "") + more}
+        *parts, last = item.get("content") or [{}]
+        return {**item, "content": [*parts, {**last, "text": last.get("text", "") + more}]}
 
     def replies(self) -> list[Reply]:
         if self._final is None and not self._items:
             return []
-        so_far = [self._items[i] for i in sorted(self._items)]
+        so_far = [self._so_far(at) for at in sorted(self._items)]
         reply = reply_of({"output": so_far, **(self._final or {})})
         if not reply.message["content"] and not reply.message.get("tool_calls"):
             reply.message = {**reply_of({"output": so_far}).message}  # an end without its output
