@@ -54,9 +54,7 @@ async def test_a_client_that_leaves_leaves_its_question(
 
 
 @pytest.mark.parametrize("beside_s", [0.0, 60.0], ids=["begun", "not yet begun"])
-async def test_each_of_several_choices_is_a_row(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, beside_s: float
-) -> None:
+async def test_each_of_several_choices_is_a_row(proxy: Proxy, monkeypatch: pytest.MonkeyPatch, beside_s: float) -> None:
     monkeypatch.setattr(capture, "BESIDE_S", beside_s)
     async with await proxy.chat("hello", n=2) as response:
         id = (await response.json())["id"]
