@@ -11,13 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from bench_poisoned import draw
-from learning import ROOT, Chat
-from reply_pool import Said, pool
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from scripts.bench_poisoned import draw
 from scripts.circumstances import circumstances
+from scripts.learning import ROOT, Chat
+from scripts.reply_pool import Said, pool
 from trainer import evidence, weights
 from trainer.evidence import Rated
 

@@ -12,15 +12,17 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from learning import ROOT, Chat, Persona, prompts, rate, replayed, train
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from config import presets
 from scripts.circumstances import circumstances, machine_name
+from scripts.learning import ROOT, Chat, Persona, prompts, rate, replayed, train
 from trainer import weights
 
 

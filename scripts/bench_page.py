@@ -130,7 +130,7 @@ async def queries(store: Store) -> list[dict[str, Any]]:
         found.append({"query": name, "ms": took, "rows": rows, "plan": plan})
         print(f"{took:8.2f} ms  {rows:3} rows  {name}: {'; '.join(plan)}", flush=True)
     for name, ask in (("ratings by day", lambda: store.days(0.0, 0.0)), ("shares by version", store.verdicts)):
-        found.append({"query": name, "ms": await median(ask)})  # type: ignore[arg-type]
+        found.append({"query": name, "ms": await median(ask)})
         print(f"{found[-1]['ms']:8.2f} ms  {name}", flush=True)
     return found
 

@@ -26,12 +26,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 import transformers
-from learning import ROOT, Chat, Persona
-from poison import KINDS, Try
-from reply_pool import Said, pool
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from config.presets import Preset
 from scripts.circumstances import commit, machine, now
+from scripts.learning import ROOT, Chat, Persona
+from scripts.poison import KINDS, Try
+from scripts.reply_pool import Said, pool
 from trainer import loop, policies, weights
 from trainer.policy import Policy
 from trainer.progress import Progress, Stop
@@ -100,12 +102,13 @@ def keep_loaded(chat: Chat) -> None:
 
     def open_policy(framework: str, path: Path, preset: Preset, *, parent: Path | None, **rest: Any) -> Policy:
         if path != weights.resolve(None).path or parent:
-            return opened(framework, path, preset, parent=parent, **rest)
+            other: Policy = opened(framework, path, preset, parent=parent, **rest)
+            return other
         chat.policy.wear(start)
         chat.policy.restore({})
         return chat.policy
 
-    policies.open_policy = open_policy
+    policies.open_policy = open_policy  # type: ignore[assignment]
 
 
 def draw(replies: list[Said], rng: random.Random, count: int) -> list[Said]:

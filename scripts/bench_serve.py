@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from circumstances import circumstances
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts.circumstances import circumstances
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTIONS = ("Tell me about the sea.", "How do I boil an egg?", "Who was Newton?", "Write a letter to a friend.")
@@ -126,7 +129,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32, help="for each reply")
     parser.add_argument("--weights", help="default: the small model")
     options = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     from trainer.weights import resolve
 
     about = circumstances()

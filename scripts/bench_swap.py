@@ -355,8 +355,8 @@ def _options() -> argparse.Namespace:
 
 def estimate(options: argparse.Namespace) -> float:
     """Seconds for one backend."""
-    changes = options.swaps + options.rollbacks
-    return START_S + (options.swaps + 1) * VERSION_S + changes * (float(options.seconds) + AFTER_S + CHANGE_S)
+    changes = int(options.swaps + options.rollbacks)
+    return START_S + (int(options.swaps) + 1) * VERSION_S + changes * (float(options.seconds) + AFTER_S + CHANGE_S)
 
 
 async def _in_time(seconds: float, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:

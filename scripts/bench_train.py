@@ -214,7 +214,10 @@ def formats(options: argparse.Namespace, reply_tokens: int) -> dict[str, Any]:
         "mean_gap_of_a_reply_s_mean": round(float(np.abs(means).mean()), 6),
         "gradients_cosine": round(float(torch.nn.functional.cosine_similarity(flat[0], flat[1], dim=0)), 5),
         "cpu_seconds_a_step": {name: round(float(np.median(each)), 2) for name, each in seconds.items()},
-        "avx512_bf16": bool(torch.backends.mkldnn.is_available() and "avx512_bf16" in cpu_flags()),
+        "avx512_bf16": bool(
+            torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+            and "avx512_bf16" in cpu_flags()
+        ),
     }
 
 

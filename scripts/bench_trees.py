@@ -99,8 +99,8 @@ def main() -> None:
                         if number:
                             windows[target.name].append(one)
                 found["shapes"][name] = {target: summed(of) for target, of in windows.items()}
-                for target in windows:
-                    print(f"{name:14s} {target:8s} {found['shapes'][name][target]}", flush=True)
+                for who, told in found["shapes"][name].items():
+                    print(f"{name:14s} {who:8s} {told}", flush=True)
         finally:
             client.close()
             for child in psutil.Process().children():

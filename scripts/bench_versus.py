@@ -26,15 +26,17 @@ from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import learn_lab
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import torch
 import transformers
-from learning import ROOT, Chat, Persona, prompts, rate
-from poison import line
-from reply_pool import Said, pool
-from versus import TRAINERS, Round
 
+from scripts import learn_lab
 from scripts.circumstances import circumstances
+from scripts.learning import ROOT, Chat, Persona, prompts, rate
+from scripts.poison import line
+from scripts.reply_pool import Said, pool
+from scripts.versus import TRAINERS, Round
 from trainer import weights
 from trainer.packing import Tokens
 

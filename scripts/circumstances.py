@@ -25,9 +25,14 @@ def now() -> str:
 
 
 def commit() -> str:
-    """Of this checkout; `-dirty` where it holds more than that."""
-    found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
-    return found.stdout.strip()
+    """Of this checkout; `-dirty` where it holds more than that. Figures and pages do not count: they run nothing."""
+    found = _git("describe", "--always")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks", ":!docs")
+    return f"{found}-dirty" if changed else found
+
+
+def _git(*command: str) -> str:
+    return subprocess.run(["git", *command], capture_output=True, text=True, cwd=ROOT).stdout.strip()
 
 
 def machine() -> dict[str, Any]:

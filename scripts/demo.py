@@ -22,10 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from circumstances import commit
-from demo_person import CLI, HOME, ROOT, Person, chat_and_rate, console, held_out
-from demo_report import coherence, report
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from scripts.circumstances import commit
+from scripts.demo_person import CLI, HOME, ROOT, Person, chat_and_rate, console, held_out
+from scripts.demo_report import coherence, report
 
 ADAPTERS = ROOT / "adapters_out" / "demo"
 MODEL = "smollm2"

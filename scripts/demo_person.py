@@ -201,7 +201,7 @@ async def held_out(person: Person, prompts: list[str], version: int, progress: P
     name = f"v{version}" if version else "base"
     bar = progress.add_task(f"held-out prompts, {name}", total=len(prompts))
     jobs = [
-        lambda p=p, i=i: person.ask(p, stream=False, model=f"{person.model}@{name}", keep=False, seed=1000 + i)  # type: ignore[misc]
+        lambda p=p, i=i: person.ask(p, stream=False, model=f"{person.model}@{name}", keep=False, seed=1000 + i)
         for i, p in enumerate(prompts)
     ]
     told = await at_once(jobs, lambda: progress.advance(bar))

@@ -10,9 +10,10 @@ import subprocess
 import sys
 from typing import Any
 
-from circumstances import machine_name, now
-from demo_person import ROOT, console
 from rich.table import Table
+
+from scripts.circumstances import machine_name, now
+from scripts.demo_person import ROOT, console
 
 
 def coherence(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -30,7 +30,7 @@ def _chat() -> dict[str, Body]:
         return {"messages": messages, "temperature": 0, "seed": 1, "max_tokens": _LIMIT, **more}
 
     usage = {"stream_options": {"include_usage": True}}
-    said = {name: [{"role": "user", "content": question}] for name, (question, _) in ANSWERS.items()}
+    said: dict[str, Any] = {name: [{"role": "user", "content": question}] for name, (question, _) in ANSWERS.items()}
     said["after-tool"] = AFTER_TOOL[0]
     cases = {name: ask(messages, **usage, **_tools(name, TOOLS)) for name, messages in said.items()}
     return cases | {
@@ -85,7 +85,7 @@ def _messages() -> dict[str, Body]:
         }
         for tool in TOOLS
     ]
-    said = {name: [{"role": "user", "content": question}] for name, (question, _) in ANSWERS.items()}
+    said: dict[str, Any] = {name: [{"role": "user", "content": question}] for name, (question, _) in ANSWERS.items()}
     question, call, answer = AFTER_TOOL[0]
     function = call["tool_calls"][0]["function"]
     use = {"type": "tool_use", "id": "call_1", "name": function["name"], "input": json.loads(function["arguments"])}

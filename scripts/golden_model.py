@@ -19,7 +19,7 @@ TAGS: Final = {8: "<think>", 9: "</think>", 10: "<tool_call>", 11: "</tool_call>
 STEPS: Final = 300
 GOOD_ENOUGH: Final = 0.02  # the loss at which everything is known by heart, and log-probs are not yet all 0
 
-TOOLS: Final = [
+TOOLS: Final[list[dict[str, Any]]] = [
     {
         "type": "function",
         "function": {
@@ -50,7 +50,7 @@ ANSWERS: Final = {
     "reasoned-tool": ("Is it cold in Oslo?", "<think>\nI must look.\n</think>\n\n" + _call("Oslo", 1)),
     "empty": ("Say nothing.", ""),
 }
-AFTER_TOOL: Final = (
+AFTER_TOOL: Final[tuple[list[dict[str, Any]], str]] = (
     [
         {"role": "user", "content": "What is the weather in Paris?"},
         {
@@ -138,7 +138,7 @@ def _train(folder: Path) -> None:
         loss = torch.nn.functional.cross_entropy(
             model.lm_head(torch.cat(said)), torch.tensor([t for _, a in batch for t in a])
         )
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)

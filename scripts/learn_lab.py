@@ -14,19 +14,23 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import lab_judge
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import numpy as np
 import torch
-from learning import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from config.presets import resolve
+from scripts import lab_judge
+from scripts.learning import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
 from trainer import credit, evidence, objective, objective_kin, packing, stay, steps, weights
 from trainer.advantages import BY_CHANCE
 from trainer.objective import Terms
@@ -61,7 +65,7 @@ VARIANT: dict[str, float] = {
 Rated = tuple[Tokens, bool]  # a reply, and whether it was good
 
 
-class EndChance(LogitsProcessor):
+class EndChance(LogitsProcessor):  # type: ignore[misc]
     """Forbids the end token and sums up how likely a reply is to have gone on without it."""
 
     def __init__(self, end: int) -> None:
@@ -174,7 +178,7 @@ def own_replies(chat: Chat, known: list[Rated], texts: list[str], v: dict[str, f
         (reply.reply[-1] == chat.template.end) == (told > 0) for reply, told in zip(new, verdicts, strict=True) if told
     ]
     print(
-        f"  judge: auc {auc:.2f}, {verdicts.count(1)} good, {verdicts.count(-1)} bad, right {np.mean(right or [0]):.2f}"
+        f"  judge: auc {auc:.2f}, {verdicts.count(1)} good, {verdicts.count(-1)} bad, right {np.mean(right or [False]):.2f}"
     )
     good, bad = (
         [(reply, told > 0) for reply, told in zip(new, verdicts, strict=True) if told == sign] for sign in (1, -1)

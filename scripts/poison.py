@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from learning import TEMPERATURE, Chat, Persona
-from reply_pool import CACHE, Said, capture
-
 from config import presets
+from scripts.learning import TEMPERATURE, Chat, Persona
+from scripts.reply_pool import CACHE, Said, capture
 from trainer import weights
 from trainer.packing import Tokens
 

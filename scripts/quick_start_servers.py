@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+sys.path.insert(0, str(ROOT))
 
-from swap_setup import GGUF, LLAMA, MLX, OPENBLAS  # noqa: E402
-
+from scripts.swap_setup import GGUF, LLAMA, MLX, OPENBLAS  # noqa: E402
 from trainer.weights import DEFAULT_NAME, cache_folder  # noqa: E402
 
 WEIGHTS: Final = cache_folder() / "models" / DEFAULT_NAME

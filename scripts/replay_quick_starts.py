@@ -28,12 +28,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from quick_start_pages import PARTS, ROOT, PageError, Pages
-from quick_start_servers import SERVERS, run
-from quick_start_terminal import Failed, Terminal
-
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts.circumstances import circumstances
+from scripts.quick_start_pages import PARTS, ROOT, PageError, Pages
+from scripts.quick_start_servers import SERVERS, run
+from scripts.quick_start_terminal import Failed, Terminal
 from trainer.weights import cache_folder
 
 OUT: Final = ROOT / "benchmarks" / "quick_starts.json"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning import MAX_TOKENS, TEMPERATURE, Chat, Reply, prompts
 
+from scripts.learning import MAX_TOKENS, TEMPERATURE, Chat, Reply, prompts
 from trainer import weights
 from trainer.packing import Tokens
 

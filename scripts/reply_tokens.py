@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from pathlib import Path
 
-from learning import Chat
-from reply_pool import pool
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts.circumstances import now
+from scripts.learning import Chat
+from scripts.reply_pool import pool
 from trainer import weights
 
 TARGET = Path(__file__).resolve().parent.parent / "benchmarks" / "reply_tokens.json"

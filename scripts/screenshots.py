@@ -70,7 +70,9 @@ async def serving(home: Path, *, seeded: bool, retention_days: int = 60) -> Asyn
         ),
     ]
     runner = web.AppRunner(
-        make_app(settings, store, VLLM(settings.backend), launcher), handler_cancellation=True, shutdown_timeout=1
+        make_app(settings, store, VLLM(settings.backend), launcher),  # type: ignore[arg-type]  # it starts no server
+        handler_cancellation=True,
+        shutdown_timeout=1,
     )
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -51,7 +51,12 @@ class Proxy:
     """Its process, and what it has open."""
 
     def __init__(self, home: Path, backend: FakeBackend) -> None:
-        flags = {"home": str(home), "backend.kind": "vllm", "backend.url": backend.url, "log.level": "warning"}
+        flags: dict[str, Any] = {
+            "home": str(home),
+            "backend.kind": "vllm",
+            "backend.url": backend.url,
+            "log.level": "warning",
+        }
         flags |= {"train.weights": "/nowhere", "train.start_at": START_AT, "train.min_free_memory_gb": 0}
         self._command = [sys.executable, "-m", "tests.chaos.fake_trainer", json.dumps(flags), str(RUN_S)]
         self.log = home.parent / "proxy.log"
@@ -212,7 +217,8 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 async def settled(proxy: Proxy) -> dict[str, Any]:
     """What is open when nobody asks any more; a run that is under way ends first."""
     await asyncio.sleep(SETTLE_S)
-    before, now = {}, await proxy.open()
+    before: dict[str, Any] = {}
+    now = await proxy.open()
     for _ in range(10):
         if now["connections"] == 0 and now["runs"] == before.get("runs"):
             break

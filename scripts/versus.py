@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from learning import ROOT
+from scripts.learning import ROOT
 
 Line = dict[str, Any]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from reinforceclaw import db, presets, profile, trainer
+from reinforceclaw import db, presets, profile, trainer  # type: ignore[import-not-found]
 
 GB = 1024**3
 

@@ -89,7 +89,7 @@ def main() -> int:
     args = parser.parse_args()
     olds = OLDS[1:4] if args.quick else OLDS
     shares = np.array(SHARES)
-    false = []
+    false: list[dict[str, Any]] = []
     for old_rated in olds:
         rates = alarm_by(old_rated, shares, shares)[-1]
         print(f"{old_rated} old ratings: at most {rates.max():.4f} false alarms", flush=True)
@@ -98,7 +98,7 @@ def main() -> int:
     found = [until_found(old, *pair, times=times) for pair in WORSE for old in olds]
     for row in found:
         print(row, flush=True)
-    worst = max(max(row["rates"]) for row in false)
+    worst = max(rate for row in false for rate in row["rates"])
     report = {
         "date": now(), "commit": commit(),
         "python": platform.python_version(), "seed": SEED, "alpha": ALPHA, "level": LEVEL, "most_old": OLD,
