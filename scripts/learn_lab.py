@@ -177,9 +177,8 @@ def own_replies(chat: Chat, known: list[Rated], texts: list[str], v: dict[str, f
     right = [
         (reply.reply[-1] == chat.template.end) == (told > 0) for reply, told in zip(new, verdicts, strict=True) if told
     ]
-    print(
-        f"  judge: auc {auc:.2f}, {verdicts.count(1)} good, {verdicts.count(-1)} bad, right {np.mean(right or [False]):.2f}"
-    )
+    agreed = np.mean(right or [False])
+    print(f"  judge: auc {auc:.2f}, {verdicts.count(1)} good, {verdicts.count(-1)} bad, right {agreed:.2f}")
     good, bad = (
         [(reply, told > 0) for reply, told in zip(new, verdicts, strict=True) if told == sign] for sign in (1, -1)
     )
