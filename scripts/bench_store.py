@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
+from zlib import crc32
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -34,6 +35,7 @@ from store.store import Store  # noqa: E402
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlproxy/bench"
 WORDS = " ".join(topics.values()).split()
 TURNS, ASKED, SAID = 1000, 60, 180  # of one agent's conversation; words a turn
+LETTERS_A_TOKEN = 4
 SESSION = 20  # completions
 BATCH, TIMES = 500, 15
 
@@ -41,6 +43,11 @@ BATCH, TIMES = 500, 15
 def text(at: int, words: int) -> str:
     start = at * 131 % (len(WORDS) - words)
     return f"{at} " + " ".join(WORDS[start : start + words])
+
+
+def as_ids(said: str) -> list[int]:
+    """As many as a tokenizer might make of it."""
+    return [crc32(said[at : at + LETTERS_A_TOKEN].encode()) % 50_000 for at in range(0, len(said), LETTERS_A_TOKEN)]
 
 
 def message(role: str, said: str) -> Message:
@@ -55,11 +62,11 @@ def pair(id: str, prompt: tuple[Message, ...], said: str, **about: Any) -> tuple
         turn_rule="default", streamed=True, prompt=prompt, request=b'{"model":"m","stream":true}',
         sampling={"temperature": 1.0, "top_p": 1.0}, asked=said[:60],
     )  # fmt: skip
-    tokens = len(said) // 4
+    tokens = len(said) // LETTERS_A_TOKEN
     end = FinishedCompletion(
         id=id, status="done", finished_at=now, reply=message("assistant", said), text=said, finish_reason="stop",
         usage={"prompt_tokens": 9, "completion_tokens": tokens}, exact=True,
-        token_ids=list(range(tokens)), prompt_token_ids=list(range(32)), logprobs=[-0.5] * tokens,
+        token_ids=list(range(tokens)), prompt_token_ids=about.pop("ids", list(range(32))), logprobs=[-0.5] * tokens,
         thread=about.pop("thread", None),
     )  # fmt: skip
     return new, end
@@ -112,15 +119,18 @@ async def conversation(turns: int, folder: Path) -> dict[str, Any]:
     """One agent that sends all of it again at every turn. Growth by hundreds of turns, and the time a turn takes."""
     store = await Store.open(folder)
     history: list[Message] = [message("system", "You are an agent. " + text(0, 1500))]
+    ids = as_ids(history[0].body.decode())  # of all that is said so far, as vLLM says them again with every answer
     steps, new_bytes, size, took = [], 0, 0, []
     for turn in range(1, turns + 1):
         asked, said = text(2 * turn, ASKED), text(2 * turn + 1, SAID)
         history.append(message("user", asked))
-        new, end = pair(f"t{turn}", tuple(history), said)
+        ids += as_ids(asked)
+        new, end = pair(f"t{turn}", tuple(history), said, ids=list(ids))
         at = time.thread_time()
         await store.record([new], [end])
         took.append(time.thread_time() - at)
         history.append(message("assistant", said))
+        ids += as_ids(said)
         new_bytes += len(asked) + len(said)
         if turn % (turns // 10) == 0:
             await store._writer.empty_log()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import aiosqlite
 import orjson
 
-from store import blobs, conversations, tree
+from store import blobs, conversations, prompt_ids, tree
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.reader import Reader
 from store.records import Completion, FinishedCompletion, Message, NewCompletion, Rating, Turn
@@ -63,14 +63,15 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
         if begun["status"] != "pending":
             raise CompletionEnded(f"The completion {end.id!r} has ended already.")
         reply = None if end.reply is None else tree.add_child(db, begun["prompt_hash"], end.reply)
+        block, ids = prompt_ids.add(db, pack(IDS, end.prompt_token_ids))
         db.execute(
             """UPDATE completions SET status = ?, finished_at = ?, reply_hash = ?, text = ?,
-            finish_reason = ?, usage = ?, prompt_token_ids = ?, token_ids = ?, logprobs = ?, exact = ?,
-            inexact_reason = ?, error = ?, translated = ?, thread = ?,
+            finish_reason = ?, usage = ?, prompt_block = ?, prompt_token_ids = ?, token_ids = ?, logprobs = ?,
+            exact = ?, inexact_reason = ?, error = ?, translated = ?, thread = ?,
             untrainable = coalesce(untrainable, ?), redacted = coalesce(?, redacted) WHERE id = ?""",
             (
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage),
-                pack(IDS, end.prompt_token_ids), pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs),
+                block, ids, pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs),
                 end.exact, end.inexact_reason, end.error, end.translated,
                 reply if end.thread is None else end.thread, end.untrainable, to_json(end.redacted or None), end.id,
             ),
@@ -103,14 +104,20 @@ async def expiring(reader: Reader, before: float) -> int:
 def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:
     """Delete completions with their ratings, links and whatever messages only they had."""
     leaves: list[bytes] = []
+    blocks: list[bytes] = []
     count = 0
     for id in ids:
         system = db.execute("DELETE FROM completion_system WHERE completion_id = ? RETURNING hash", (id,)).fetchall()
-        gone = db.execute("DELETE FROM completions WHERE id = ? RETURNING reply_hash, prompt_hash", (id,)).fetchone()
+        gone = db.execute(
+            "DELETE FROM completions WHERE id = ? RETURNING reply_hash, prompt_hash, prompt_block", (id,)
+        ).fetchone()
         if gone is not None:
             count += 1
-            leaves += [key for key in (*gone, *(row["hash"] for row in system)) if key is not None]
+            *messages, block = gone
+            leaves += [key for key in (*messages, *(row["hash"] for row in system)) if key is not None]
+            blocks += [] if block is None else [block]
     tree.prune(db, leaves)
+    prompt_ids.prune(db, blocks)
     return count
 
 
@@ -201,6 +208,7 @@ async def select(reader: Reader, where: str, values: Sequence[object]) -> list[C
         ids = orjson.dumps([row["id"] for row in rows]).decode()
         said = list(await db.execute_fetchall(tree.PATHS_OF_COMPLETIONS, (ids,)))
         system = list(await db.execute_fetchall(tree.SYSTEM_OF_COMPLETIONS, (ids,)))
+        blocks = prompt_ids.blocks(await db.execute_fetchall(prompt_ids.PATHS_OF_COMPLETIONS, (ids,)))
         cut = {row["reply_hash"]: row["reply_body"] for row in rows if row["reply_cut"]}
         uncut = await blobs.bodies(db, cut | tree.cut(said) | tree.cut(system))
         nodes = tree.nodes(said, uncut)
@@ -214,6 +222,7 @@ async def select(reader: Reader, where: str, values: Sequence[object]) -> list[C
             uncut.get(row["reply_hash"], row["reply_body"]),
             tree.whole(tree.path(nodes, row["prompt_hash"]), aside.get(row["id"], ())),
             ratings.get(row["id"], ()),
+            prompt_ids.whole(blocks, row["prompt_block"], row["prompt_token_ids"]),
         )
         for row in rows
     ]

@@ -41,9 +41,14 @@ def from_json(text: str | None) -> Any:
 
 
 def to_completion(
-    row: sqlite3.Row, reply: bytes | None, prompt: tuple[Message, ...], ratings: tuple[Rating, ...]
+    row: sqlite3.Row,
+    reply: bytes | None,
+    prompt: tuple[Message, ...],
+    ratings: tuple[Rating, ...],
+    prompt_ids: bytes | None = None,
 ) -> Completion:
-    """`row` is of completions joined with the reply's message (`completions.SELECT`), whose whole body is `reply`."""
+    """`row` is of completions joined with the reply's message (`completions.SELECT`), whose whole body is `reply`;
+    `prompt_ids` are all of the prompt's."""
     new = NewCompletion(
         id=row["id"],
         request_id=row["request_id"],
@@ -68,7 +73,7 @@ def to_completion(
     return Completion(
         seq=row["seq"],
         new=new,
-        end=None if row["status"] == "pending" else _end(row, reply),
+        end=None if row["status"] == "pending" else _end(row, reply, prompt_ids),
         status=row["status"],
         prompt_hash=row["prompt_hash"],
         reply_hash=row["reply_hash"],
@@ -76,7 +81,7 @@ def to_completion(
     )
 
 
-def _end(row: sqlite3.Row, reply: bytes | None) -> FinishedCompletion:
+def _end(row: sqlite3.Row, reply: bytes | None, prompt_ids: bytes | None) -> FinishedCompletion:
     return FinishedCompletion(
         id=row["id"],
         status=row["status"],
@@ -85,7 +90,7 @@ def _end(row: sqlite3.Row, reply: bytes | None) -> FinishedCompletion:
         text=row["text"],
         finish_reason=row["finish_reason"],
         usage=from_json(row["usage"]),
-        prompt_token_ids=unpack(IDS, row["prompt_token_ids"]),
+        prompt_token_ids=unpack(IDS, prompt_ids),
         token_ids=unpack(IDS, row["token_ids"]),
         logprobs=unpack(LOGPROBS, row["logprobs"]),
         exact=bool(row["exact"]),
