@@ -36,6 +36,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlpr
 WORDS = " ".join(topics.values()).split()
 TURNS, ASKED, SAID = 1000, 60, 180  # of one agent's conversation; words a turn
 LETTERS_A_TOKEN = 4
+TOOLS = 30  # of an agent, about 12 kB
 SESSION = 20  # completions
 BATCH, TIMES = 500, 15
 
@@ -59,7 +60,7 @@ def pair(id: str, prompt: tuple[Message, ...], said: str, **about: Any) -> tuple
     new = NewCompletion(
         id=id, request_id=id, choice=0, created_at=about.pop("at", now), dialect="chat", backend="vllm", model="m",
         served_model="m", version=about.pop("version", 0), session=about.pop("session", None), user=None, turn="main",
-        turn_rule="default", streamed=True, prompt=prompt, request=b'{"model":"m","stream":true}',
+        turn_rule="default", streamed=True, prompt=prompt, request=about.pop("request", b'{"model":"m","stream":true}'),
         sampling={"temperature": 1.0, "top_p": 1.0}, asked=said[:60],
     )  # fmt: skip
     tokens = len(said) // LETTERS_A_TOKEN
@@ -120,12 +121,19 @@ async def conversation(turns: int, folder: Path) -> dict[str, Any]:
     store = await Store.open(folder)
     history: list[Message] = [message("system", "You are an agent. " + text(0, 1500))]
     ids = as_ids(history[0].body.decode())  # of all that is said so far, as vLLM says them again with every answer
+    tools = json.dumps(
+        {
+            "model": "m",
+            "stream": True,
+            "tools": [{"name": f"tool{n}", "description": text(n, 60)} for n in range(TOOLS)],
+        }
+    )
     steps, new_bytes, size, took = [], 0, 0, []
     for turn in range(1, turns + 1):
         asked, said = text(2 * turn, ASKED), text(2 * turn + 1, SAID)
         history.append(message("user", asked))
         ids += as_ids(asked)
-        new, end = pair(f"t{turn}", tuple(history), said, ids=list(ids))
+        new, end = pair(f"t{turn}", tuple(history), said, ids=list(ids), request=tools.encode())
         at = time.thread_time()
         await store.record([new], [end])
         took.append(time.thread_time() - at)
@@ -139,8 +147,9 @@ async def conversation(turns: int, folder: Path) -> dict[str, Any]:
     await store.close()
     sent = sum(len(m.body) for m in history)
     found = {
-        "turns": turns, "steps": steps, "new_text_bytes": new_bytes, "bytes_of_new_text": round(size / new_bytes, 2),
-        "conversation_bytes": sent, "sent_again_and_again_bytes": sent * turns // 2,
+        "turns": turns, "tools_bytes": len(tools), "steps": steps, "new_text_bytes": new_bytes,
+        "bytes_of_new_text": round(size / new_bytes, 2), "conversation_bytes": sent,
+        "sent_again_and_again_bytes": sent * turns // 2,
         "growth_last_of_second": round(steps[-1]["a_turn"] / steps[1]["a_turn"], 3),
     }  # fmt: skip
     print({k: v for k, v in found.items() if k != "steps"}, flush=True)

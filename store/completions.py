@@ -13,20 +13,21 @@ from collections.abc import Iterable, Sequence
 import aiosqlite
 import orjson
 
-from store import blobs, conversations, prompt_ids, tree
+from store import blobs, conversations, prompt_ids, requests, tree
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.reader import Reader
 from store.records import Completion, FinishedCompletion, Message, NewCompletion, Rating, Turn
 from store.rows import IDS, LOGPROBS, pack, to_completion, to_json, to_rating
 
-SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body, m.cut AS reply_cut
-FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash """
+SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body, m.cut AS reply_cut, q.body AS request_apart
+FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash LEFT JOIN requests q ON q.hash = c.request_hash """
 # What a list shows: neither the prompt and the reply as messages, nor tokens, which are most of a completion.
 BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, c.backend, c.model, c.served_model,
 c.version, c.session, c.user, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.redacted,
 c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
-x'7b7d' AS request, NULL AS prompt_token_ids, NULL AS token_ids, NULL AS logprobs FROM completions c """
+x'7b7d' AS request, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids, NULL AS logprobs
+FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
 EXPIRING = """c.created_at < ? AND +c.status <> 'pending'
 AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)"""
@@ -39,14 +40,15 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
     for new in rows:
         done = db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
-            served_model, version, session, user, turn, turn_rule, streamed, sampling, request,
+            served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
             untrainable, asked, redacted, prompt_hash, conversation, status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
             ON CONFLICT (id) DO NOTHING""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
-                to_json(new.sampling), new.request, new.untrainable, new.asked, to_json(new.redacted or None),
+                to_json(new.sampling), *requests.add(db, new.request), new.untrainable, new.asked,
+                to_json(new.redacted or None),
                 tree.add(db, *tree.said(new.prompt, new.nodes)), conversations.of(db, new),
             ),
         )  # fmt: skip

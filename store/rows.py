@@ -65,7 +65,7 @@ def to_completion(
         turn_rule=row["turn_rule"],
         streamed=bool(row["streamed"]),
         prompt=prompt,
-        request=row["request"],
+        request=row["request_apart"] or row["request"],
         sampling=from_json(row["sampling"]),
         untrainable=row["untrainable"],
         redacted=tuple(from_json(row["redacted"]) or ()),

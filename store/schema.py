@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from store import blobs, completions, conversations, driver, inbox, ledger, prompt_ids
+from store import blobs, completions, conversations, driver, inbox, ledger, prompt_ids, requests
 from store.errors import NotEncrypted, StoreDamaged, StoreError
 from store.secret import Secret
 
@@ -33,8 +33,13 @@ PRAGMAS = (
 )
 
 
+def _keep_once(db: sqlite3.Connection) -> None:
+    prompt_ids.gather(db)
+    requests.gather(db)
+
+
 # What SQL cannot say of a migration, in its transaction; by number.
-_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: ledger.chain, 11: conversations.fill, 12: prompt_ids.gather}
+_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: ledger.chain, 11: conversations.fill, 12: _keep_once}
 
 
 def open_database(

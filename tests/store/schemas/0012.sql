@@ -16,8 +16,8 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79535646423019385332e+09,'admin','promote','{"version":1}',X'68A4FCA6D1FDA857979A42DAA113499F6386829881E7591A5051352FF0F2B7BF');
-INSERT INTO "audit" VALUES(2,1.79535646423035907749e+09,'admin','pause','{}',X'7E9E4F275A51D7DEF7C3DE8E3C759200C9052DA4E917DF196F02FD8E4B516889');
+INSERT INTO "audit" VALUES(1,1.79535698184662961957e+09,'admin','promote','{"version":1}',X'801B115836B1219C568EC77CF42FDD5F4524383DD1966525892696B29CBAEF9F');
+INSERT INTO "audit" VALUES(2,1.79535698184673690801e+09,'admin','pause','{}',X'F91B050492B066682C613FF3BB337EEC994C1816F707B4BCE6A2045374AADE92');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
@@ -59,8 +59,8 @@ CREATE TABLE completions (
     prompt_token_ids BLOB,  -- int32
     token_ids        BLOB,  -- int32
     logprobs         BLOB   -- float32
-, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash)) STRICT;
-INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL);
+, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash)) STRICT;
+INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL);
 CREATE TABLE keys (
     id         TEXT PRIMARY KEY,
     name       TEXT NOT NULL,
@@ -150,6 +150,10 @@ CREATE TABLE reactions (
     rating_id     TEXT,           -- the rating that was made of it
     PRIMARY KEY (completion_id, rater, platform, message, emoji)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE requests (
+    hash BLOB PRIMARY KEY,
+    body BLOB NOT NULL
+) STRICT;
 CREATE TABLE run_samples (
     run_id    INTEGER NOT NULL REFERENCES runs (id),
     rating_id TEXT NOT NULL REFERENCES ratings (id) ON DELETE CASCADE,
@@ -265,6 +269,13 @@ END;
 CREATE INDEX ratings_completion ON ratings (completion_id, live, value);
 CREATE INDEX prompt_blocks_parent ON prompt_blocks (parent);
 CREATE INDEX completions_prompt_block ON completions (prompt_block) WHERE prompt_block IS NOT NULL;
+CREATE INDEX completions_request ON completions (request_hash) WHERE request_hash IS NOT NULL;
+CREATE TRIGGER requests_go_with_their_last_completion AFTER DELETE ON completions
+WHEN OLD.request_hash IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.request_hash = OLD.request_hash)
+BEGIN
+    DELETE FROM requests WHERE hash = OLD.request_hash;
+END;
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
