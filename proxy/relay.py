@@ -256,7 +256,7 @@ def _row(call: Call, asked: Asked, telling: Telling, lease: Lease, parts: Parts)
         id=call.id,
         request_id=call.id,
         choice=0,
-        created_at=time.time(),
+        created_at=time.time() - (time.perf_counter() - call.started),  # this is made later
         dialect=call.dialect.name,
         backend=backend.kind,
         model=asked.model or served.model,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ def learn(found: list[dict[str, Any]]) -> str:
         f"† the gate said no: the version before it stays, and the ratings train again; ‡ it said no at first, and yes "
         f"to the second try. {len(times)} runs, median "
         f"{times[len(times) // 2]:.0f} s with {found[0]['arguments']['threads']} thread. "
-        f"{min(dates)} to {max(dates)}, {found[0]['machine']}.",
+        f"{_days(dates)}, {found[0]['machine']}.",
     ]
     return "\n".join(lines)
 
@@ -355,6 +355,11 @@ def quick_starts(found: dict[str, Any]) -> str:
     )
 
 
+def _days(dates: Iterable[str]) -> str:
+    found = sorted(set(dates))
+    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
 def _when(found: dict[str, Any]) -> str:
     machine = found["machine"]
     load = f", load {machine['load_before']:.1f} before it began" if machine["load_before"] > 0.5 else ""
@@ -382,7 +387,7 @@ def versus(found: dict[str, Any]) -> str:
             lines.append(f"| {' | '.join(cells)} |")
             dates.append(one["date"][:10])
             machine = one["machine"]
-    about = f"{min(dates)} to {max(dates)}, {machine['cpu']}, {machine['cores']} cores, one thread; torch"
+    about = f"{_days(dates)}, {machine['cpu']}, {machine['cores']} cores, one thread; torch"
     versions = found["versions"]
     return "\n".join([*lines, "", f"{about} {versions['torch']}, reinforceclaw {versions['reinforceclaw']}."])
 

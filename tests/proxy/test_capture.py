@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import aiohttp
 import pytest
@@ -60,3 +61,19 @@ async def test_each_of_several_choices_is_a_row(proxy: Proxy, monkeypatch: pytes
         id = (await response.json())["id"]
     assert {found.new.id for found in await proxy.store.completions()} == {id, f"{id}.1"}
     assert all(found.end is not None and found.end.status == "done" for found in await proxy.store.completions())
+
+
+@pytest.mark.parametrize("beside_s", [0.0, 60.0], ids=["begun", "not yet begun"])
+async def test_a_completion_began_when_it_was_asked(
+    proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, beside_s: float
+) -> None:
+    monkeypatch.setattr(capture, "BESIDE_S", beside_s)
+    backend.hold.clear()
+    before = time.time()
+    asking = asyncio.create_task(proxy.say("hello"))
+    await asyncio.sleep(0.3)
+    backend.hold.set()
+    await asking
+    found = await proxy.store.completion(await stored(proxy, "done"))
+    assert found is not None and found.end is not None and found.end.finished_at is not None
+    assert before <= found.new.created_at <= found.end.finished_at - 0.2
