@@ -34,7 +34,7 @@ from store.store import Store
 
 log = structlog.get_logger()
 
-BESIDE_S: Final = 0.05
+BESIDE_S: Final = 0.05  # from the question to its row: a kill in between leaves no trace of it
 LOST: Final = "the disk did not take this answer; it was relayed"
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 

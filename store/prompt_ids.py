@@ -11,8 +11,9 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from store.tree import SIZE, delete_upwards
+
 BLOCK: Final = 4096  # bytes: 1,024 ids of int32
-SIZE: Final = 16  # bytes of a hash
 
 Blocks = Mapping[bytes, tuple[bytes | None, bytes]]  # hash -> the one before, its ids
 
@@ -28,7 +29,8 @@ def add(db: sqlite3.Connection, packed: bytes | None) -> tuple[bytes | None, byt
     """Store the blocks that are new; the name of the last one, and what is left over."""
     if packed is None or len(packed) < BLOCK:
         return None, packed
-    view, names = memoryview(packed), list[bytes]()
+    view = memoryview(packed)
+    names: list[bytes] = []
     for at in range(0, len(packed) - BLOCK + 1, BLOCK):
         digest = hashlib.blake2b(names[-1] if names else b"", digest_size=SIZE)
         digest.update(view[at : at + BLOCK])
@@ -65,17 +67,14 @@ def whole(known: Blocks, last: bytes | None, rest: bytes | None) -> bytes | None
 
 def prune(db: sqlite3.Connection, leaves: Iterable[bytes]) -> None:
     """Delete these blocks and those before them as far as no prompt needs them any more."""
-    open_ends = list(leaves)
-    while open_ends:
-        row = db.execute(
-            """DELETE FROM prompt_blocks AS b WHERE hash = ?
-            AND NOT EXISTS (SELECT 1 FROM prompt_blocks later WHERE later.parent = b.hash)
-            AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.prompt_block = b.hash)
-            RETURNING parent""",
-            (open_ends.pop(),),
-        ).fetchone()
-        if row is not None and row["parent"] is not None:
-            open_ends.append(row["parent"])
+    delete_upwards(
+        db,
+        """DELETE FROM prompt_blocks AS b WHERE hash = ?
+        AND NOT EXISTS (SELECT 1 FROM prompt_blocks later WHERE later.parent = b.hash)
+        AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.prompt_block = b.hash)
+        RETURNING parent""",
+        leaves,
+    )
 
 
 def _exists(db: sqlite3.Connection, name: bytes) -> bool:

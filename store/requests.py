@@ -10,8 +10,9 @@ import hashlib
 import sqlite3
 from typing import Final
 
+from store.tree import SIZE
+
 LEAST: Final = 512  # bytes; less stays with its completion
-SIZE: Final = 16  # bytes of a hash
 
 
 def add(db: sqlite3.Connection, request: bytes) -> tuple[bytes | None, bytes]:

@@ -108,17 +108,24 @@ async def conversation(reader: Reader, leaf: bytes) -> tuple[Message, ...]:
 
 def prune(db: sqlite3.Connection, leaves: Iterable[bytes]) -> None:
     """Delete these messages and their parents as far as nothing hangs on them any more."""
+    delete_upwards(
+        db,
+        """DELETE FROM messages AS m WHERE hash = ?
+        AND NOT EXISTS (SELECT 1 FROM messages child WHERE child.parent = m.hash)
+        AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.prompt_hash = m.hash)
+        AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.reply_hash = m.hash)
+        AND NOT EXISTS (SELECT 1 FROM completion_system s WHERE s.hash = m.hash)
+        RETURNING parent""",
+        leaves,
+    )
+
+
+def delete_upwards(db: sqlite3.Connection, delete: str, leaves: Iterable[bytes]) -> None:
+    """Run `delete` on each of these, and on its parent where it went: it deletes what nothing needs and returns the
+    parent."""
     open_ends = list(leaves)
     while open_ends:
-        row = db.execute(
-            """DELETE FROM messages AS m WHERE hash = ?
-            AND NOT EXISTS (SELECT 1 FROM messages child WHERE child.parent = m.hash)
-            AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.prompt_hash = m.hash)
-            AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.reply_hash = m.hash)
-            AND NOT EXISTS (SELECT 1 FROM completion_system s WHERE s.hash = m.hash)
-            RETURNING parent""",
-            (open_ends.pop(),),
-        ).fetchone()
+        row = db.execute(delete, (open_ends.pop(),)).fetchone()
         if row is not None and row["parent"] is not None:
             open_ends.append(row["parent"])
 

@@ -132,7 +132,7 @@ class ChatFold(Fold):
 
     def __init__(self) -> None:
         self._replies: dict[int, Reply] = {}
-        self._pieces: dict[int, dict[str, list[str]]] = {}  # of each reply's texts, those that are not joined yet
+        self._pieces: dict[int, dict[str, list[str]]] = {}  # of each reply's texts, from the first one on
         self._usage: dict[str, Any] | None = None
         self._prompt_token_ids: list[int] | None = None
 

@@ -13,7 +13,8 @@ async def test_what_is_to_begin_later_begins_then() -> None:
 
     later = tasks.later(0.01, "work", work)
     assert later.task is None and tasks.names == []
-    await asyncio.wait_for(done.wait(), 10)
+    async with asyncio.timeout(10):
+        await done.wait()
     assert later.task is not None and not later.take_back()
     tasks.hurry()  # not a second time
     await later.task
