@@ -41,13 +41,14 @@ class CountTokens:
         """Raises NotFound where nobody can count, BackendDown, BackendBroke; what `MESSAGES` raises for what cannot be
         translated."""
         raw = await read(request, self._parts.settings.server.max_body_bytes)
-        body, asked = await off_loop(len(raw), parsed, raw, MESSAGES)
+        bodies = self._parts.recent.bodies
+        read_as, asked = await off_loop(len(raw), parsed, raw, bodies, bodies.known(raw), MESSAGES)
         async with self._parts.door.through():
             await self._parts.backend.ready()
             lease = await self._parts.swap.acquire(asked.model)
             try:
                 with place_for(self._parts.backend, lease.model) as address:
-                    return await self._answer(request, raw, body, asked, address)
+                    return await self._answer(request, raw, read_as.parsed, asked, address)
             finally:
                 lease.release()
 

@@ -100,10 +100,15 @@ class Fold(Generic[S]):
 def _same(turn: _Turn[Any], messages: list[Said]) -> int:
     """How many of the first messages are the same."""
     seen = turn.messages
-    same = min(len(seen), len(messages))
-    if seen[:same] != messages[:same]:
-        same = next(at for at in range(same) if seen[at] != messages[at])
-    return next((at for at in turn.odd if at < same and dumps(seen[at]) != dumps(messages[at])), same)
+    low, high = 0, min(len(seen), len(messages))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if seen[low:middle] == messages[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    doubtful = (at for at in turn.odd if at < low and seen[at] is not messages[at])
+    return next((at for at in doubtful if dumps(seen[at]) != dumps(messages[at])), low)
 
 
 class Fact(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from proxy.dialects import Dialect
 from proxy.errors import BadRequest
 from proxy.history import History
+from proxy.said_before import SaidBefore
 from proxy.ways import ODD, Question
 from store.records import Message, NewCompletion
 
@@ -39,6 +40,7 @@ class _Turn(NamedTuple):
 class Recent:
     def __init__(self, history: History) -> None:
         self.history = history  # what follows from their messages; forgotten with them
+        self.bodies = SaidBefore()  # so are these
         self._turns: dict[tuple[str | None, str | Message], _Turn] = {}  # the newest last
 
     def note(self, row: NewCompletion, dialect: Dialect, question: Question) -> None:
@@ -73,3 +75,4 @@ class Recent:
     def clear(self) -> None:
         self._turns.clear()
         self.history.clear()
+        self.bodies.clear()

@@ -33,6 +33,7 @@ from proxy.limits import BODY
 from proxy.redaction import WORTH_A_THREAD, places
 from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
+from proxy.said_before import Body
 from proxy.security import who_asks
 from proxy.spoken import words
 from proxy.swap import Lease
@@ -54,8 +55,8 @@ class Call(NamedTuple):
     request: web.Request
     dialect: Dialect
     who: Speaker
-    raw: bytes
-    given: Any  # the body, parsed
+    body: Body
+    fresh: int  # bytes that its conversation has not said before
     previous: str | None  # the answer that it named
     started: float
     attempt: Attempt | None  # where its SDK may send it again
@@ -85,7 +86,10 @@ class Relay:
 
     async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
         raw = await read(request, self.parts.settings.server.max_body_bytes)
-        body, as_came = await off_loop(len(raw), parsed, raw, dialect)
+        known = self.parts.recent.bodies.known(raw)
+        fresh = len(raw) - known.bytes
+        said, as_came = await off_loop(fresh, parsed, raw, self.parts.recent.bodies, known, dialect)
+        body = said.parsed
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
         if dialect.goes_on:
@@ -94,8 +98,8 @@ class Relay:
         path_session = request.match_info.get("session")
         who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
         who = who._replace(user=who.user or who_asks(request).name)
-        size = len(raw) + _size(add)
-        if (at := await off_loop(size, command_at, asked.messages)) is not None:
+        fresh += _size(add)
+        if (at := await off_loop(fresh, command_at, asked.messages)) is not None:
             asked = replace(asked, previous=as_came.previous)
             return await self._command(request, dialect, asked, at, who, self._earlier.local_id(dialect, as_came))
         key = await off_loop(len(raw), key_of, request, raw)
@@ -104,7 +108,7 @@ class Relay:
                 return await attempt.again(request)
             off = request.headers.get("x-rl-capture") == "off" or self.parts.uncaptured.has(who.session)
             id = None if off else _completion_id(request)
-            call = Call(request, dialect, who, raw, body, as_came.previous, started, attempt, id)
+            call = Call(request, dialect, who, said, fresh, as_came.previous, started, attempt, id)
             response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
                 attempt.keep(response)
@@ -112,11 +116,12 @@ class Relay:
 
     async def _ask(self, call: Call, body: Any, asked: Asked, add: dict[str, bytes]) -> web.StreamResponse:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
-        size = len(call.raw) + _size(add)
         if call.id is None:  # nothing is remembered of it either
-            kept = await off_loop(size, without_commands, asked.messages)
+            kept = await off_loop(call.fresh, without_commands, asked.messages)
         else:
-            kept = await off_loop(size, self.parts.recent.history.kept, asked.messages, size)
+            recent, size = self.parts.recent, len(call.body.raw) + _size(add)
+            recent.bodies.remember(call.body)
+            kept = await off_loop(call.fresh, recent.history.kept, asked.messages, size)
         if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         came, held = time.perf_counter(), None
@@ -142,7 +147,7 @@ class Relay:
         kept: Sequence[Any],
         held: HeldStream | None,
     ) -> web.StreamResponse:
-        size = len(call.raw) + _size(add)
+        size = len(call.body.raw) + _size(add)
         await self.parts.backend.ready()
         lease = await self.parts.swap.acquire(asked.model, held.promised if held else None)
         try:
@@ -152,7 +157,7 @@ class Relay:
                 body, asked = await off_loop(size, _with, call.dialect, body, asked, less)
             if asked.previous != call.previous:
                 asked = replace(asked, previous=call.previous)
-            question = Question(call.raw, add, body, asked)
+            question = Question(call.body.raw, add, body, asked, call.body.items)
             exchange = Exchange(
                 self.parts, call.request, call.dialect, question, lease, call.started, call.attempt, held
             )
@@ -167,7 +172,7 @@ class Relay:
             lease.release()
 
     async def _row(self, call: Call, asked: Asked, lease: Lease, size: int) -> NewCompletion:
-        telling = await off_loop(size, self.parts.recent.history.telling, asked.messages, size)
+        telling = await off_loop(call.fresh, self.parts.recent.history.telling, asked.messages, size)
         return await off_loop_above(WORTH_A_THREAD, telling.fresh, _row, call, asked, telling, lease, self.parts)
 
     def _remember(self, dialect: Dialect, question: Question, lease: Lease, row: NewCompletion) -> None:
@@ -248,10 +253,10 @@ def _size(members: Mapping[str, bytes]) -> int:
 def _row(call: Call, asked: Asked, telling: Telling, lease: Lease, parts: Parts) -> NewCompletion:
     assert call.id is not None
     beside: set[str] = set()
-    request = {k: v for k, v in call.given.items() if k not in call.dialect.carriers}
+    request = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
     redactor, backend, told = parts.redactor, parts.backend, telling.told()
     served, rules = backend.served, parts.settings.turns.rules
-    turn = turn_of(call.request.headers, call.given, asked.messages, asked.tools, rules, told.turns)
+    turn = turn_of(call.request.headers, call.body.parsed, asked.messages, asked.tools, rules, told.turns)
     return NewCompletion(
         id=call.id,
         request_id=call.id,

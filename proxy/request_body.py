@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
 from proxy.dialects import Asked, Dialect
 from proxy.errors import BadRequest, TooLarge
-from proxy.wire import loads
+from proxy.said_before import Body, Known, SaidBefore
 
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
 
@@ -47,10 +47,10 @@ def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")
 
 
-def parsed(raw: bytes, dialect: Dialect) -> tuple[Any, Asked]:
+def parsed(raw: bytes, before: SaidBefore, known: Known, dialect: Dialect) -> tuple[Body, Asked]:
     """Raises BadRequest."""
     try:
-        body = loads(raw)
+        body = before.read(raw, known)
     except ValueError as error:
         raise BadRequest(f"The body is not valid JSON ({error}).") from None
-    return body, dialect.parse(body)
+    return body, dialect.parse(body.parsed)

@@ -55,11 +55,18 @@ class Splicer:
         return _spliced(raw, found)
 
 
-def with_members(raw: bytes, parsed: Mapping[str, Any], add: Mapping[str, bytes]) -> bytes:
-    """As `wire.rewrite(raw, {}, add)`, likewise."""
-    found = _edits(raw, parsed, _places(add))
-    if found is None:
+def with_members(
+    raw: bytes, parsed: Mapping[str, Any], add: Mapping[str, bytes], apart: tuple[int, int] | None = None
+) -> bytes:
+    """As `wire.rewrite(raw, {}, add)`, likewise. `apart`: where the items of one of its lists are, which need not be
+    searched."""
+    if not add:
+        return raw
+    start, end = apart or (0, 0)
+    found = _edits(raw[:start] + raw[end:] if apart else raw, parsed, _places(add))
+    if found is None or any(first < start < last for first, last, _ in found):
         return rewrite(raw, {}, add)
+    found = [edit if edit[1] <= start else (edit[0] + end - start, edit[1] + end - start, edit[2]) for edit in found]
     missing = [(key, value) for key, value in add.items() if key not in parsed]
     if missing:
         close = len(raw.rstrip(b" \t\r\n")) - 1

@@ -30,6 +30,7 @@ class Question:
     add: Mapping[str, bytes]  # the members that differ from that
     body: dict[str, Any]  # parsed, with those in place
     asked: Asked
+    apart: tuple[int, int] | None = None  # where in `raw` the items of its longest list are, if that is known
 
     @property
     def size(self) -> int:
@@ -84,7 +85,7 @@ class Native(Way):
         asked = self._question
         if asked.add:  # what is parsed is not what the client sent
             return rewrite(asked.raw, {}, {**asked.add, **asks, **named})
-        return with_members(asked.raw, asked.body, {**asks, **named})
+        return with_members(asked.raw, asked.body, {**asks, **named}, asked.apart)
 
     def event(self, event: Event) -> bytes:
         data = event.data

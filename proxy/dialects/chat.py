@@ -5,8 +5,9 @@ Owns this wire format, with vLLM's `token_ids` and `prompt_token_ids`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from operator import methodcaller
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import orjson
@@ -19,7 +20,7 @@ from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
 from proxy.wire import EACH, Rules
 
-_ROLE = methodcaller("get", "role")
+_ROLE = itemgetter("role")
 SAMPLING = (
     "temperature",
     "top_p",
@@ -95,8 +96,9 @@ class ChatCompletions(Dialect):
 
 def _no_message(messages: list[Any]) -> int | None:
     """The first that is none. A long history is seen through at once."""
-    if set(map(type, messages)) == {dict} and set(map(type, map(_ROLE, messages))) == {str}:
-        return None
+    with contextlib.suppress(KeyError, TypeError, IndexError):
+        if set(map(type, map(_ROLE, messages))) == {str} and set(map(type, messages)) == {dict}:
+            return None
     return next(i for i, m in enumerate(messages) if not isinstance(m, dict) or not isinstance(m.get("role"), str))
 
 

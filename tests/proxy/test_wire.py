@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.large import LARGE
-from proxy.wire import _TOKEN, EACH, HIDDEN, Rules, _tokens, dumps, loads, rewrite
+from proxy.wire import _TOKEN, EACH, HIDDEN, Rules, _large_tokens, dumps, loads, rewrite
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -86,7 +86,7 @@ def test_what_is_hidden_is_not_told_from_what_never_was() -> None:
 @given(JSON | st.text(alphabet='\\\\"x', max_size=30))
 def test_large_bodies_are_cut_into_the_same_tokens(value: Any) -> None:
     for raw in (json.dumps(value).encode(), json.dumps(value, ensure_ascii=False, indent=1).encode()):
-        assert list(_tokens(raw)) == [m.span() for m in _TOKEN.finditer(raw)]
+        assert list(_large_tokens(raw, 0)) == [m.span() for m in _TOKEN.finditer(raw)]
 
 
 def test_a_large_body_is_changed_like_any_other() -> None:
