@@ -13,7 +13,7 @@ from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 import structlog
@@ -27,7 +27,7 @@ from proxy.lifecycle import Later, Tasks
 from proxy.metrics import Metrics
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.sse import Event
-from proxy.wire import loads
+from proxy.wire import Read
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
 from store.records import FinishedCompletion, NewCompletion, Status
 from store.store import Store
@@ -150,10 +150,10 @@ class Capture:
             self._broken = self._broken or f"the events of the stream make no reply: {error!r}"
             return []
 
-    def whole(self, body: bytes) -> list[Reply]:
+    def whole(self, answer: Read) -> list[Reply]:
         """The replies of a plain body; none, and marked, where it cannot be understood."""
         try:
-            return _numbered(self._dialect.whole(loads(body)))
+            return _numbered(self._dialect.whole(answer.parsed))
         except Exception as error:
             self._broken = f"the answer could not be understood: {error!r}"
             return []
@@ -246,15 +246,17 @@ class Capture:
         if not isinstance(reply.finish_reason, str | None) or not isinstance(reply.usage, dict | None):
             self._broken = self._broken or "the backend's finish reason or usage is none"
             reply = replace(reply, finish_reason=None, usage=None)
-        if not _are_numbers(reply):  # what the store cannot take must not cost the client its answer
+        try:
+            numbers = _packed(reply)
+        except (TypeError, ValueError, OverflowError):  # what the store cannot take must not cost the client its answer
             self._broken = self._broken or "the backend sent token ids or log-probs that are none"
-            reply = replace(reply, prompt_token_ids=None, token_ids=None, logprobs=None)
+            numbers = _NONE
         said: set[str] = set()
         self._redactor.value(reply.message, said)  # all of it: the token ids have the reasoning too
         redacted = (*row.redacted, *places(reply=said))
         reason = self._broken or (INEXACT if redacted else reply.inexact_reason())
         if redacted:  # its token ids would spell the secret out
-            reply = replace(reply, prompt_token_ids=None, token_ids=None, logprobs=None)
+            numbers = _NONE
         message = {**reply.message, "role": "assistant"}
         kept = self._redactor.message(canonical(message))
         return FinishedCompletion(
@@ -266,9 +268,9 @@ class Capture:
             text=self._redactor.text(reply.text),
             finish_reason=self._keep(reply.finish_reason),
             usage=self._redactor.value(reply.usage),
-            prompt_token_ids=reply.prompt_token_ids,
-            token_ids=reply.token_ids,
-            logprobs=reply.logprobs,
+            prompt_token_ids=numbers.prompt_ids,
+            token_ids=numbers.ids,
+            logprobs=numbers.logprobs,
             exact=reason is None,
             inexact_reason=self._keep(reason),
             error=error,
@@ -285,10 +287,22 @@ def _numbered(replies: list[Reply]) -> list[Reply]:
     return replies
 
 
-def _are_numbers(reply: Reply) -> bool:
-    try:
-        array("i", [*(reply.prompt_token_ids or ()), *(reply.token_ids or ())])
-        array("f", reply.logprobs or ())
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True
+class _Numbers(NamedTuple):
+    """Of a reply, as the store packs them: four bytes each, where a list of Python's has forty."""
+
+    prompt_ids: array[int] | None
+    ids: array[int] | None
+    logprobs: array[float] | None
+
+
+_NONE: Final = _Numbers(None, None, None)
+
+
+def _packed(reply: Reply) -> _Numbers:
+    """Raises TypeError, ValueError and OverflowError for what are no numbers."""
+    prompt_ids, ids, logprobs = reply.prompt_token_ids, reply.token_ids, reply.logprobs
+    return _Numbers(
+        None if prompt_ids is None else array("i", prompt_ids),
+        None if ids is None else array("i", ids),
+        None if logprobs is None else array("f", logprobs),
+    )

@@ -46,7 +46,7 @@ from proxy.uncaptured import Uncaptured
 from proxy.unknown_model import unknown_model
 from proxy.upstream import chunks, cut, end_to_end, message_in, no_http, splitter_for, upstream_path, whole
 from proxy.ways import ODD, Native, Question, Translated, Way, wishes
-from proxy.wire import Rules, dumps, loads
+from proxy.wire import Read, Rules, dumps, loads
 from store.errors import DuplicateCompletion
 from store.records import NewCompletion
 from store.store import Store
@@ -350,7 +350,7 @@ class Exchange:
         return self._dialect.rules(id=self._capture.id, model=model, asked=asked)
 
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
-        body = await whole(upstream)
+        answer = Read(body := await whole(upstream))
         headers = self._headers(upstream)
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._begun is not None:
@@ -369,11 +369,11 @@ class Exchange:
                 raise BackendBroke("The backend answered in one piece where a stream was asked for.")
             headers["content-type"] = "application/json"
         try:
-            said = self._way.whole(body)
+            said = self._way.whole(answer)
         except BackendBroke as error:
-            await self._finish("error", whole=body, error=error.message)
+            await self._finish("error", whole=answer, error=error.message)
             raise
-        await self._finish("done", whole=body)
+        await self._finish("done", whole=answer)
         return web.Response(status=upstream.status, body=said, headers=headers)
 
     async def _unknown_model(self, body: bytes) -> UnknownModel | None:
@@ -500,7 +500,7 @@ class Exchange:
         if not already:
             await response.write(self._gap + self._way.broken(error))
 
-    async def _finish(self, status: Any, *, whole: bytes | None = None, error: str | None = None) -> None:
+    async def _finish(self, status: Any, *, whole: Read | None = None, error: str | None = None) -> None:
         if self._finished:
             return
         self._finished = True

@@ -27,10 +27,7 @@ def _nested() -> bytes:
     return pattern
 
 
-# Lists of numbers only: one with objects in it is a matter for `rewrite`.
-_VALUE: Final = re.compile(
-    rb'null|true|false|-?[0-9][0-9.eE+-]*+|%s|\[[^\[\]"{}]*+\]|%s' % (_STRING, _nested()), re.DOTALL
-)
+_VALUE: Final = re.compile(rb"null|true|false|-?[0-9][0-9.eE+-]*+|%s|%s" % (_STRING, _nested()), re.DOTALL)
 
 
 class Splicer:
@@ -162,13 +159,22 @@ def _values(raw: bytes, literal: bytes, at: int) -> list[tuple[int, int]] | None
         end = at + len(literal)
         colon = _COLON.match(raw, end) if raw[at - 1] != 0x5C else None  # a backslash
         if colon is not None:  # else it is a text, or the end of one
-            value = _VALUE.match(raw, colon.end())
-            if value is None:
+            start = colon.end()
+            if (end := _end(raw, start)) < 0:
                 return None
-            found.append(value.span())
-            end = value.end()
+            found.append((start, end))
         at = raw.find(literal, end)
     return found
+
+
+def _end(raw: bytes, start: int) -> int:
+    """The byte after a value; -1 where that is nothing simple."""
+    if raw[start] != 0x5B:  # [
+        value = _VALUE.match(raw, start)
+        return -1 if value is None else value.end()
+    # Lists of numbers only, which may be long: one with objects in it is a matter for `rewrite`.
+    end = raw.find(b"]", start)
+    return -1 if any(raw.find(mark, start + 1, end) >= 0 for mark in (b"[", b'"', b"{")) else end + 1
 
 
 def _spliced(raw: bytes, found: list[tuple[int, int, bytes]]) -> bytes:

@@ -16,7 +16,7 @@ from proxy.dialects import CHAT, Asked, Dialect, Renderer
 from proxy.errors import BackendBroke, ProxyError
 from proxy.splicing import Splicer, with_members
 from proxy.sse import Event
-from proxy.wire import Rules, dumps, loads, rewrite
+from proxy.wire import Read, Rules, dumps, loads, rewrite
 
 # What comes of JSON that is not what it should be, deep in a renderer.
 ODD: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
@@ -59,7 +59,7 @@ class Way(ABC):
         what after it."""
 
     @abstractmethod
-    def whole(self, body: bytes) -> bytes:
+    def whole(self, answer: Read) -> bytes:
         """A plain answer as the client gets it. Raises BackendBroke."""
 
     @abstractmethod
@@ -103,13 +103,14 @@ class Native(Way):
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
         return b"", b"" if event is None else self.event(event)
 
-    def whole(self, body: bytes) -> bytes:
+    def whole(self, answer: Read) -> bytes:
         """Garbage is passed on as garbage, byte for byte; the capture has marked it."""
         try:
-            parsed = loads(body)
-            return self._splicer.edited(body, parsed) if isinstance(parsed, dict) else rewrite(body, self._rules)
+            if isinstance(answer.parsed, dict):
+                return self._splicer.edited(answer.raw, answer.parsed)
+            return rewrite(answer.raw, self._rules)
         except ValueError:
-            return body
+            return answer.raw
 
     def broken(self, error: ProxyError) -> bytes:
         return self._dialect.error_event(error, self._last)
@@ -150,9 +151,9 @@ class Translated(Way):
         before, last = self._say.end()
         return b"".join(before), last
 
-    def whole(self, body: bytes) -> bytes:
+    def whole(self, answer: Read) -> bytes:
         try:
-            return self._say.whole(loads(body))
+            return self._say.whole(answer.parsed)
         except ODD as error:
             raise BackendBroke(f"The backend's answer is no chat completion ({error!r}); what came is kept.") from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 import orjson
@@ -49,6 +50,18 @@ def loads(raw: bytes) -> Any:
             return json.loads(_HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False)))
         except RecursionError:
             raise ValueError("the JSON is nested too deeply") from None
+
+
+class Read:
+    """JSON that is parsed once, by whoever asks first."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    @cached_property
+    def parsed(self) -> Any:
+        """Raises ValueError."""
+        return loads(self.raw)
 
 
 def dumps(value: Any, *, in_order: bool = False) -> bytes:

@@ -5,6 +5,7 @@ Owns the words of the schema in Python. Not here: SQL (schema, store), meaning (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -66,9 +67,9 @@ class FinishedCompletion:
     text: str = ""
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
-    prompt_token_ids: list[int] | None = None
-    token_ids: list[int] | None = None
-    logprobs: list[float] | None = None  # nats, of the sampling distribution
+    prompt_token_ids: Sequence[int] | None = None
+    token_ids: Sequence[int] | None = None
+    logprobs: Sequence[float] | None = None  # nats, of the sampling distribution
     exact: bool = False
     inexact_reason: str | None = None
     error: str | None = None

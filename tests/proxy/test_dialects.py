@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from proxy.dialects import DIALECTS, Dialect
 from proxy.errors import BadRequest
 from proxy.wire import loads
-from tests.proxy.chat_strategies import unhurried
+from tests.proxy.chat_strategies import completions, unhurried
+
+BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 
 _KEYS = (
     "messages role content type text system tools name input_schema tool_use tool_result tool_use_id "
@@ -49,6 +52,7 @@ bodies = st.one_of(
 @example(body={"input": "user", "messages": [{"role": "user"}]})
 def test_a_request_is_understood_or_refused(dialect: Dialect, body: Any) -> None:
     """Nothing else may happen: any other error would be ours."""
+    came = repr(body)
     try:
         asked = dialect.parse(body)
     except BadRequest:
@@ -59,10 +63,27 @@ def test_a_request_is_understood_or_refused(dialect: Dialect, body: Any) -> None
             text = key == "input" and isinstance(body[key], str)  # said as the one message that it stands for
             same = [{"type": "message", "role": "user", "content": body[key]}] if text else body[key]
             assert loads(value) == same
-    try:
+    with contextlib.suppress(BadRequest):
         dialect.to_chat(body, asked)
-    except BadRequest:
-        return
+    assert repr(body) == came  # later requests of its conversation share what was read
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.name)
+@unhurried
+@given(both=completions())
+def test_an_answer_is_said_and_left_as_it_is(
+    dialect: Dialect, both: tuple[dict[str, Any], list[dict[str, Any]]]
+) -> None:
+    """The capture reads the same object after it."""
+    whole, chunks = both
+    came = repr(both)
+    asked = BY_NAME["chat"].parse({"model": "m", "messages": [{"role": "user", "content": "x"}]})
+    dialect.renderer(id="rl-1", asked=asked, created=1).whole(whole)
+    say = dialect.renderer(id="rl-1", asked=asked, created=1)
+    for chunk in chunks:
+        say.chunk(chunk)
+    say.end()
+    assert repr(both) == came
 
 
 def test_each_path_belongs_to_one_dialect() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from proxy.conversations import canonical
+from proxy.said_before import Body, SaidBefore
 from tests.proxy.conftest import Proxy
 
 
@@ -270,11 +272,43 @@ async def test_a_client_chooses_its_id_once(proxy: Proxy) -> None:
     assert found is not None and found.status == "done"
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["messages in the middle", "messages at the end"])
+async def test_a_long_conversation_is_asked_and_kept_as_it_was_said(proxy: Proxy, last: bool) -> None:
+    """From its second turn on, a body is read where it says something new, and searched around its messages only."""
+    talk = [{"role": "user" if at % 2 == 0 else "assistant", "content": f'{at} "model" ' * 90} for at in range(41)]
+    marked = {"role": "user", "content": [{"type": "text", "text": "new", "cache_control": {"type": "ephemeral"}}]}
+    answers = ({"role": "assistant", "content": f"answer {at}"} for at in range(9))
+    bodies = []
+    for said in ([], [next(answers), marked], [next(answers), {"role": "user", "content": "again"}], [marked]):
+        talk = [*talk, *said]
+        head: dict[str, Any] = {"tools": [{"type": "function", "function": {"name": "model"}}]}
+        body = {**head, "model": "fake", "messages": talk} if last else {"messages": talk, "model": "fake", **head}
+        bodies.append((body, dict(body, messages=[*talk[:30], {"role": "user", "content": "another way"}])))
+    for body in (body for pair in bodies for body in pair):
+        async with proxy.http.post("/v1/chat/completions", json=body) as response:
+            assert response.status == 200
+            found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+        asked = proxy.backend.requests[-1]
+        assert asked == {**body, "logprobs": True, "return_token_ids": True}
+        assert [name for name in asked if name in body] == list(body)
+        assert found is not None and found.end is not None and found.end.exact
+        assert found.new.prompt == tuple(map(canonical, body["messages"]))
+
+
 async def test_capture_off(proxy: Proxy) -> None:
     response = await proxy.chat("secret", headers={"x-rl-capture": "off"})
     assert (await response.json())["id"] == "chatcmpl-7" and "x-rl-completion-id" not in response.headers
     assert await proxy.store.completions() == []
     assert "logprobs" not in proxy.backend.requests[0]
+
+
+async def test_capture_off_is_not_remembered_either(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies: list[Body] = []
+    monkeypatch.setattr(SaidBefore, "remember", lambda _, body: bodies.append(body))
+    await proxy.chat("secret", headers={"x-rl-capture": "off"})
+    assert bodies == []
+    await proxy.chat("no secret")
+    assert len(bodies) == 1
 
 
 async def test_a_model_that_is_not_ours_is_passed_on(proxy: Proxy) -> None:
