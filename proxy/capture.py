@@ -30,6 +30,7 @@ from proxy.sse import Event
 from proxy.wire import Read
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
 from store.records import FinishedCompletion, NewCompletion, Status
+from store.rows import IDS, LOGPROBS
 from store.store import Store
 
 log = structlog.get_logger()
@@ -302,7 +303,7 @@ def _packed(reply: Reply) -> _Numbers:
     """Raises TypeError, ValueError and OverflowError for what are no numbers."""
     prompt_ids, ids, logprobs = reply.prompt_token_ids, reply.token_ids, reply.logprobs
     return _Numbers(
-        None if prompt_ids is None else array("i", prompt_ids),
-        None if ids is None else array("i", ids),
-        None if logprobs is None else array("f", logprobs),
+        None if prompt_ids is None else array(IDS, prompt_ids),
+        None if ids is None else array(IDS, ids),
+        None if logprobs is None else array(LOGPROBS, logprobs),
     )

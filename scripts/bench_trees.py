@@ -1,10 +1,11 @@
 """What a change costs or brings between agent and model: an earlier tree beside this one, in one run.
 
-    scripts/bench_trees.py COMMIT [SHAPE …] [--rounds N] [--json FILE]
+    scripts/bench_trees.py COMMIT [SHAPE …] [--exact] [--rounds N] [--json FILE]
 
 The shapes are bench_relay's (`turn-200`, `plain-1M-1`, …). The commit is checked out beside, both trees are served by
 this environment, and each is asked in turn, with the bare relay and nothing at all, in windows of under a second. CPU
 is that of all threads a request: its lowest window, because a neighbour can only make one dearer, and the median.
+With `--exact` token ids and log-probs are asked for and taken out again, as with vLLM.
 """
 
 from __future__ import annotations
@@ -72,22 +73,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit")
     parser.add_argument("shapes", nargs="*", default=SHAPES)
+    parser.add_argument("--exact", action="store_true")
     parser.add_argument("--rounds", type=int, default=7, help="the first is not counted")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     known = {shape.name: shape for shape in shapes()}
     found: dict[str, Any] = {
         "date": now(), "machine": machine(), "commit": asked.commit,
-        "rounds": asked.rounds, "shapes": {},
+        "rounds": asked.rounds, "exact": asked.exact, "shapes": {},
     }  # fmt: skip
+    kind = "vllm" if asked.exact else "openai"
     targets: list[Target] = []
     with tempfile.TemporaryDirectory() as place, checked_out(asked.commit) as tree:
         folder, client = Path(place), Client()
         up = relay_targets.upstream(folder)
         try:
             targets = [
-                relay_targets.rlproxy(folder, up, "before", tree=tree),
-                relay_targets.rlproxy(folder, up, "after"),
+                relay_targets.rlproxy(folder, up, "before", kind, tree),
+                relay_targets.rlproxy(folder, up, "after", kind),
                 relay_targets.bare(folder, up),
             ]
             targets.append(Target("direct", up, targets[0].process, ""))

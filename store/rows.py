@@ -20,7 +20,7 @@ from store.records import (
     Run,
 )
 
-IDS = "i"  # int32
+IDS = "I"  # uint32; of the kinds of an array the one that is made fastest
 LOGPROBS = "f"  # float32: what the backends compute in
 
 

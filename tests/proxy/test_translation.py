@@ -116,8 +116,11 @@ async def test_thirty_megabytes(proxy: Proxy) -> None:
         assert response.status == 200 and (await response.json())["status"] == "incomplete"
 
 
-async def test_ids_that_are_none_do_not_break_the_answer(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake, "_ids", lambda words: [2**40 for _ in words])
+@pytest.mark.parametrize("none", [2**40, -1, 1.5, "7", None])
+async def test_ids_that_are_none_do_not_break_the_answer(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, none: Any
+) -> None:
+    monkeypatch.setattr(fake, "_ids", lambda words: [none for _ in words])
     status, _, id = await ask(proxy, "chat")
     found = await proxy.store.completion(id)
     assert status == 200 and found is not None and found.end is not None and found.status == "done"
