@@ -3,7 +3,8 @@
     scripts/bench_long_replies.py [--tree FOLDER] [--json FILE]
 
 Chunks as vLLM sends them, a token each, with token ids and log-probs and without, folded into a reply by the dialect's
-own fold: microseconds of CPU a chunk, the lowest of five. `--tree` measures another checkout.
+own fold: microseconds of CPU a chunk, the lowest of five; and the arguments of a tool call, as long. `--tree` measures
+another checkout.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = (1_000, 4_000, 16_000, 32_000)
 PLAIN: dict[str, Any] = {"index": 0, "delta": {"content": " word"}, "finish_reason": None}
 EXACT = {**PLAIN, "token_ids": [5], "logprobs": {"content": [{"token": " word", "logprob": -0.5}]}}
+CALL = {"index": 0, "function": {"arguments": " word"}}
+CALLING: dict[str, Any] = {"index": 0, "delta": {"tool_calls": [CALL]}, "finish_reason": None}
 
 
 def cost_us(dialect: Any, choice: dict[str, Any], length: int) -> float:
@@ -31,7 +34,8 @@ def cost_us(dialect: Any, choice: dict[str, Any], length: int) -> float:
             fold.add(chunk)
         (reply,) = fold.replies()
         lowest = min(lowest, time.thread_time() - begin)
-        assert len(reply.text) == length * len(" word")
+        said = reply.text or reply.message["tool_calls"][0]["function"]["arguments"]
+        assert len(said) == length * len(" word")
     return lowest / length * 1e6
 
 
@@ -49,7 +53,7 @@ def main() -> None:
         "tree": str(asked.tree) if asked.tree != ROOT else None,
         "us_a_chunk": {},
     }
-    for name, choice in (("plain", PLAIN), ("with ids and log-probs", EXACT)):
+    for name, choice in (("plain", PLAIN), ("with ids and log-probs", EXACT), ("a tool call", CALLING)):
         found["us_a_chunk"][name] = {length: round(cost_us(CHAT, choice, length), 2) for length in LENGTHS}
         print(name, found["us_a_chunk"][name], flush=True)
     if asked.json:

@@ -129,12 +129,26 @@ class ChatRenderer(Renderer):
         return orjson.dumps(body)
 
 
+class _Call:
+    """A tool call on its way, its texts in pieces."""
+
+    def __init__(self) -> None:
+        self.id: Any = None
+        self.name: list[str] = []
+        self.arguments: list[str] = []
+
+    def said(self) -> dict[str, Any]:
+        function = {"name": "".join(self.name), "arguments": "".join(self.arguments)}
+        return {"type": "function", "function": function, **({"id": self.id} if self.id else {})}
+
+
 class ChatFold(Fold):
     """Texts in pieces, joined when asked for."""
 
     def __init__(self) -> None:
         self._replies: dict[int, Reply] = {}
         self._pieces: dict[int, dict[str, list[str]]] = {}  # of each reply's texts, from the first one on
+        self._calls: dict[int, list[_Call]] = {}
         self._usage: dict[str, Any] | None = None
         self._prompt_token_ids: list[int] | None = None
 
@@ -156,14 +170,14 @@ class ChatFold(Fold):
     def _begin(self, index: Any) -> Reply:
         if not isinstance(index, int):
             raise TypeError(f"the index {index!r} of a choice is no number")
-        self._pieces[index] = {}
+        self._pieces[index], self._calls[index] = {}, []
         self._replies[index] = Reply(index)
         return self._replies[index]
 
     def _delta(self, reply: Reply, delta: dict[str, Any]) -> None:
         for key, value in delta.items():
-            if key == "tool_calls" and value:
-                _merge_tool_calls(reply.message.setdefault("tool_calls", []), value)
+            if key == "tool_calls":
+                self._call(reply, value)
             elif key == "role":
                 reply.message["role"] = value or "assistant"
             elif isinstance(value, str):  # content, reasoning_content, refusal and what else streams as text
@@ -175,11 +189,31 @@ class ChatFold(Fold):
                 self._pieces[reply.index].pop(key, None)
                 reply.message[key] = value
 
+    def _call(self, reply: Reply, deltas: list[dict[str, Any]] | None) -> None:
+        """Arguments arrive in pieces, names and ids at once; `index` says which call a piece belongs to. Some servers
+        send an empty list with each piece of a text: it takes nothing away."""
+        if deltas is None:
+            return
+        if not isinstance(deltas, list):
+            raise TypeError(f"{type(deltas).__name__} where the tool calls should be")
+        reply.message.setdefault("tool_calls", [])
+        calls = self._calls[reply.index]
+        for delta in deltas:
+            at = delta.get("index", 0)
+            while len(calls) <= at:
+                calls.append(_Call())
+            call, function = calls[at], delta.get("function") or {}
+            call.id = delta.get("id") or call.id
+            call.name.append(_a_text(function.get("name")))
+            call.arguments.append(_a_text(function.get("arguments")))
+
     def replies(self) -> list[Reply]:
         for reply in self._replies.values():
             reply.usage = self._usage
             reply.prompt_token_ids = self._prompt_token_ids
             reply.message |= {key: "".join(pieces) for key, pieces in self._pieces[reply.index].items()}
+            if calls := self._calls[reply.index]:
+                reply.message["tool_calls"] = [call.said() for call in calls]
         return [self._replies[i] for i in sorted(self._replies)]
 
 
@@ -191,17 +225,10 @@ def _text_so_far(message: dict[str, Any], key: str) -> list[str]:
     return [found]
 
 
-def _merge_tool_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:
-    """Arguments arrive in pieces, names and ids at once; `index` says which call a piece belongs to."""
-    for delta in deltas:
-        at = delta.get("index", 0)
-        while len(calls) <= at:
-            calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
-        call, function = calls[at], delta.get("function") or {}
-        if delta.get("id"):
-            call["id"] = delta["id"]
-        for key in ("name", "arguments"):
-            call["function"][key] += function.get(key) or ""
+def _a_text(piece: Any) -> str:
+    if not isinstance(piece, str | None):
+        raise TypeError(f"{type(piece).__name__} where a tool call has a text")
+    return piece or ""
 
 
 def _logprobs(choice: dict[str, Any]) -> list[float] | None:

@@ -14,11 +14,17 @@ from proxy.dialects.base import longer
 from tests.proxy.chat_strategies import unhurried
 
 _texts = st.none() | st.text("ab\n", max_size=3)
+_functions = st.fixed_dictionaries({}, optional={"name": _texts, "arguments": _texts})
+_calls = st.fixed_dictionaries(
+    {},
+    optional={"index": st.integers(0, 2), "id": st.sampled_from(["a", "b", None]), "function": st.none() | _functions},
+)
 _deltas = st.fixed_dictionaries(
     {},
     optional={
         "role": st.sampled_from(["assistant", None]), "content": _texts, "reasoning_content": _texts, "refusal": _texts,
         "audio": st.none() | st.just({"id": "a"}),
+        "tool_calls": st.none() | st.lists(_calls, max_size=2),  # some servers send an empty list with each piece
     },
 )  # fmt: skip
 _ids = st.none() | st.lists(st.integers(0, 9), max_size=3)
@@ -45,7 +51,9 @@ def plainly(chunks: list[dict[str, Any]]) -> list[Reply]:
         for choice in chunk["choices"]:
             reply = replies.setdefault(choice["index"], Reply(choice["index"]))
             for key, value in choice["delta"].items():
-                if key == "role":
+                if key == "tool_calls" and value is not None:
+                    _add_calls(reply.message.setdefault("tool_calls", []), value)
+                elif key == "role":
                     reply.message["role"] = value or "assistant"
                 elif isinstance(value, str):
                     reply.message[key] = (reply.message.get(key) or "") + value
@@ -60,6 +68,17 @@ def plainly(chunks: list[dict[str, Any]]) -> list[Reply]:
     for reply in replies.values():
         reply.usage, reply.prompt_token_ids = usage, prompt
     return [replies[index] for index in sorted(replies)]
+
+
+def _add_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:
+    for delta in deltas:
+        while len(calls) <= delta.get("index", 0):
+            calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
+        call, function = calls[delta.get("index", 0)], delta.get("function") or {}
+        if delta.get("id"):
+            call["id"] = delta["id"]
+        for key in ("name", "arguments"):
+            call["function"][key] += function.get(key) or ""
 
 
 @unhurried
@@ -82,6 +101,20 @@ def test_a_text_that_goes_on_with_no_text_is_not_understood() -> None:
     fold.add({"choices": [{"index": 0, "delta": {"content": [{"type": "text", "text": "a"}]}}]})
     with pytest.raises(TypeError):
         fold.add({"choices": [{"index": 0, "delta": {"content": "b"}}]})
+
+
+def test_an_empty_list_takes_no_tool_call_away() -> None:
+    fold = CHAT.fold()
+    fold.add({"choices": [{"index": 0, "delta": {"tool_calls": [{"id": "a", "function": {"name": "look"}}]}}]})
+    fold.add({"choices": [{"index": 0, "delta": {"content": "", "tool_calls": []}, "finish_reason": "tool_calls"}]})
+    (reply,) = fold.replies()
+    assert [call["function"]["name"] for call in reply.message["tool_calls"]] == ["look"]
+
+
+@pytest.mark.parametrize("wrong", [{"arguments": 5}, {"name": ["look"]}])
+def test_a_call_that_is_no_text_is_not_understood(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        CHAT.fold().add({"choices": [{"index": 0, "delta": {"tool_calls": [{"function": wrong}]}}]})
 
 
 def test_a_list_grows_in_place_and_what_it_grew_by_stays() -> None:
