@@ -105,7 +105,7 @@ async def serving(
     make_home(settings.home)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
-    store = await Store.open(settings.home, secret)
+    store = await Store.open(settings.home, secret, structlog.get_logger().info)
     opened(store)
     try:
         security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys()))

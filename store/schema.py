@@ -17,10 +17,12 @@ from store import blobs, completions, conversations, driver, inbox, ledger, prom
 from store.errors import NotEncrypted, StoreDamaged, StoreError
 from store.secret import Secret
 
-BeforeMigration = Callable[[sqlite3.Connection, Path, int], object]
+BeforeMigration = Callable[[sqlite3.Connection, Path, int], Path]
+Tell = Callable[[str], object]
 
 NAME = "rlproxy.db"
 CLEAN = "closed_cleanly"
+LARGE: Final = 256 * 1024 * 1024  # bytes: what is done to all of them takes so long that somebody may wonder
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -43,12 +45,15 @@ _ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: ledger.chain, 11: conve
 
 
 def open_database(
-    path: Path, before_migration: BeforeMigration | None = None, secret: Secret | None = None
+    path: Path,
+    before_migration: BeforeMigration | None = None,
+    secret: Secret | None = None,
+    tell: Tell = lambda said: None,
 ) -> sqlite3.Connection:
     """The one connection that writes, ready to use: migrated, checked if need be, nothing left pending.
 
     `before_migration` keeps a copy of a database that is about to change; without it such a one is refused. With
-    `secret` it is an encrypted one, or a new one that will be. Raises StoreError.
+    `secret` it is an encrypted one, or a new one that will be. `tell` is told of what may take long. Raises StoreError.
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # conversations are private
     if secret is not None and driver.is_plain(path):
@@ -64,9 +69,13 @@ def open_database(
         if seen and pending(db):
             if before_migration is None:
                 raise StoreError(f"{path} is of an older rlproxy, and no backup was asked for; nothing was changed.")
-            before_migration(db, path, seen)
+            tell(f"The database is of an earlier rlproxy (schema {seen}): it is copied first, then brought up to date.")
+            copy = before_migration(db, path, seen)
+            tell(f"The copy is {copy}; the database is brought up to date now.")
         migrate(db)
         if not ledger.read_meta(db, CLEAN, True):
+            if (size := path.stat().st_size) >= LARGE:
+                tell(f"The last stop was no clean one: all {size / 1e9:.1f} GB of the database are checked first.")
             check(db, path)
         with db:
             db.execute("BEGIN IMMEDIATE")

@@ -91,13 +91,13 @@ class Store:
         self._closed = False
 
     @classmethod
-    async def open(cls, home: Path, secret: Secret | None = None) -> Store:
+    async def open(cls, home: Path, secret: Secret | None = None, tell: schema.Tell = lambda said: None) -> Store:
         """Take the home folder, bring its database up to date and end what was left pending.
 
-        With `secret` the database is encrypted. Raises StoreError: also where there is a key and the database is in
-        the clear, or the other way round.
+        With `secret` the database is encrypted; `tell` is told, in another thread, of what may take long. Raises
+        StoreError: also where there is a key and the database is in the clear, or the other way round.
         """
-        lock, connection, salted = await asyncio.to_thread(_take, home, secret)
+        lock, connection, salted = await asyncio.to_thread(_take, home, secret, tell)
         writer = Writer(connection)
         try:
             reader = await Reader.open(home / schema.NAME, salted)
@@ -541,14 +541,14 @@ class Store:
         return dict(row)
 
 
-def _take(home: Path, secret: Secret | None) -> tuple[Lock, sqlite3.Connection, Secret | None]:
+def _take(home: Path, secret: Secret | None, tell: schema.Tell) -> tuple[Lock, sqlite3.Connection, Secret | None]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(home)
     try:
         path = home / schema.NAME
         conversion.tidy(path)
         secret = secret and driver.of_file(secret, path)  # for all connections: nobody may read the file from now on
-        db = schema.open_database(path, backup.before_migration, secret)
+        db = schema.open_database(path, backup.before_migration, secret, tell)
         conversion.wipe_journal(path)
         return lock, db, secret
     except BaseException:

@@ -34,8 +34,12 @@ def test_there_is_one_of_each() -> None:
 @pytest.mark.parametrize("script", SCHEMAS, ids=lambda file: file.stem)
 async def test_from(script: Path, tmp_path: Path) -> None:
     old(tmp_path, script)
-    store = await Store.open(tmp_path)
+    told: list[str] = []
+    store = await Store.open(tmp_path, tell=told.append)
     try:
+        newest = int(script.stem) == max(schema.numbers())
+        assert newest == (told == []) and newest == (not list((tmp_path / "backups").glob("*.db")))
+        assert newest or str(next((tmp_path / "backups").glob("*.db"))) in told[1]
         found = await store.completion("rl-a")
         assert found is not None and found.end is not None
         assert [m.body for m in found.new.prompt] == [b'{"content":"hi"}']
