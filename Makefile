@@ -71,13 +71,15 @@ bench: setup
 	@$(PY) scripts/bench_learn.py
 	@$(PY) scripts/tables.py
 
-# 12 minutes, and the other gateways from PyPI and npm the first time; QUICK=1 takes 50 s, without them. The store and the
+# 20 minutes, and the other gateways from PyPI and npm the first time; QUICK=1 takes 50 s, without them. The store and the
 # start after it: 15 minutes the first time, when a home with a million completions is made, else 3.
 bench-relay: setup
 	@$(PY) scripts/bench_relay.py $(if $(QUICK),--quick,--resume)
 	@$(PY) scripts/bench_store.py $(if $(QUICK),--quick)
 	@$(PY) scripts/bench_start.py $(if $(QUICK),--quick,--home $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rlproxy/bench/store-1000000)
+	@$(PY) scripts/bench_workers.py $(if $(QUICK),--rounds 2,--json benchmarks/workers.json)
 	@$(PY) scripts/tables.py
+	@$(PY) scripts/plot_relay.py
 
 # The end of `make test`: half a minute, ratios only (rlproxy ÷ a bare relay in the same run), with bounds that only a regression meets.
 bench-check: setup

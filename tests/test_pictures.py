@@ -13,7 +13,7 @@ import pytest
 from config import presets
 from config.sections import Gate, StoreSection, Train
 from proxy.cli_status import ENOUGH
-from scripts import plot_learning
+from scripts import plot_learning, plot_relay
 from store.learning import FEWEST_TO_HOLD, to_hold
 from trainer import ratings
 
@@ -46,6 +46,17 @@ def test_each_picture_is_shown_whole_and_asks_for_nothing(drawn: dict[str, str])
         width = float(svg.attrib["width"])
         for element in svg.iter("{http://www.w3.org/2000/svg}rect"):
             assert float(element.attrib["x"]) + float(element.attrib["width"]) <= width + 1, name
+
+
+def test_the_picture_of_the_relay_is_that_of_its_figures() -> None:
+    page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+    for name, text in plot_relay.drawn().items():
+        assert (ROOT / "docs/images" / name).read_text(encoding="utf-8") == text, f"{name}: run scripts/plot_relay.py"
+        assert f"images/{name}" in page
+        figures = [float(value.replace(",", "")) for value in re.findall(r"rlproxy  ([\d.,]+)<", text)]
+        measured = benchmark("relay.json")["summary"]
+        assert figures[0] == pytest.approx(measured["plain-1k-1"]["rlproxy"]["added_p50_ms"], rel=0.01)
+        assert len(figures) == len(plot_relay.ADDED)
 
 
 def test_what_the_pages_say_of_the_defaults() -> None:
