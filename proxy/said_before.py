@@ -67,9 +67,9 @@ class SaidBefore:
         found = Known(None, 0)
         if len(raw) >= LEAST:
             for body in self._bodies:
-                same = common(body.raw, raw)
-                if same >= LEAST and same > found.bytes:
-                    found = Known(body, same)
+                more = max(LEAST, found.bytes + 1)
+                if raw.startswith(memoryview(body.raw)[:more]) and len(body.raw) >= more:  # nearly no other one
+                    found = Known(body, common(body.raw, raw))
         return found
 
     def read(self, raw: bytes, known: Known) -> Body:
