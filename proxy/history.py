@@ -9,9 +9,8 @@ thread or a secret is (conversations, redaction), the tree (store).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from operator import methodcaller
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from proxy import turns
@@ -20,7 +19,7 @@ from proxy.redaction import Redactor
 from proxy.trainable import more_than_text
 from proxy.wire import dumps
 from store.records import Message
-from store.tree import ASIDE, message_hash
+from store.tree import ASIDE, apart, message_hash
 
 MOST: Final = 16  # conversations that are remembered
 BYTES: Final = 16 * 1024 * 1024  # of their requests, all together
@@ -28,7 +27,6 @@ KEPT_S: Final = 600.0  # who has said nothing for longer is worked out again
 
 Said = dict[str, Any]  # a message in chat form
 S = TypeVar("S")
-_ROLE: Final = methodcaller("get", "role")
 
 
 class _Turn(NamedTuple, Generic[S]):
@@ -93,6 +91,10 @@ class Fold(Generic[S]):
                 turns.append(turn)
         self._turns = turns
 
+    def newest(self, messages: list[Said]) -> S | None:
+        """The state after the last of these very messages, where it is known."""
+        return next((turn.states[-1] for turn in self._turns if turn.messages is messages), None)
+
     def clear(self) -> None:
         self._turns = []
 
@@ -109,6 +111,15 @@ def _same(turn: _Turn[Any], messages: list[Said]) -> int:
             high = middle - 1
     doubtful = (at for at in turn.odd if at < low and seen[at] is not messages[at])
     return next((at for at in doubtful if dumps(seen[at]) != dumps(messages[at])), low)
+
+
+class Seen(NamedTuple):
+    """What is seen at a glance, of a message and all above it."""
+
+    at: int
+    sight: Sight
+    asides: tuple[int, ...]  # which of them are system texts
+    all_kept: bool
 
 
 class Fact(NamedTuple):
@@ -128,6 +139,7 @@ class Told(NamedTuple):
 
     prompt: tuple[Message, ...]
     nodes: tuple[bytes, ...]  # of each of them
+    asides: tuple[int, ...]  # which of them are system texts
     thread: bytes | None
     above: bytes | None
     secrets: frozenset[str]
@@ -137,18 +149,21 @@ class Told(NamedTuple):
 
 class History:
     def __init__(self, redactor: Redactor) -> None:
-        self._seen: Fold[Sight] = Fold(sight)
+        self._seen = Fold(_seen)
         # System texts are not part of the conversation: agents change them from turn to turn.
         self._said = Fold(partial(_fact, redactor))
         self._aside = Fold(partial(_aside_fact, redactor))
 
-    def kept(self, messages: list[Said], size: int) -> list[int]:
+    def kept(self, messages: list[Said], size: int) -> Sequence[int]:
         """As `without_commands`."""
         states = self._seen.rest(self._seen.known(messages), messages, size)
-        return [at for at, state in enumerate(states) if state.kept]
+        if not states or states[-1].all_kept:
+            return range(len(messages))
+        return [state.at for state in states if state.sight.kept]
 
     def telling(self, messages: list[Said], size: int) -> Telling:
-        return Telling(self._said, self._aside, messages, size)
+        seen = self._seen.newest(messages)
+        return Telling(self._said, self._aside, messages, size, seen.asides if seen else None)
 
     def clear(self) -> None:
         for fold in (self._seen, self._said, self._aside):
@@ -158,9 +173,20 @@ class History:
 class Telling:
     """One request's messages: what is known of them, and the way to know the rest."""
 
-    def __init__(self, said: Fold[Fact], aside: Fold[Fact], messages: list[Said], size: int) -> None:
+    def __init__(
+        self,
+        said: Fold[Fact],
+        aside: Fold[Fact],
+        messages: list[Said],
+        size: int,
+        asides: tuple[int, ...] | None = None,
+    ) -> None:
+        """`asides`: which of the messages are system texts, if that is known."""
         self._size = size
-        self._places, self._apart, together = _sorted(messages)
+        self._places = _asides(messages) if asides is None else asides
+        self._apart = [messages[at] for at in self._places]
+        others = apart(len(messages), self._places)
+        together = messages[others] if isinstance(others, slice) else [messages[at] for at in others]
         self._parts = [(fold, fold.known(part), part) for fold, part in ((said, together), (aside, self._apart))]
         new = (message for _, known, part in self._parts for message in part[len(known.states) :])
         self.fresh = sum(map(_length, new))  # characters, about: what `told` still has to read
@@ -176,6 +202,7 @@ class Telling:
         return Told(
             prompt=tuple([fact.message for fact in facts]),
             nodes=tuple([fact.node for fact in facts]),
+            asides=self._places,
             thread=last.thread if last else None,
             above=last.above if last else None,
             secrets=frozenset().union(*(fact.secrets for fact in ends)),
@@ -184,15 +211,19 @@ class Telling:
         )
 
 
-def _sorted(messages: list[Said]) -> tuple[list[int], list[Said], list[Said]]:
-    """Where the system texts are, these, and the others."""
-    roles = list(map(_ROLE, messages))
-    first = next((at for at, role in enumerate(roles) if role not in ASIDE), len(roles))
-    if not any(role in roles[first:] for role in ASIDE):  # nearly always
-        return list(range(first)), messages[:first], messages[first:]
-    places = [at for at, role in enumerate(roles) if role in ASIDE]
-    together = [message for message, role in zip(messages, roles, strict=True) if role not in ASIDE]
-    return places, [messages[at] for at in places], together
+def _asides(messages: list[Said]) -> tuple[int, ...]:
+    return tuple(at for at, message in enumerate(messages) if message.get("role") in ASIDE)
+
+
+def _seen(above: Seen | None, message: Said) -> Seen:
+    here = sight(above.sight if above else None, message)
+    at, asides = (above.at + 1, above.asides) if above else (0, ())
+    return Seen(
+        at,
+        here,
+        (*asides, at) if message.get("role") in ASIDE else asides,
+        here.kept and (above is None or above.all_kept),
+    )
 
 
 def _fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:

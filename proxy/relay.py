@@ -116,6 +116,7 @@ class Relay:
 
     async def _ask(self, call: Call, body: Any, asked: Asked, add: dict[str, bytes]) -> web.StreamResponse:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
+        kept: Sequence[int]
         if call.id is None:  # nothing is remembered of it either
             kept = await off_loop(call.fresh, without_commands, asked.messages)
         else:
@@ -274,6 +275,7 @@ def _row(call: Call, asked: Asked, telling: Telling, lease: Lease, parts: Parts)
         streamed=asked.stream,
         prompt=told.prompt,
         nodes=told.nodes,
+        asides=told.asides,
         request=redactor.json(dumps(request), beside),
         sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
         thread=told.thread,

@@ -49,12 +49,12 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
                 to_json(new.sampling), *requests.add(db, new.request), new.untrainable, new.asked,
                 to_json(new.redacted or None),
-                tree.add(db, *tree.said(new.prompt, new.nodes)), conversations.of(db, new),
+                tree.add(db, *tree.said(new.prompt, new.nodes, new.asides)), conversations.of(db, new),
             ),
         )  # fmt: skip
         if not done.rowcount:
             raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
-        tree.add_aside(db, new.id, new.prompt, new.nodes)
+        tree.add_aside(db, new.id, new.prompt, new.nodes, new.asides)
 
 
 def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:

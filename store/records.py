@@ -49,6 +49,7 @@ class NewCompletion:
     request: bytes  # the request body without its messages, JSON
     sampling: dict[str, float] = field(default_factory=dict)  # temperature, top_p, top_k, … as in force
     nodes: tuple[bytes, ...] | None = None  # the names of its messages in the tree, where they are known; not stored
+    asides: tuple[int, ...] | None = None  # where its system texts are, if that is known; not stored
     thread: bytes | None = None  # the loose name of the prompt; not stored, the reply's grows from it
     above: bytes | None = None  # the same up to the newest reply in the prompt, for the conversation; not stored either
     untrainable: str | None = None  # why it never trains, in one word: the tree has not all that the model saw

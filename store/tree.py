@@ -64,24 +64,44 @@ def add(db: sqlite3.Connection, messages: Sequence[Message], hashes: Sequence[by
 
 
 def add_aside(
-    db: sqlite3.Connection, completion_id: str, prompt: Sequence[Message], hashes: Sequence[bytes] | None = None
+    db: sqlite3.Connection,
+    completion_id: str,
+    prompt: Sequence[Message],
+    hashes: Sequence[bytes] | None = None,
+    asides: Sequence[int] | None = None,
 ) -> None:
     """Store the system texts of a prompt with their places; one that is known already costs a row, no text. `hashes`:
-    of all of the prompt, where they are known."""
-    for at, message in enumerate(prompt):
-        if message.role in ASIDE:
-            key = hashes[at] if hashes is not None else message_hash(None, message.role, message.body)
-            if len(message.body) < SHORT or not _exists(db, key):  # a second look costs less than a long text
-                _put(db, key, None, message)
-            db.execute("INSERT INTO completion_system VALUES (?, ?, ?)", (completion_id, at, key))
+    of all of the prompt; `asides`: where its system texts are, each if it is known."""
+    for at in places(prompt) if asides is None else asides:
+        message = prompt[at]
+        key = hashes[at] if hashes is not None else message_hash(None, message.role, message.body)
+        if len(message.body) < SHORT or not _exists(db, key):  # a second look costs less than a long text
+            _put(db, key, None, message)
+        db.execute("INSERT INTO completion_system VALUES (?, ?, ?)", (completion_id, at, key))
 
 
-def said(prompt: Sequence[Message], hashes: Sequence[bytes] | None = None) -> tuple[list[Message], list[bytes] | None]:
+def places(prompt: Sequence[Message]) -> tuple[int, ...]:
+    """Where its system texts are."""
+    return tuple(at for at, message in enumerate(prompt) if message.role in ASIDE)
+
+
+def said(
+    prompt: Sequence[Message], hashes: Sequence[bytes] | None = None, asides: Sequence[int] | None = None
+) -> tuple[Sequence[Message], Sequence[bytes] | None]:
     """What of a prompt belongs into the tree, and its part of `hashes`."""
-    if hashes is None:
-        return [message for message in prompt if message.role not in ASIDE], None
-    told = [(message, key) for message, key in zip(prompt, hashes, strict=True) if message.role not in ASIDE]
-    return [message for message, _ in told], [key for _, key in told]
+    found = places(prompt) if asides is None else asides
+    together = apart(len(prompt), found)
+    if isinstance(together, slice):
+        return prompt[together], hashes and hashes[together]
+    return [prompt[at] for at in together], hashes and [hashes[at] for at in together]
+
+
+def apart(length: int, asides: Sequence[int]) -> slice | list[int]:
+    """All of so many places but these, which nearly always are the first ones."""
+    if all(at == place for at, place in enumerate(asides)):
+        return slice(len(asides), None)
+    without = set(asides)
+    return [at for at in range(length) if at not in without]
 
 
 def whole(said: Sequence[Message], aside: Iterable[tuple[int, Message]]) -> tuple[Message, ...]:

@@ -39,7 +39,9 @@ def test_what_is_remembered_is_what_would_be_worked_out(first: list[Said], turns
         talk = [*talk[:back], *more]
         kept = [talk[at] for at in known.kept(talk, 100)]
         assert kept == [talk[at] for at in without_commands(talk)]
+        known.kept(kept, 100)
         told = known.telling(kept, 100).told()
+        assert told.asides == tuple(at for at, m in enumerate(kept) if m["role"] in tree.ASIDE)
         secrets: set[str] = set()
         assert told.prompt == tuple(redactor.message(canonical(m), secrets) for m in kept)
         assert told.secrets == secrets

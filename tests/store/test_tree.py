@@ -88,3 +88,16 @@ def test_prune_stops_where_something_still_hangs(
         assert kept in left
     finally:
         db.execute("ROLLBACK")
+
+
+@given(st.lists(st.sampled_from(("system", "user", "assistant", "developer")), max_size=8))
+def test_a_prompt_is_taken_apart_and_put_together(roles: list[str]) -> None:
+    prompt = [Message(role, b"%d" % at) for at, role in enumerate(roles)]
+    names = [b"n%d" % at for at in range(len(prompt))]
+    asides = tree.places(prompt)
+    for known in (None, asides):
+        together, hashes = tree.said(prompt, names, known)
+        assert list(together) == [message for message in prompt if message.role not in tree.ASIDE]
+        assert list(hashes or ()) == [b"n" + message.body for message in together]
+        assert tree.said(prompt, None, known)[1] is None
+        assert tree.whole(together, [(at, prompt[at]) for at in asides]) == tuple(prompt)
