@@ -58,6 +58,8 @@ def window(client: Client, shape: Shape, target: Target) -> dict[str, float]:
     told = {"p50_ms": found["latency_ms"]["p50"], "answers_a_second": found["answers"] / found["seconds"]}
     if found.get("first_ms"):
         told["first_p50_ms"] = found["first_ms"]["p50"]
+    if found.get("gap_ms"):
+        told["gap_p99_ms"] = found["gap_ms"]["p99"]
     if target.name == "direct":  # nobody is between: there is no process to look at
         return told
     return told | {"cpu_us": (cpu_us(target) - before) / found["answers"]}
