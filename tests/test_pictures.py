@@ -85,9 +85,9 @@ def test_what_the_pages_say_of_the_measured_runs() -> None:
     found = plot_learning.learned()
     bullets, concise = found["bullets"], found["concise"]
     begun = [one["rounds"][0] for one in bullets]
-    assert all(one["good"] == 0 and one["eval"]["liked"] > 0.8 for one in begun)  # more than eight answers of ten
-    assert [round(one["eval"]["liked"], 2) for one in begun] == [0.88, 0.81]
-    assert all(one["base"]["liked"] < 0.02 for one in bullets) and "from 1 % to 88 and 81 %" in WELL
+    assert all(one["good"] <= 1 and one["eval"]["liked"] > 0.8 for one in begun)  # more than eight answers of ten
+    assert [round(one["eval"]["liked"], 3) for one in begun] == [0.875, 0.812, 0.825]
+    assert all(one["base"]["liked"] < 0.02 for one in bullets) and "from 1 % to 88, 81 and 82 %" in WELL
     liked = {one["seed"]: [round(r["eval"]["liked"], 2) for r in one["rounds"]] for one in concise}
     first, last = ([liked[seed][at] for seed in (1, 2, 3)] for at in (0, 2))
     assert first == [0.6, 0.51, 0.75] and "60 %, 51 % and 75 % after 32" in HOW
@@ -96,7 +96,10 @@ def test_what_the_pages_say_of_the_measured_runs() -> None:
     ended = [one["rounds"][2]["eval"]["liked"] for one in alike]
     assert round(max(ended), 2) == 0.81 and "81 % with one seed" in HOW
     assert min(ended) - concise[0]["base"]["liked"] < 0.05  # and nowhere with another
-    assert all(one["run"]["status"] == "passed" for record in bullets for one in record["rounds"])
+    refused = [one["run"]["status"] == "rejected" for record in bullets for one in record["rounds"]]
+    assert refused.count(True) == 2 and "were refused twice" in HOW
+    asking = json.loads((ROOT / "benchmarks/learn/asks_back-default-seed1.json").read_bytes())["rounds"]
+    assert [one["run"]["status"] for one in asking] == ["passed", "rejected", "rejected"]
     lower = json.loads((ROOT / "benchmarks/learn/lowercase-default-seed1.json").read_bytes())["rounds"]
     assert [one["run"]["status"] for one in lower] == ["passed", "rejected", "rejected"]
     assert lower[-1]["eval"]["liked"] < 0.05
