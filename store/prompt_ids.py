@@ -13,7 +13,7 @@ from typing import Final
 
 from store.tree import SIZE, delete_upwards
 
-BLOCK: Final = 4096  # bytes: 1,024 ids of int32
+BLOCK: Final = 4096  # bytes: 1,024 ids
 
 Blocks = Mapping[bytes, tuple[bytes | None, bytes]]  # hash -> the one before, its ids
 
