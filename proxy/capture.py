@@ -27,7 +27,7 @@ from proxy.lifecycle import Later, Tasks
 from proxy.metrics import Metrics
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.sse import Event
-from proxy.wire import Read
+from proxy.wire import Answer
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
 from store.records import FinishedCompletion, NewCompletion, Status
 from store.rows import IDS, LOGPROBS
@@ -151,7 +151,7 @@ class Capture:
             self._broken = self._broken or f"the events of the stream make no reply: {error!r}"
             return []
 
-    def whole(self, answer: Read) -> list[Reply]:
+    def whole(self, answer: Answer) -> list[Reply]:
         """The replies of a plain body; none, and marked, where it cannot be understood."""
         try:
             return _numbered(self._dialect.whole(answer.parsed))

@@ -46,7 +46,7 @@ from proxy.uncaptured import Uncaptured
 from proxy.unknown_model import unknown_model
 from proxy.upstream import chunks, cut, end_to_end, message_in, no_http, splitter_for, upstream_path, whole
 from proxy.ways import ODD, Native, Question, Translated, Way, wishes
-from proxy.wire import Read, Rules, dumps, loads
+from proxy.wire import Answer, Rules, dumps, loads
 from store.errors import DuplicateCompletion
 from store.records import NewCompletion
 from store.store import Store
@@ -350,7 +350,7 @@ class Exchange:
         return self._dialect.rules(id=self._capture.id, model=model, asked=asked)
 
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
-        answer = Read(body := await whole(upstream))
+        answer = Answer(body := await whole(upstream))
         headers = self._headers(upstream)
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._begun is not None:
@@ -500,7 +500,7 @@ class Exchange:
         if not already:
             await response.write(self._gap + self._way.broken(error))
 
-    async def _finish(self, status: Any, *, whole: Read | None = None, error: str | None = None) -> None:
+    async def _finish(self, status: Any, *, whole: Answer | None = None, error: str | None = None) -> None:
         if self._finished:
             return
         self._finished = True

@@ -1,29 +1,24 @@
 """What follows from the messages of a conversation, worked out once: each turn costs its new messages only.
 
-An agent sends the whole history again with every turn. Owns the memory of the conversations that run now, and what each
-message adds to what is above it: whether the model may see it, how it is stored, the names of the conversation up to
-there. In memory only and bounded; who has it forgotten is recent. Not here: what a command, a canonical message, a
-thread or a secret is (conversations, redaction), the tree (store).
+An agent sends the whole history again with every turn. Owns what each message adds to what is above it: whether the
+model may see it, how it is stored, the names of the conversation up to there. Not here: how much of it is remembered
+(running), what a command, a canonical message, a thread or a secret is (conversations, redaction), the tree (store).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from proxy import turns
 from proxy.conversations import Sight, canonical, extend_thread, sight
 from proxy.redaction import Redactor
+from proxy.running import Running, common
 from proxy.trainable import more_than_text
 from proxy.wire import dumps
 from store.records import Message
-from store.tree import ASIDE, apart, message_hash
-
-MOST: Final = 16  # conversations that are remembered
-BYTES: Final = 16 * 1024 * 1024  # of their requests, all together
-KEPT_S: Final = 600.0  # who has said nothing for longer is worked out again
+from store.tree import ASIDE, message_hash, without
 
 Said = dict[str, Any]  # a message in chat form
 S = TypeVar("S")
@@ -32,8 +27,6 @@ S = TypeVar("S")
 class _Turn(NamedTuple, Generic[S]):
     """The newest request of a conversation."""
 
-    at: float
-    size: int
     messages: list[Said]
     states: list[S]
     odd: list[int]  # messages with more than texts in them: 1, 1.0 and true are equal, and are not the same
@@ -52,7 +45,7 @@ class Fold(Generic[S]):
 
     def __init__(self, step: Callable[[S | None, Said], S]) -> None:
         self._step = step
-        self._turns: list[_Turn[S]] = []  # the newest first; never changed, only exchanged
+        self._turns: Running[_Turn[S]] = Running()
 
     def known(self, messages: list[Said]) -> Known[S]:
         """The states after as many of the first messages as came in this order before."""
@@ -78,39 +71,24 @@ class Fold(Generic[S]):
             states.append(self._step(states[-1] if states else None, message))
             if not all(type(value) is str for value in message.values()):
                 odd.append(at)
-        if messages and size <= BYTES // 4:
-            self._remember(_Turn(time.monotonic(), size, messages, states, odd), before if went_on else None)
+        if messages:
+            self._turns.remember(_Turn(messages, states, odd), size, before if went_on else None)
         return states
-
-    def _remember(self, new: _Turn[S], before: _Turn[S] | None) -> None:
-        """In place of the turn that it goes on with, or says again in other words."""
-        turns, room = [new], BYTES - new.size
-        for turn in self._turns:
-            room -= turn.size
-            if turn is not before and room >= 0 and len(turns) < MOST and new.at - turn.at < KEPT_S:
-                turns.append(turn)
-        self._turns = turns
 
     def newest(self, messages: list[Said]) -> S | None:
         """The state after the last of these very messages, where it is known."""
         return next((turn.states[-1] for turn in self._turns if turn.messages is messages), None)
 
     def clear(self) -> None:
-        self._turns = []
+        self._turns.clear()
 
 
 def _same(turn: _Turn[Any], messages: list[Said]) -> int:
     """How many of the first messages are the same."""
     seen = turn.messages
-    low, high = 0, min(len(seen), len(messages))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if seen[low:middle] == messages[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    doubtful = (at for at in turn.odd if at < low and seen[at] is not messages[at])
-    return next((at for at in doubtful if dumps(seen[at]) != dumps(messages[at])), low)
+    same = common(min(len(seen), len(messages)), lambda start, end: seen[start:end] == messages[start:end])
+    doubtful = (at for at in turn.odd if at < same and seen[at] is not messages[at])
+    return next((at for at in doubtful if dumps(seen[at]) != dumps(messages[at])), same)
 
 
 class Seen(NamedTuple):
@@ -185,8 +163,7 @@ class Telling:
         self._size = size
         self._places = _asides(messages) if asides is None else asides
         self._apart = [messages[at] for at in self._places]
-        others = apart(len(messages), self._places)
-        together = messages[others] if isinstance(others, slice) else [messages[at] for at in others]
+        together = list(without(messages, self._places))
         self._parts = [(fold, fold.known(part), part) for fold, part in ((said, together), (aside, self._apart))]
         new = (message for _, known, part in self._parts for message in part[len(known.states) :])
         self.fresh = sum(map(_length, new))  # characters, about: what `told` still has to read

@@ -1,27 +1,23 @@
 """The bodies of requests, parsed from where they say something new: an agent sends its whole history with every turn.
 
-Owns the memory of the bodies of the conversations that run now, and when what was read of one holds for another: where
-both are byte for byte the same up to the end of an item of a list (`messages`, `input`), whose items until there are
-those of the earlier body. In memory only and bounded; who has it forgotten is recent. Not here: what the items mean
-(dialects), what follows from them (history).
+Owns when what was read of one body holds for another: where both are byte for byte the same up to the end of an item of
+a list (`messages`, `input`), whose items until there are those of the earlier body. Not here: how many are remembered
+(running), what the items mean (dialects), what follows from them (history).
 """
 
 from __future__ import annotations
 
 import secrets
-import time
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from proxy.running import Running, common
 from proxy.wire import loads, tokens
 
 LEAST: Final = 16 * 1024  # bytes that have to be the same: fewer are parsed sooner than they are looked up
-MOST: Final = 16  # bodies that are remembered
-BYTES: Final = 16 * 1024 * 1024  # of them, all together
-KEPT_S: Final = 600.0
 
 _NEW: Final = f"new-{secrets.token_hex(8)}"  # a name that no body has, for the list from there on
 
@@ -47,7 +43,6 @@ class Body:
     place: Place | None = None  # None: not looked for yet
     items: tuple[int, int] | None = None  # where those of this list begin and end, if that is known
     went_on: Body | None = None  # the one that it says again
-    at: float = 0.0
 
 
 class Known(NamedTuple):
@@ -61,7 +56,7 @@ class SaidBefore:
     """May be used from any thread but `remember`."""
 
     def __init__(self) -> None:
-        self._bodies: tuple[Body, ...] = ()  # the newest first
+        self._bodies: Running[Body] = Running()
 
     def known(self, raw: bytes) -> Known:
         found = Known(None, 0)
@@ -69,7 +64,7 @@ class SaidBefore:
             for body in self._bodies:
                 more = max(LEAST, found.bytes + 1)
                 if raw.startswith(memoryview(body.raw)[:more]) and len(body.raw) >= more:  # nearly no other one
-                    found = Known(body, common(body.raw, raw))
+                    found = Known(body, _common(body.raw, raw))
         return found
 
     def read(self, raw: bytes, known: Known) -> Body:
@@ -83,31 +78,17 @@ class SaidBefore:
 
     def remember(self, body: Body) -> None:
         """In place of the one that it goes on with."""
-        if not LEAST <= len(body.raw) <= BYTES // 4:
-            return
-        now = time.monotonic()
-        bodies, room = [replace(body, went_on=None, at=now)], BYTES - len(body.raw)
-        for other in self._bodies:
-            room -= len(other.raw)
-            if other is not body.went_on and room >= 0 and len(bodies) < MOST and now - other.at < KEPT_S:
-                bodies.append(other)
-        self._bodies = tuple(bodies)
+        if len(body.raw) >= LEAST:
+            self._bodies.remember(replace(body, went_on=None), len(body.raw), body.went_on)
 
     def clear(self) -> None:
-        self._bodies = ()
+        self._bodies.clear()
 
 
-def common(one: bytes, other: bytes) -> int:
+def _common(one: bytes, other: bytes) -> int:
     """How many of their first bytes are the same."""
     seen = memoryview(other)
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one.startswith(seen[low:middle], low):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return common(min(len(one), len(other)), lambda start, end: one.startswith(seen[start:end], start))
 
 
 def _read_on(raw: bytes, earlier: Body, same: int) -> Body | None:

@@ -16,7 +16,7 @@ from proxy.dialects import CHAT, Asked, Dialect, Renderer
 from proxy.errors import BackendBroke, ProxyError
 from proxy.splicing import Splicer, with_members
 from proxy.sse import Event
-from proxy.wire import Read, Rules, dumps, loads, rewrite
+from proxy.wire import Answer, Rules, dumps, loads, rewrite
 
 # What comes of JSON that is not what it should be, deep in a renderer.
 ODD: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
@@ -59,7 +59,7 @@ class Way(ABC):
         what after it."""
 
     @abstractmethod
-    def whole(self, answer: Read) -> bytes:
+    def whole(self, answer: Answer) -> bytes:
         """A plain answer as the client gets it. Raises BackendBroke."""
 
     @abstractmethod
@@ -103,7 +103,7 @@ class Native(Way):
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
         return b"", b"" if event is None else self.event(event)
 
-    def whole(self, answer: Read) -> bytes:
+    def whole(self, answer: Answer) -> bytes:
         """Garbage is passed on as garbage, byte for byte; the capture has marked it."""
         try:
             if isinstance(answer.parsed, dict):
@@ -151,7 +151,7 @@ class Translated(Way):
         before, last = self._say.end()
         return b"".join(before), last
 
-    def whole(self, answer: Read) -> bytes:
+    def whole(self, answer: Answer) -> bytes:
         try:
             return self._say.whole(answer.parsed)
         except ODD as error:

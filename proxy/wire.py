@@ -52,8 +52,8 @@ def loads(raw: bytes) -> Any:
             raise ValueError("the JSON is nested too deeply") from None
 
 
-class Read:
-    """JSON that is parsed once, by whoever asks first."""
+class Answer:
+    """A whole answer; what it says is parsed once, by whoever asks first."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw

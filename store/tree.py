@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from store import blobs
 from store.reader import Reader
@@ -17,6 +18,8 @@ from store.records import Message
 
 SIZE = 16  # bytes of a hash
 SHORT = 4096  # bytes
+T = TypeVar("T")
+
 ASIDE = ("system", "developer")  # roles whose messages hang on the completion, not in the tree
 
 Nodes = Mapping[bytes, tuple[bytes | None, Message]]  # hash -> parent, message
@@ -90,18 +93,15 @@ def said(
 ) -> tuple[Sequence[Message], Sequence[bytes] | None]:
     """What of a prompt belongs into the tree, and its part of `hashes`."""
     found = places(prompt) if asides is None else asides
-    together = apart(len(prompt), found)
-    if isinstance(together, slice):
-        return prompt[together], hashes and hashes[together]
-    return [prompt[at] for at in together], hashes and [hashes[at] for at in together]
+    return without(prompt, found), hashes and without(hashes, found)
 
 
-def apart(length: int, asides: Sequence[int]) -> slice | list[int]:
-    """All of so many places but these, which nearly always are the first ones."""
+def without(items: Sequence[T], asides: Sequence[int]) -> Sequence[T]:
+    """All but those at these places, which nearly always are the first ones."""
     if all(at == place for at, place in enumerate(asides)):
-        return slice(len(asides), None)
-    without = set(asides)
-    return [at for at in range(length) if at not in without]
+        return items[len(asides) :]
+    left_out = set(asides)
+    return [item for at, item in enumerate(items) if at not in left_out]
 
 
 def whole(said: Sequence[Message], aside: Iterable[tuple[int, Message]]) -> tuple[Message, ...]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config.sections import Redaction
-from proxy import history as module
+from proxy import running as module
 from proxy.conversations import canonical, thread_and_above, without_commands
 from proxy.history import Fold, History, Said
 from proxy.redaction import Redactor

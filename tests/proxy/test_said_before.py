@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy import running
 from proxy import said_before as module
-from proxy.said_before import Body, SaidBefore, common
+from proxy.said_before import Body, SaidBefore, _common
 from proxy.wire import loads
 
 TEXTS = ("hello", "}]", '"],"messages":[{', "\\", 'a "quoted" one', "ä\u2028é", "", "\ud800", ", {")
@@ -95,7 +96,7 @@ def test_what_is_no_json_is_refused_as_ever(bodies: list[bytes], at: int, garbag
 
 @given(st.binary(max_size=60), st.binary(max_size=60), st.binary(max_size=60))
 def test_common(both: bytes, one: bytes, other: bytes) -> None:
-    same = common(both + one, both + other)
+    same = _common(both + one, both + other)
     left, right = both + one, both + other
     assert left[:same] == right[:same] and same >= len(both)
     assert same == min(len(left), len(right)) or left[same] != right[same]
@@ -137,25 +138,25 @@ def test_one_of_a_conversation_is_remembered() -> None:
     before = SaidBefore()
     for turns in (11, 13, 15):
         read(before, talk(turns))
-    assert len(before._bodies) == 1
+    assert len(list(before._bodies)) == 1
     read(before, talk(5, model="other"))
-    assert len(before._bodies) == 2
+    assert len(list(before._bodies)) == 2
 
 
 def test_memory_is_bounded_in_number_bytes_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     before = SaidBefore()
-    for number in range(module.MOST + 3):
+    for number in range(running.MOST + 3):
         read(before, talk(3, user=f"u{number}").replace(b'"model":"m"', b'"model":"%d"' % number))
-    assert len(before._bodies) == module.MOST
-    monkeypatch.setattr(module, "BYTES", 1000)
+    assert len(list(before._bodies)) == running.MOST
+    monkeypatch.setattr(running, "BYTES", 1000)
     read(before, talk(3, model="new"))
     assert sum(len(body.raw) for body in before._bodies) <= 1000
-    count = len(before._bodies)
+    count = len(list(before._bodies))
     read(before, talk(9))
-    assert len(before._bodies) == count, "a quarter of it all is too long for one"
-    now = module.time.monotonic()
-    monkeypatch.setattr(module.time, "monotonic", lambda: now + 2 * module.KEPT_S)
+    assert len(list(before._bodies)) == count, "a quarter of it all is too long for one"
+    now = running.time.monotonic()
+    monkeypatch.setattr(running.time, "monotonic", lambda: now + 2 * running.KEPT_S)
     read(before, talk(3, model="newer"))
-    assert len(before._bodies) == 1
+    assert len(list(before._bodies)) == 1
     before.clear()
-    assert before._bodies == ()
+    assert list(before._bodies) == []
