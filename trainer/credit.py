@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.objective import Floats
+from trainer.packing import States  # here (T + 1, H), H at most WIDEST: one more, after the reply's last token
 
-States = NDArray[np.float32]  # (T + 1, H), H at most WIDEST, of a reply: before each of its tokens, and after the last
 SIGNS = (1.0, -1.0)
 FOLDS = 8
 LEAST = 4  # replies of each sign, of this run or an earlier one, below which nothing is explained

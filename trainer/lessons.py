@@ -104,6 +104,7 @@ def prepare(
     scorer = Scorer(policy, spec, cache, stop)
 
     # ℓ_old, of everything in one pass
+    scorer.read([s.tokens for s in samples])
     taught = Taught()
     if preset.objective in TAUGHT:
         who = f"{spec.weights} {scorer.parent}"

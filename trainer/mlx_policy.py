@@ -28,7 +28,7 @@ from config.presets import Preset
 from trainer import fitting, peft_folder, profile
 from trainer.mlx_model import Array, MlxModel
 from trainer.objective import Terms
-from trainer.packing import UNRELATED, Budget, Packed, padded
+from trainer.packing import UNRELATED, Budget, Packed, States, padded
 from trainer.peft_folder import PREFIX, Pair
 from trainer.policy import LogProbs, Loss, State, Surprise, Teaching
 
@@ -111,8 +111,8 @@ class MlxPolicy:
 
     # --- log-probs ---
 
-    def log_probs(self, packed: Packed) -> LogProbs:
-        hidden = self._hidden(packed)  # (N, H)
+    def log_probs(self, packed: Packed, states: States | None = None) -> LogProbs:
+        hidden = self._hidden(packed) if states is None else self._known(states)  # (N, H)
         plain, sampled, entropy = [], [], []
         for first in range(0, hidden.shape[0], HEAD_ROWS):
             part = slice(first, first + HEAD_ROWS)
@@ -128,7 +128,7 @@ class MlxPolicy:
         own_of_all = np.concatenate(plain)
         return LogProbs(own_of_all, np.concatenate(sampled) if sampled else own_of_all, np.concatenate(entropy))
 
-    def states(self, packed: Packed) -> NDArray[np.float32]:
+    def states(self, packed: Packed) -> States:
         return np.array(self._hidden(packed).astype(mx.float32))
 
     def surprise(self, packed: Packed) -> Surprise:
@@ -170,8 +170,8 @@ class MlxPolicy:
         mx.eval(sums, self._gradient)
         return {name: float(total.item()) for name, total in sums.items()}
 
-    def teach(self, packed: Packed, k: int, also: Sequence[int] = ()) -> Teaching:
-        hidden = self._hidden(packed)  # (N, H)
+    def teach(self, packed: Packed, k: int, also: Sequence[int] = (), states: States | None = None) -> Teaching:
+        hidden = self._hidden(packed) if states is None else self._known(states)  # (N, H)
         ids, values = [], []
         for first in range(0, hidden.shape[0], HEAD_ROWS):
             part = slice(first, first + HEAD_ROWS)
@@ -189,6 +189,10 @@ class MlxPolicy:
         ids, at = padded(packed.sequences)
         states = self._model.hidden(mx.array(ids))  # (B, S, H)
         return states.reshape(-1, states.shape[-1])[mx.array(at)]  # (N, H)
+
+    def _known(self, states: States) -> Array:
+        """(N, H) as `_hidden` gave them."""
+        return mx.array(states)
 
     def _logits(self, hidden: Array, packed: Packed, part: slice) -> Array:
         """(n, H) -> (n, V) in fp32 at the serving temperature."""

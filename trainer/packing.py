@@ -7,14 +7,16 @@ frameworks, log-probs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+States = NDArray[np.float32]  # (T, H) what the model has made of a prompt before each token of a reply
 
 UNRELATED = 640  # tokens: more at once is no faster on 2 cores, see docs/training-log.md
 MOSTLY_SHARED = 0.5  # of a sequence; sharing less saves less than recomputing activations of a large one may cost
@@ -73,6 +75,9 @@ class Packed:
         return bool((self.top_p < 1).any() or (self.top_k > 0).any())
 
 
+NOTHING: Mapping[Tokens, States] = MappingProxyType({})
+
+
 def pack(sequences: Sequence[Tokens]) -> Packed:
     lengths = [len(s.reply) for s in sequences]
     return Packed(
@@ -109,6 +114,20 @@ def group(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
     groups = _related(sequences, budget) if budget.trees else _alike(sequences, budget)
     sizes = [size([sequences[i] for i in members], trees=budget.trees) for members in groups]
     return [groups[n] for n in sorted(range(len(groups)), key=lambda n: -sizes[n])]
+
+
+def passes(
+    sequences: Sequence[Tokens], budget: Budget, known: Mapping[Tokens, States] = NOTHING
+) -> Iterator[tuple[list[int], States | None]]:
+    """Indices of each pass; of those whose hidden states are `known` one by one, with them: only the head is left."""
+    new = []
+    for i, one in enumerate(sequences):
+        if one in known:
+            yield [i], known[one][: len(one.reply)]
+        else:
+            new.append(i)
+    for members in group([sequences[i] for i in new], budget):
+        yield [new[i] for i in members], None
 
 
 def _related(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:

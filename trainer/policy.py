@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.objective import Array, Terms
-from trainer.packing import Budget, Packed
+from trainer.packing import Budget, Packed, States
 
 State = dict[str, NDArray[Any]]
 # (array module, ℓ_θ (N,), constants (N,), and with `teacher_ids` ℓ_θ at those (N, K)) -> (loss, sums)
@@ -56,17 +56,20 @@ class Policy(Protocol):
     def wearing(self, adapter: Path | None) -> AbstractContextManager[None]:
         """Inside it the model wears this adapter instead of the one in training; None is the bare base."""
 
-    def log_probs(self, packed: Packed) -> LogProbs:
-        """No gradient, no dropout, the same code path as `backward`; fp32 from the head on."""
+    def log_probs(self, packed: Packed, states: States | None = None) -> LogProbs:
+        """No gradient, no dropout, the same code path as `backward`; fp32 from the head on.
 
-    def states(self, packed: Packed) -> NDArray[np.float32]:
+        `states` (N, H), here and in `teach`: what `states(packed)` gave, so that only the head is left to do.
+        """
+
+    def states(self, packed: Packed) -> States:
         """(N, H) the last hidden state before each reply token, without gradient."""
 
     def surprise(self, packed: Packed) -> Surprise:
         """What the model wears beside the bare base, position by position, over the whole vocabulary and at
         temperature 1."""
 
-    def teach(self, packed: Packed, k: int, also: Sequence[int] = ()) -> Teaching:
+    def teach(self, packed: Packed, k: int, also: Sequence[int] = (), states: States | None = None) -> Teaching:
         """What the model expects at each reply token, without gradient; never (N, V) at once.
 
         The tokens `also`, at most K, are among the K however likely they are, and come first.

@@ -7,21 +7,23 @@ them (lessons, acceptance, advantages), one pass (policies).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
 from trainer import credit, kept, packing
 from trainer.cache import Cache
-from trainer.credit import Heard, States
+from trainer.credit import Heard
 from trainer.objective import Floats
-from trainer.packing import Tokens
+from trainer.packing import NOTHING, States, Tokens
 from trainer.policy import LogProbs, Policy
 from trainer.progress import Stop
 from trainer.run_folder import RunSpec
 from trainer.samples import Sample
+
+REMEMBERED = 256 << 20  # bytes of hidden states; what is past them is computed each time it is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Scorer:
     spec: RunSpec
     cache: Cache
     stop: Stop
+    known: dict[Tokens, States] = field(default_factory=dict)  # (T + 1, H) each: after the reply's last token, too
 
     @property
     def parent(self) -> str:
@@ -38,7 +41,19 @@ class Scorer:
 
     def now(self, sequences: Sequence[Tokens]) -> list[LogProbs]:
         """ℓ_old: under the policy about to be trained, before its first step."""
-        return self._under(self.parent, sequences)
+        return self._under(self.parent, sequences, self.known)
+
+    def read(self, sequences: Sequence[Tokens]) -> None:
+        """One pass over these, and remember it: log-probs, the critic and what is to stay are all made of its states.
+
+        The policy wears what it starts from; nothing else asks for what is `known`.
+        """
+        room = REMEMBERED
+        for one, states in self._states(sequences):
+            room -= states.nbytes
+            if room < 0:
+                return
+            self.known[one] = states
 
     def reference(self, sequences: Sequence[Tokens]) -> list[LogProbs]:
         """ℓ_ref: the adapter off."""
@@ -62,17 +77,20 @@ class Scorer:
         return [known[at] for at in range(len(samples))]
 
     def states(self, sequences: Sequence[Tokens]) -> list[States]:
-        """(T + 1, H) before each token of a reply and after its last, under what the policy wears now."""
-        found: list[States] = [np.empty((0, 0), np.float32)] * len(sequences)
+        """(T + 1, H) as a critic looks at them, before each token of a reply and after its last; under the parent."""
+        found = {one: credit.narrow(self.known[one]) for one in sequences if one in self.known}
+        for one, states in self._states([one for one in sequences if one not in found]):
+            found[one] = credit.narrow(states)
+        return [found[one] for one in sequences]
+
+    def _states(self, sequences: Sequence[Tokens]) -> Iterator[tuple[Tokens, States]]:
         # One token more, whichever: what is before it is what comes after the reply.
         after = [replace(one, reply=(*one.reply, one.reply[-1])) for one in sequences]
         for members in packing.group(after, self.policy.budget):
             self.stop.check()
             packed = packing.pack([after[i] for i in members])
             parts = np.split(self.policy.states(packed), np.cumsum(packed.lengths)[:-1])
-            for i, part in zip(members, parts, strict=True):
-                found[i] = credit.narrow(part)
-        return found
+            yield from zip([sequences[i] for i in members], parts, strict=True)
 
     def heard(self, width: int) -> Heard | None:
         """What the critics of earlier versions have heard, of states of this width."""
@@ -80,7 +98,7 @@ class Scorer:
             return None
         return credit.heard(kept.read(self.spec.adapters[self.spec.parent], kept.CRITIC)[0], width)
 
-    def _under(self, who: str, sequences: Sequence[Tokens]) -> list[LogProbs]:
+    def _under(self, who: str, sequences: Sequence[Tokens], known: Mapping[Tokens, States] = NOTHING) -> list[LogProbs]:
         """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""
         if not sequences:
             return []
@@ -92,10 +110,10 @@ class Scorer:
             flat = kept["flat"]  # (3, N)
         else:
             flat = np.empty((3, bounds[-1]))
-            for members in packing.group(sequences, self.policy.budget):
+            for members, states in packing.passes(sequences, self.policy.budget, known):
                 self.stop.check()
                 packed = packing.pack([sequences[i] for i in members])
-                every = np.stack(self.policy.log_probs(packed))  # (3, n)
+                every = np.stack(self.policy.log_probs(packed, states))  # (3, n)
                 ends = np.cumsum(packed.lengths)
                 for i, part in zip(members, np.split(every, ends[:-1], axis=1), strict=True):
                     flat[:, bounds[i] : bounds[i + 1]] = part

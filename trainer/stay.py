@@ -53,6 +53,7 @@ def staying(preset: Preset, samples: Sequence[Sample], pushed: Pushed, scorer: S
         cache=scorer.cache,
         stop=scorer.stop,
         also=list(earned)[: preset.teacher_k],
+        known=scorer.known,
     )
     each = holds([push for _, push in pairs], found, earned)
     return {s.rating: hold for (s, _), hold in zip(pairs, each, strict=True)}

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -100,9 +101,8 @@ def train(
         progress.event("step", step=step + 1, steps=len(plan), **line, rate=rate, eta_s=round(eta, 1))
         stop.check()
 
-    if by_token:
-        _back(policy, start, teaching, preset.drift_credited, progress)
-    final, changed, early = _last_look(policy, teaching, at, early, preset.drift_bound)
+    look = _back(policy, start, teaching, preset.drift_credited, progress) if by_token else None
+    final, changed, early = _last_look(policy, teaching, at, early, preset.drift_bound, look)
     if early:
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
     if at.step == 0:
@@ -126,9 +126,9 @@ def train(
 def half_way(policy: Policy, start: State, teaching: Sequence[Lesson], trained: Trained, why: str) -> Trained:
     """Half of the way back to the start, measured again."""
     policy.wear(_between(start, policy.adapter(), 0.5))
-    final, changed = _drift(policy, _probe(teaching))
-    metrics, again = trained.metrics | final, replay(policy, teaching)
-    return replace(trained, changed=changed, replayed=again, metrics=metrics, back=why)
+    look = _drift(policy, _probe(teaching))
+    metrics, again = trained.metrics | look.metrics, replay(policy, teaching)
+    return replace(trained, changed=look.changed, replayed=again, metrics=metrics, back=why)
 
 
 def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -> Checkpoint:
@@ -145,21 +145,21 @@ def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -
     return Checkpoint(fingerprint, adapter=start, good=start)
 
 
-def _back(policy: Policy, start: State, teaching: Sequence[Lesson], enough: float, progress: Progress) -> None:
+def _back(policy: Policy, start: State, teaching: Sequence[Lesson], enough: float, progress: Progress) -> Look:
     """Back on the way from the start to where the drift is `enough`; it grows with about the square of the way.
 
     What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far.
     """
-    way, first = 1.0, None
+    way, look = 1.0, _drift(policy, _probe(teaching))
+    first = look.moved
     for _ in range(BACK):
-        moved = _drift(policy, _probe(teaching))[0]["kl_old"]
-        first = moved if first is None else first
-        if moved <= 1.1 * enough:
+        if look.moved <= 1.1 * enough:
             break
-        share = float(np.sqrt(enough / moved))
+        share = float(np.sqrt(enough / look.moved))
         policy.wear(_between(start, policy.adapter(), share))
-        way *= share
+        way, look = way * share, _drift(policy, _probe(teaching))
     progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token; by token {enough:g} are enough")
+    return look
 
 
 def _between(start: State, end: State, share: float) -> State:
@@ -189,17 +189,17 @@ def _gradient(
 
 
 def _last_look(
-    policy: Policy, teaching: Sequence[Lesson], at: Checkpoint, early: str | None, bound: float
+    policy: Policy, teaching: Sequence[Lesson], at: Checkpoint, early: str | None, bound: float, look: Look | None
 ) -> tuple[dict[str, float], float, str | None]:
-    """Nothing has measured the last step yet: its drift, and the step before it where that went too far."""
+    """Its drift where nothing has measured the last step yet, and the step before it where that went too far."""
     probe = _probe(teaching)
-    final, changed = _drift(policy, probe)
-    if early is None and final["kl_old"] > bound:
-        early = f"the last step undone by the drift bound ({final['kl_old']:.3f} nats a token)"
+    look = look or _drift(policy, probe)
+    if early is None and look.moved > bound:
+        early = f"the last step undone by the drift bound ({look.moved:.3f} nats a token)"
         policy.wear(at.good)
         at.step -= 1
-        final, changed = _drift(policy, probe)
-    return final, changed, early
+        look = _drift(policy, probe)
+    return look.metrics, look.changed, early
 
 
 def _tokens(batch: Sequence[Lesson]) -> int:
@@ -271,17 +271,25 @@ def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int)
     return plan
 
 
-def _drift(policy: Policy, probe: Sequence[Lesson]) -> tuple[dict[str, float], float]:
-    """How far the last step went, without a gradient.
+class Look(NamedTuple):
+    """How far the last step went, measured on the probe without a gradient."""
 
-    Mean drift from θ_old on its own replies and mean k3 to the reference; mean |ℓ_θ − ℓ_old|.
-    """
+    moved: float  # mean drift from θ_old on its own replies, nats a token
+    to_ref: float  # mean k3 to the reference
+    changed: float  # mean |ℓ_θ − ℓ_old|
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {"kl_old": self.moved, "kl_ref": self.to_ref}
+
+
+def _drift(policy: Policy, probe: Sequence[Lesson]) -> Look:
     now, made = np.concatenate(score(policy, [lesson.tokens for lesson in probe])), terms(probe, len(probe))
     if not np.isfinite(now).all():
         raise Diverged("log-probs are not finite after the last step; nothing was kept.")
     moved = objective.drift(np, made.old, now)[made.own > 0]
     kl_old, kl_ref = moved.mean() if len(moved) else 0.0, objective.k3(np, made.ref, now).mean()
-    return {"kl_old": float(kl_old), "kl_ref": float(kl_ref)}, float(np.abs(now - made.old).mean())
+    return Look(float(kl_old), float(kl_ref), float(np.abs(now - made.old).mean()))
 
 
 def replay(policy: Policy, teaching: Sequence[Lesson]) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 from config.presets import Preset
 from trainer import packing
 from trainer.cache import Cache
-from trainer.packing import Tokens
+from trainer.packing import NOTHING, States, Tokens
 from trainer.policy import Policy, Teaching
 from trainer.progress import Progress, Stop
 from trainer.samples import BadLine, Sample, Template
@@ -156,8 +156,10 @@ def teachings(
     cache: Cache,
     stop: Stop,
     also: Sequence[int] = (),
+    known: Mapping[Tokens, States] = NOTHING,
 ) -> list[Teaching]:
-    """What the policy expects in each reply, from the cache if these very tokens are in it; `also`: as Policy.teach."""
+    """What the policy expects in each reply, from the cache if these very tokens are in it; `also`: as Policy.teach,
+    `known`: as packing.passes."""
     if not sequences:
         return []
     name = f"{_key(who, k, tuple(also), [(s.prompt, s.reply, s.temperature) for s in sequences])}.npz"
@@ -166,10 +168,10 @@ def teachings(
         ids, values = kept["ids"], kept["log_probs"]
     else:
         found: dict[int, Teaching] = {}
-        for members in packing.group(sequences, policy.budget):
+        for members, states in packing.passes(sequences, policy.budget, known):
             stop.check()
             packed = packing.pack([sequences[i] for i in members])
-            both, ends = policy.teach(packed, k, also), np.cumsum(packed.lengths)[:-1]
+            both, ends = policy.teach(packed, k, also, states), np.cumsum(packed.lengths)[:-1]
             for i, ids, values in zip(members, np.split(both.ids, ends), np.split(both.log_probs, ends), strict=True):
                 found[i] = Teaching(ids, values)
         told = [found[i] for i in range(len(sequences))]

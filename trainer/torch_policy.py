@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import AutoTokenizer
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
@@ -27,11 +28,11 @@ from config.presets import Preset
 from trainer import fitting, profile, torch_load, tree, tree_attention
 from trainer.lora_files import load_tensors, save_adapter
 from trainer.objective import Terms
-from trainer.packing import Budget, Packed, padded
+from trainer.packing import Budget, Packed, States, padded
 from trainer.policy import LogProbs, Loss, OutOfMemory, State, Surprise, Teaching
 from trainer.run_folder import Compute
 from trainer.torch_head import by_rows, chunks, recomputed_by_rows
-from trainer.torch_memory import Plan, give_back_at_once, is_out_of_memory
+from trainer.torch_memory import Hoard, Plan, give_back_at_once, is_out_of_memory
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 
@@ -74,8 +75,9 @@ class TorchPolicy:
         self._kernel, why = tree_attention.prepare(self._causal, self.device, max_seq_len=preset.max_seq_len)
         told = why if self._kernel else f"{why}: rows of like length, padded to the longest"
         self.choices.append(("shared_prefixes", self._kernel or False, told))
+        self._hoard = Hoard()
         self._plan = self._plan_memory(preset)
-        self.budget = Budget(self._plan.largest, trees=self._kernel is not None)
+        self.budget = Budget(self._plan.largest, self._plan.unrelated, trees=self._kernel is not None)
 
     # --- which adapter the model wears ---
 
@@ -144,9 +146,9 @@ class TorchPolicy:
 
     # --- log-probs ---
 
-    def log_probs(self, packed: Packed) -> LogProbs:
+    def log_probs(self, packed: Packed, states: States | None = None) -> LogProbs:
         with torch.inference_mode():
-            hidden = self._hidden(packed)  # (N, H)
+            hidden = self._hidden(packed) if states is None else self._known(states)  # (N, H)
             plain, sampled, entropy = [], [], []
             for part in chunks(len(hidden), self._vocabulary):
                 logits = self._logits(hidden[part], packed, part)  # (n, V)
@@ -160,9 +162,9 @@ class TorchPolicy:
         whole, spread = (torch.cat(each).double().cpu().numpy() for each in (plain, entropy))
         return LogProbs(whole, torch.cat(sampled).double().cpu().numpy() if sampled else whole, spread)
 
-    def states(self, packed: Packed) -> NDArray[np.float32]:
+    def states(self, packed: Packed) -> States:
         with torch.inference_mode():
-            found: NDArray[np.float32] = self._hidden(packed).float().cpu().numpy()
+            found: States = self._hidden(packed).float().cpu().numpy()
         return found
 
     def surprise(self, packed: Packed) -> Surprise:
@@ -196,26 +198,24 @@ class TorchPolicy:
     def _backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         hidden = self._hidden(packed, training=True)  # (N, H)
         target = self._tensor(packed.target)
-        theta = by_rows(
-            hidden,
-            lambda rows, part: _gather(self._logits(rows, packed, part), target[part]),
-            self._vocabulary,
-        )  # (N,)
         constants = Terms(**{f: self._constant(getattr(terms, f)) for f in Terms.__slots__})
         if terms.teacher_ids is None:
+            theta = by_rows(
+                hidden, lambda rows, part: _gather(self._logits(rows, packed, part), target[part]), self._vocabulary
+            )  # (N,)
             value, sums = loss(torch, theta, constants)
         else:
-            ids = self._tensor(terms.teacher_ids)
-            at_teachers = recomputed_by_rows(
+            ids = torch.cat([target[:, None], self._tensor(terms.teacher_ids)], 1)
+            each = recomputed_by_rows(
                 hidden, lambda rows, part: _gather_many(self._logits(rows, packed, part), ids[part]), self._vocabulary
-            )  # (N, K)
-            value, sums = loss(torch, theta, constants, at_teachers)
+            )  # (N, 1 + K)
+            value, sums = loss(torch, each[:, 0], constants, each[:, 1:])
         value.backward()
         return {name: float(total.detach()) for name, total in sums.items()}
 
-    def teach(self, packed: Packed, k: int, also: Sequence[int] = ()) -> Teaching:
+    def teach(self, packed: Packed, k: int, also: Sequence[int] = (), states: States | None = None) -> Teaching:
         with torch.inference_mode():
-            hidden = self._hidden(packed)  # (N, H)
+            hidden = self._hidden(packed) if states is None else self._known(states)  # (N, H)
             ids, values = [], []
             for part in chunks(len(hidden), self._vocabulary):
                 logits = self._logits(hidden[part], packed, part)  # (n, V)
@@ -256,6 +256,10 @@ class TorchPolicy:
         logits: Tensor = self._scale_logits(self._causal.get_output_embeddings()(hidden).float())
         return logits
 
+    def _known(self, states: States) -> Tensor:
+        """(N, H) as `_hidden` gave them."""
+        return self._tensor(states).to(self._causal.get_input_embeddings().weight.dtype)
+
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
@@ -285,6 +289,7 @@ class TorchPolicy:
         if np.isfinite(norm):
             self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
+        self._hoard.give_back(most=0)
         return norm
 
     def adapter(self) -> State:
@@ -319,7 +324,21 @@ class TorchPolicy:
         if on:
             self._causal.activation_checkpointing_enable({"use_reentrant": False})
             self._causal.enable_input_require_grads()  # else no gradient enters the first recomputed layer
+            if self.device == "cpu":
+                self._watch_hoard()
         return plan
+
+    def _watch_hoard(self) -> None:
+        """Looked at as each recomputed layer begins, on the way there and on the way back."""
+
+        def look(part: torch.nn.Module, given: Any) -> None:
+            if part.training:
+                self._hoard.give_back()
+
+        for layer in self._causal.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                # Its first part: the layer itself is not called once more when it is computed again.
+                next(layer.children()).register_forward_pre_hook(look)
 
     # --- replies and files ---
 

@@ -1,8 +1,9 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.packing import Budget, Tokens, group, pack, padded, shared, size
+from trainer.packing import Budget, Tokens, group, pack, padded, passes, shared, size
 
 ids = st.lists(st.integers(0, 2), min_size=1, max_size=30)
 batches = st.lists(st.builds(lambda p, r: Tokens(tuple(p), tuple(r)), ids, ids), max_size=20)
@@ -15,6 +16,19 @@ def test_every_sequence_is_in_one_group_within_the_budget(sequences, most, unrel
     sizes = [size([sequences[i] for i in g], trees=trees) for g in groups]
     assert sizes == sorted(sizes, reverse=True)
     assert all(len(g) == 1 or n <= most for g, n in zip(groups, sizes, strict=True))
+
+
+@given(batches, st.data())
+def test_what_is_known_needs_no_pass_and_everything_else_has_one(sequences, data):
+    known = {one: np.full((len(one.reply) + 1, 2), i) for i, one in enumerate(sequences) if data.draw(st.booleans())}
+    found = list(passes(sequences, Budget(40), known))
+    assert sorted(i for members, _ in found for i in members) == list(range(len(sequences)))
+    for members, states in found:
+        if states is None:
+            assert not any(sequences[i] in known for i in members)
+        else:
+            (i,) = members
+            assert states.tolist() == known[sequences[i]][:-1].tolist()  # one for each token of the reply
 
 
 def agents(prompts, replies):

@@ -1,10 +1,14 @@
+import ctypes
+
+import numpy as np
 import psutil
 import pytest
 import torch
 
 from tests.trainer import tiny
-from trainer.packing import UNRELATED
-from trainer.torch_memory import COMFORTABLE, Plan, is_out_of_memory
+from trainer.objective import Terms
+from trainer.packing import UNRELATED, Tokens, pack
+from trainer.torch_memory import COMFORTABLE, HOARD, SMALL, Hoard, Plan, is_out_of_memory
 
 
 class Config:
@@ -34,6 +38,7 @@ def test_on_a_cpu_no_more_than_is_comfortable_is_kept_however_much_is_free(monke
     assert 650 < plan.kept < 850  # of SmolLM2's tokens in two GiB
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (128 << 30, 128 << 30))
     assert not (gpu := Plan.of(Config, "cuda", max_seq_len=4096)).recomputes(gpu.largest)
+    assert plan.unrelated == SMALL < gpu.unrelated == UNRELATED
 
 
 def test_without_memory_one_sequence_still_gets_its_try(monkeypatch):
@@ -59,6 +64,37 @@ def test_the_estimate_is_above_what_is_kept_and_not_far_above(tmp_path, monkeypa
     each = sum(size for at, (size, _) in kept.items() if at not in weights) / ids.numel()
     estimate = COMFORTABLE / policy._plan.kept
     assert each < estimate < 2.5 * each
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another C library than glibc")
+def test_a_hoard_is_given_back_once_it_is_large():
+    hoard, resident = Hoard(), psutil.Process().memory_info
+    blocks = [b"x" * 60_000 for _ in range(4000)]  # below what glibc maps by itself
+    del blocks[::2], blocks[::2]  # holes: three of four, and those that are left keep the heap from ending earlier
+    held = resident().rss
+    hoard.give_back()
+    assert resident().rss > held - (20 << 20)  # 180 MB are not much
+    hoard.give_back(most=64 << 20)
+    assert resident().rss < held - (100 << 20)
+    assert len(blocks) == 1000
+
+
+def test_what_is_hoarded_is_planned_for(monkeypatch):
+    free(monkeypatch, int(HOARD / 0.6))
+    assert Plan.of(Config, "cpu", max_seq_len=4096).roomy == 0
+
+
+def test_a_recomputed_pass_looks_at_its_hoard_layer_by_layer(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainer.torch_memory.COMFORTABLE", 0)
+    looks = []
+    monkeypatch.setattr(Hoard, "give_back", lambda self: looks.append(1))
+    policy = tiny.policy(tiny.make_model(tmp_path))
+    packed = pack([Tokens((1, 50, 60), (70, 80, 2))])
+    old = policy.log_probs(packed).plain
+    assert not looks
+    terms = Terms(old, old, np.ones(3), np.ones(3), np.ones(3))
+    policy.backward(packed, terms, lambda xp, theta, t: ((t.advantage * theta).sum(), {}))
+    assert len(looks) == 2 * policy._causal.config.num_hidden_layers  # there and back
 
 
 def test_running_out_is_known_by_what_torch_says():

@@ -84,6 +84,17 @@ def test_log_probs_equal_the_plain_computation(model, policy):
         np.testing.assert_allclose(part, plain(model, row), atol=2e-5)
 
 
+def test_from_known_states_only_the_head_is_left(policy, monkeypatch):
+    packed = pack(ROWS)
+    computed, told = policy.log_probs(packed), policy.teach(packed, 8, also=[5])
+    states = policy.states(packed)
+    monkeypatch.setattr(policy, "_hidden", None)
+    for one, other in zip(policy.log_probs(packed, states), computed, strict=True):
+        assert one.tolist() == other.tolist()
+    again = policy.teach(packed, 8, also=[5], states=states)
+    assert (again.ids == told.ids).all() and (again.log_probs == told.log_probs).all()
+
+
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.9, 0), (0.5, 0), (1.0, 3), (0.8, 20), (1e-6, 0)])
 def test_truncated_sampling_is_compared_under_the_same_truncation(model, policy, top_p, top_k):
     rows = [Tokens(r.prompt, r.reply, r.temperature, top_p, top_k) for r in ROWS]
