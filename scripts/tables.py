@@ -392,6 +392,21 @@ def versus(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"{about} {versions['torch']}, reinforceclaw {versions['reinforceclaw']}."])
 
 
+def versus_cost(found: dict[str, Any]) -> str:
+    heads = "trainer | samples | CPU a sample | without its gate | peak memory over the loaded model | commit"
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    for name, shapes in found["cost"].items():
+        for shape, one in shapes.items():
+            without = one.get("cpu_seconds_a_sample_without_gate")
+            cells = [
+                name, shape, f"{one['cpu_seconds_a_sample']:.1f} s", f"{without:.1f} s" if without else "has none",
+                f"{one['mib_over_loaded_model']:,.0f} MiB", f"`{one['commit']}`",
+            ]  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+    dates = _days([one["date"][:10] for shapes in found["cost"].values() for one in shapes.values()])
+    return "\n".join([*lines, "", f"{dates}, {one['machine']['cpu']}, one thread."])
+
+
 TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "demo": ("benchmarks/demo.json", demo),
     "watch_errors": ("benchmarks/watch_errors.json", watch_errors),
@@ -409,6 +424,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "fuzz": ("benchmarks/fuzz.json", fuzz),
     "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
     "versus": ("benchmarks/versus.json", versus),
+    "versus_cost": ("benchmarks/versus.json", versus_cost),
     "learn": ("benchmarks/learn/*-seed*.json", learn),
 }
 

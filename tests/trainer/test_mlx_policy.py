@@ -152,6 +152,17 @@ def test_log_probs_and_surprise_are_torchs(model):
     assert np.abs(one.surprise(packed).excess).max() > 1e-2
 
 
+def test_from_known_states_only_the_head_is_left(model, monkeypatch):
+    policy, packed = both(model)[1], pack(ROWS)
+    computed, told = policy.log_probs(packed), policy.teach(packed, 8, also=[5])
+    states = policy.states(packed)
+    monkeypatch.setattr(policy, "_hidden", None)
+    for one, other in zip(policy.log_probs(packed, states), computed, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    again = policy.teach(packed, 8, also=[5], states=states)
+    np.testing.assert_allclose(again.log_probs, told.log_probs, atol=1e-5)
+
+
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.9, 0), (0.5, 0), (1.0, 3), (0.8, 20), (1e-6, 0)])
 def test_truncated_sampling_is_compared_under_the_same_truncation(llama, top_p, top_k):
     one, other = both(llama)
