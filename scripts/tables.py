@@ -407,6 +407,20 @@ def versus_cost(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"{dates}, {one['machine']['cpu']}, one thread."])
 
 
+def hinted(found: dict[str, Any]) -> str:
+    heads = "persona | comment | liked without → with it | base NLL with it | of first tokens | tokens"
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    for name, one in found.items():
+        bare, told = one["bare"], one["hinted"]
+        first = f"{bare['base_nll_of_first_tokens']:.1f} → {told['base_nll_of_first_tokens']:.1f}"
+        cells = [
+            f"`{name}`", one["comment"].replace("\n", " ↵ "), f"{bare['liked']:.2f} → {told['liked']:.2f}",
+            f"{told['base_nll'] - bare['base_nll']:+.2f}", first, f"{bare['tokens']:.0f} → {told['tokens']:.0f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"80 prompts each. {_when(next(iter(found.values())))}"])
+
+
 TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "demo": ("benchmarks/demo.json", demo),
     "watch_errors": ("benchmarks/watch_errors.json", watch_errors),
@@ -425,6 +439,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
     "versus": ("benchmarks/versus.json", versus),
     "versus_cost": ("benchmarks/versus.json", versus_cost),
+    "hinted": ("benchmarks/hinted.json", hinted),
     "learn": ("benchmarks/learn/*-seed*.json", learn),
 }
 
