@@ -84,6 +84,7 @@ class Scorer:
         return [found[one] for one in sequences]
 
     def _states(self, sequences: Sequence[Tokens]) -> Iterator[tuple[Tokens, States]]:
+        """(T + 1, H) of each, in the order of its pass."""
         # One token more, whichever: what is before it is what comes after the reply.
         after = [replace(one, reply=(*one.reply, one.reply[-1])) for one in sequences]
         for members in packing.group(after, self.policy.budget):

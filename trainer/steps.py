@@ -55,6 +55,18 @@ class Trained:
     back: str | None = None  # why it went half of that way back
 
 
+class Look(NamedTuple):
+    """How far the last step went, measured on the probe without a gradient."""
+
+    moved: float  # mean drift from θ_old on its own replies, nats a token
+    to_ref: float  # mean k3 to the reference
+    changed: float  # mean |ℓ_θ − ℓ_old|
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {"kl_old": self.moved, "kl_ref": self.to_ref}
+
+
 def train(
     policy: Policy,
     teaching: Sequence[Lesson],
@@ -269,18 +281,6 @@ def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int)
         steps = max(1, round(len(order) / batch))  # as equal as can be: no step on the two that are left over
         plan += [[order[i] for i in part] for part in np.array_split(np.arange(len(order)), steps)]
     return plan
-
-
-class Look(NamedTuple):
-    """How far the last step went, measured on the probe without a gradient."""
-
-    moved: float  # mean drift from θ_old on its own replies, nats a token
-    to_ref: float  # mean k3 to the reference
-    changed: float  # mean |ℓ_θ − ℓ_old|
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        return {"kl_old": self.moved, "kl_ref": self.to_ref}
 
 
 def _drift(policy: Policy, probe: Sequence[Lesson]) -> Look:
