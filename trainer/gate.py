@@ -91,6 +91,7 @@ def judge(
     bounds: Bounds,
     *,
     parent: Path | None,
+    before: Sequence[Tokens],
     lessons: Sequence[Lesson],
     held: Sequence[HeldBack],
     changed: float,
@@ -100,9 +101,9 @@ def judge(
 ) -> dict[str, Check]:
     """Every check on what the policy wears now.
 
-    `lessons` say what was asked for; `held` were not trained on. `changed` (nats a token) and `replayed` (as `margin`,
-    but of the newest replies that were) were measured after the last step. `asked` is how far a teacher was from the
-    policy, nats a token.
+    `before` is what the parent says (`ask`). `lessons` say what was asked for; `held` were not trained on. `changed`
+    (nats a token) and `replayed` (as `margin`, but of the newest replies that were) were measured after the last step.
+    `asked` is how far a teacher was from the policy, nats a token.
     """
     checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
     if not checks["finite"].ok:
@@ -113,10 +114,7 @@ def judge(
     stop.check()
     checks["text_nll"] = text_nll(policy, template, bounds)
     stop.check()
-    candidate = _replies(policy, template)
-    stop.check()
-    with policy.wearing(parent):
-        before = _replies(policy, template)
+    candidate = ask(policy, template)
     stop.check()
     checks["empty"] = empty(candidate, template)
     checks["looping"] = looping(candidate, bounds)
@@ -124,9 +122,16 @@ def judge(
     checks["refusals"] = refusals(candidate, before, template, bounds)
     checks["length"] = length(candidate, before, lessons, bounds)
     stop.check()
-    said = candidate + _replies(policy, template, NEUTRAL * (TIMES - 1), GATE_SEED + 1)
+    said = candidate + ask(policy, template, NEUTRAL * (TIMES - 1), GATE_SEED + 1)
     checks |= beside_the_base(policy, said, lessons, bounds, max(asked, granted(parent, bounds)))
     return checks
+
+
+def ask(policy: Policy, template: Template, questions: Sequence[str] = NEUTRAL, seed: int = GATE_SEED) -> list[Tokens]:
+    """What the policy says to ordinary questions, in one batch."""
+    prompts = [template.prompt([{"role": "user", "content": text}]) for text in questions]
+    said = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=seed)
+    return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, said, strict=True)]
 
 
 def finite(policy: Policy) -> Check:
@@ -265,14 +270,6 @@ def _standard_error(apart: Floats, replies: Sequence[Tokens]) -> float:
     ends = np.cumsum([len(one.reply) for one in replies])
     of_replies = np.array([part.sum() for part in np.split(apart, ends[:-1])])
     return float(np.sqrt((of_replies**2).sum() * len(replies) / max(len(replies) - 1, 1)) / ends[-1])
-
-
-def _replies(
-    policy: Policy, template: Template, questions: Sequence[str] = NEUTRAL, seed: int = GATE_SEED
-) -> list[Tokens]:
-    prompts = [template.prompt([{"role": "user", "content": text}]) for text in questions]
-    replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=seed)
-    return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
 
 
 def _mean_length(replies: Sequence[Tokens]) -> float:

@@ -45,6 +45,7 @@ from trainer.credit import Heard
 from trainer.gate import Check
 from trainer.lessons import Lesson, Lessons, metrics_of
 from trainer.manifest import AdapterError
+from trainer.packing import Tokens
 from trainer.policy import Policy, State
 from trainer.progress import Progress, Stop
 from trainer.run_folder import SAMPLES, RunError, RunSpec, read_spec, write_atomic
@@ -103,6 +104,7 @@ class Run:
     stop: Stop
     seal: Seal
     clock: Clock = field(default_factory=Clock)
+    before: list[Tokens] = field(default_factory=list)  # what the parent says to the gate, asked once for all tries
 
 
 @dataclass(frozen=True)
@@ -300,11 +302,16 @@ def _judged(
 ) -> tuple[dict[str, Check], str | None]:
     """The gate's checks, and the first one that says no."""
     run.progress.phase("gate")
+    if not run.before:
+        with model.policy.wearing(model.parent):
+            run.before = gate.ask(model.policy, model.template)
+    run.stop.check()
     checks = gate.judge(
         model.policy,
         model.template,
         run.bounds,
         parent=model.parent,
+        before=run.before,
         lessons=teaching,
         held=learned.held,
         changed=trained.changed,

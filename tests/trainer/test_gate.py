@@ -49,12 +49,18 @@ def one(reward, reply, policy):
     return HeldBack(sample, old), tiny.lesson(sample, old)
 
 
+def of_parent(policy, template):
+    with policy.wearing(None):
+        return gate.ask(policy, template)
+
+
 def judge(policy, template, held=(), lessons=(), changed=1.0, replayed=0.1, bounds=WIDE):
     return gate.judge(
         policy,
         template,
         bounds,
         parent=None,
+        before=of_parent(policy, template),
         lessons=lessons,
         held=held,
         changed=changed,

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from config import presets
 from tests.trainer import tiny
 from tests.trainer.test_profile import MIXTURES, make
-from trainer import loop, packing, policies, typical
+from trainer import gate, loop, packing, policies, typical
 from trainer.launch import verify_adapter
 from trainer.progress import Progress, Stop, Stopped
 from trainer.torch_policy import TorchPolicy
@@ -418,14 +418,17 @@ def borderline(tmp_path_factory, model, lines):
     }, place / "0.01" / "out" / "v0001"
 
 
-def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, lines, borderline):
+def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, lines, borderline, monkeypatch):
     changes, half = borderline
+    real, asked = gate.ask, []
+    monkeypatch.setattr(gate, "ask", lambda *given: asked.append(1) or real(*given))
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, **changes))
     assert result["status"] == "passed", result
     assert "base_nll" in result["retried"]
     assert "The second try, at half the rate" in result["reason"]
     assert [e["step"] for e in of(events, "step")] == [1, 2, 3, 4, 1, 2, 3, 4]
     assert any("once more" in e["message"] for e in of(events, "warning"))
+    assert len(asked) == 1 + 2 + 2  # the parent once, each candidate twice
     assert verify_adapter(tmp_path / "out" / "v0001")["preset"]["learning_rate"] == 0.01
     again = tensors(tmp_path / "out" / "v0001")
     for name, tensor in tensors(half).items():  # nothing of the first try is left in it
