@@ -408,7 +408,7 @@ def versus_cost(found: dict[str, Any]) -> str:
 
 
 def hinted(found: dict[str, Any]) -> str:
-    heads = "persona | comment | liked without → with it | base NLL with it | of first tokens | tokens"
+    heads = "persona | comment | liked without → with it | base NLL with it | of first tokens | tokens | commit"
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
     for name, one in found.items():
         bare, told = one["bare"], one["hinted"]
@@ -416,9 +416,11 @@ def hinted(found: dict[str, Any]) -> str:
         cells = [
             f"`{name}`", one["comment"].replace("\n", " ↵ "), f"{bare['liked']:.2f} → {told['liked']:.2f}",
             f"{told['base_nll'] - bare['base_nll']:+.2f}", first, f"{bare['tokens']:.0f} → {told['tokens']:.0f}",
+            f"`{one['commit']}`",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"80 prompts each. {_when(next(iter(found.values())))}"])
+    dates = _days([one["date"][:10] for one in found.values()])
+    return "\n".join([*lines, "", f"{dates}, {one['machine']['cpu']}, {one['prompts']} prompts each."])
 
 
 TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {

@@ -103,7 +103,7 @@ def prepare(
     calibration = _up_to(calibration, CALIBRATION_ENOUGH)
     scorer = Scorer(policy, spec, cache, stop)
 
-    # ℓ_old, of everything in one pass
+    # ℓ_old of everything; the samples are read first, since more is made of what that finds
     scorer.read([s.tokens for s in samples])
     taught = Taught()
     if preset.objective in TAUGHT:

@@ -1,7 +1,8 @@
 """Log-probs of replies under the policies that matter: ℓ_old, ℓ_ref, ℓ_β.
 
-Owns the passes without a gradient, each done once and kept in the run's folder by content. Not here: what follows from
-them (lessons, acceptance, advantages), one pass (policies).
+Owns the passes without a gradient, each done once and kept in the run's folder by content; the hidden states of the
+samples, of which more is made, in memory only. Not here: what follows from them (lessons, acceptance, advantages), one
+pass (policies).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Scorer:
             room -= states.nbytes
             if room < 0:
                 return
-            self.known[one] = states
+            self.known[one] = states.copy()  # not a view that holds its whole pass
 
     def reference(self, sequences: Sequence[Tokens]) -> list[LogProbs]:
         """ℓ_ref: the adapter off."""

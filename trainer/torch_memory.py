@@ -30,7 +30,7 @@ class Plan:
     largest: int  # tokens a micro-batch
     unrelated: int  # and of sequences that share little
     kept: int  # tokens up to which activations are kept until the backward pass
-    roomy: int  # tokens up to which freed memory may stay with the C library, which is faster
+    roomy: int  # tokens up to which the C library may hoard freed memory, which is faster
     why: str
     kept_why: str
 
@@ -75,7 +75,7 @@ class Hoard:
         self._least = self._resident()  # since it was last given back
 
     def give_back(self, most: int = HOARD) -> None:
-        """Looked at between layers, some microseconds each time."""
+        """Looked at between recomputed layers, some microseconds each time, and after each step."""
         if self._trim is None:
             return
         self._least = min(self._least, now := self._resident())
@@ -89,7 +89,7 @@ class Hoard:
 
 
 def give_back_at_once() -> None:
-    """From here on glibc returns every large block to the system when it is freed, for half as much time again."""
+    """From here on glibc returns every large block when it is freed, for half as much time again or more."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(M_MMAP_THRESHOLD, MMAP_ABOVE)
 

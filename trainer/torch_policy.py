@@ -337,7 +337,7 @@ class TorchPolicy:
 
         for layer in self._causal.modules():
             if isinstance(layer, GradientCheckpointingLayer):
-                # Its first part: the layer itself is not called once more when it is computed again.
+                # A part of it: the layer itself is not called once more when it is computed again.
                 next(layer.children()).register_forward_pre_hook(look)
 
     # --- replies and files ---
