@@ -103,8 +103,7 @@ def prepare(
     calibration = _up_to(calibration, CALIBRATION_ENOUGH)
     scorer = Scorer(policy, spec, cache, stop)
 
-    # ℓ_old of everything; the samples are read first, since more is made of what that finds
-    scorer.read([s.tokens for s in samples])
+    # ℓ_old of everything
     taught = Taught()
     if preset.objective in TAUGHT:
         who = f"{spec.weights} {scorer.parent}"
@@ -112,7 +111,8 @@ def prepare(
             preset, policy, template, samples, seed=spec.seed, who=who, cache=cache, progress=progress, stop=stop
         )
     parts: list[Sequence[Sample | Extra]] = [samples, taught.extras, held, calibration]
-    old, old_extras, old_held, old_calibration = _by_part(parts, scorer.now([one.tokens for p in parts for one in p]))
+    scored = scorer.now([one.tokens for p in parts for one in p], remember=[s.tokens for s in samples])
+    old, old_extras, old_held, old_calibration = _by_part(parts, scored)
     # Held-back samples are only compared under two policies: they need no filter, and no ℓ_β.
     lessons.held = [HeldBack(sample, now.plain) for sample, now in zip(held, old_held, strict=True)]
     if not foreign:

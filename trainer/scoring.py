@@ -8,7 +8,7 @@ pass (policies).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -40,21 +40,12 @@ class Scorer:
         """The name of what the policy wears when a run begins."""
         return str(self.spec.adapters[self.spec.parent]) if self.spec.parent else "base"
 
-    def now(self, sequences: Sequence[Tokens]) -> list[LogProbs]:
-        """ℓ_old: under the policy about to be trained, before its first step."""
-        return self._under(self.parent, sequences, self.known)
+    def now(self, sequences: Sequence[Tokens], remember: Sequence[Tokens] = ()) -> list[LogProbs]:
+        """ℓ_old: under the policy about to be trained, before its first step.
 
-    def read(self, sequences: Sequence[Tokens]) -> None:
-        """One pass over these, and remember it: log-probs, the critic and what is to stay are all made of its states.
-
-        The policy wears what it starts from; nothing else asks for what is `known`.
+        Of those to `remember`, critic and what is to stay are made of the same hidden states: they are `known` then.
         """
-        room = REMEMBERED
-        for one, states in self._states(sequences):
-            room -= states.nbytes
-            if room < 0:
-                return
-            self.known[one] = states.copy()  # not a view that holds its whole pass
+        return self._under(self.parent, sequences, remember)
 
     def reference(self, sequences: Sequence[Tokens]) -> list[LogProbs]:
         """ℓ_ref: the adapter off."""
@@ -84,6 +75,14 @@ class Scorer:
             found[one] = credit.narrow(states)
         return [found[one] for one in sequences]
 
+    def _remember(self, sequences: Sequence[Tokens]) -> None:
+        room = REMEMBERED
+        for one, states in self._states(sequences):
+            room -= states.nbytes
+            if room < 0:
+                return
+            self.known[one] = states.copy()  # not a view that holds its whole pass
+
     def _states(self, sequences: Sequence[Tokens]) -> Iterator[tuple[Tokens, States]]:
         """(T + 1, H) of each, in the order of its pass."""
         # One token more, whichever: what is before it is what comes after the reply.
@@ -100,7 +99,7 @@ class Scorer:
             return None
         return credit.heard(kept.read(self.spec.adapters[self.spec.parent], kept.CRITIC)[0], width)
 
-    def _under(self, who: str, sequences: Sequence[Tokens], known: Mapping[Tokens, States] = NOTHING) -> list[LogProbs]:
+    def _under(self, who: str, sequences: Sequence[Tokens], remember: Sequence[Tokens] = ()) -> list[LogProbs]:
         """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""
         if not sequences:
             return []
@@ -111,6 +110,8 @@ class Scorer:
         if (kept := self.cache.arrays(name)) is not None:
             flat = kept["flat"]  # (3, N)
         else:
+            self._remember(remember)
+            known = self.known if remember else NOTHING  # those are the parent's
             flat = np.empty((3, bounds[-1]))
             for members, states in packing.passes(sequences, self.policy.budget, known):
                 self.stop.check()

@@ -49,14 +49,12 @@ def expected(policy, folder, also):
 def test_what_is_read_once_is_not_read_again(policy, tmp_path, monkeypatch):
     plain, states, told = expected(policy, tmp_path / "alone", [7])
     read, made = counted(policy, monkeypatch), scorer(policy, tmp_path / "made")
-    made.read(REPLIES)
-    assert sum(read) == sum(len(one.reply) + 1 for one in REPLIES)  # and after the last token
-    read.clear()
-
-    for one, other in zip(made.now([*REPLIES, LEFT]), plain, strict=True):
+    for one, other in zip(made.now([*REPLIES, LEFT], remember=REPLIES), plain, strict=True):
         for mine, theirs in zip(one, other, strict=True):
             np.testing.assert_allclose(mine, theirs, atol=1e-5)
-    assert read == [len(LEFT.reply)]
+    assert sum(read[:-1]) == sum(len(one.reply) + 1 for one in REPLIES)  # and after the last token
+    assert read[-1] == len(LEFT.reply)
+    read.clear()
     for mine, theirs in zip(made.states(REPLIES), states, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
     again = teacher.teachings(
@@ -65,28 +63,28 @@ def test_what_is_read_once_is_not_read_again(policy, tmp_path, monkeypatch):
     for mine, theirs in zip(again, told, strict=True):
         assert (mine.ids[:, 0] == 7).all()
         np.testing.assert_allclose(mine.log_probs, theirs.log_probs, atol=1e-5)
-    assert read == [len(LEFT.reply)]
+    scorer(policy, tmp_path / "made").now([*REPLIES, LEFT], remember=REPLIES)  # a run that goes on has it in its folder
+    assert not read
 
 
 def test_the_base_is_not_taken_for_the_parent(policy, tmp_path):
     policy.wear({name: tensor + 0.1 for name, tensor in policy.adapter().items()})
     made = scorer(policy, tmp_path, parent=1)
     before = made.reference(REPLIES)
-    made.read(REPLIES)
+    made.now(REPLIES, remember=REPLIES)
     again = scorer(policy, tmp_path / "again", parent=1)
     again.known.update(made.known)
     for one, other in zip(again.reference(REPLIES), before, strict=True):
         assert one.plain.tolist() == other.plain.tolist()
-    assert not np.allclose(again.now(REPLIES)[0].plain, before[0].plain, atol=1e-3)
+    assert not np.allclose(again.now(REPLIES, remember=REPLIES)[0].plain, before[0].plain, atol=1e-3)
 
 
 def test_past_what_may_be_remembered_it_is_read_again(policy, tmp_path, monkeypatch):
     plain, states, _ = expected(policy, tmp_path / "alone", ())
     made = scorer(policy, tmp_path / "made")
     monkeypatch.setattr(scoring, "REMEMBERED", states[0].nbytes + 1)
-    made.read(REPLIES)
-    assert len(made.known) == 1
-    for one, other in zip(made.now([*REPLIES, LEFT]), plain, strict=True):
+    for one, other in zip(made.now([*REPLIES, LEFT], remember=REPLIES), plain, strict=True):
         np.testing.assert_allclose(one.plain, other.plain, atol=1e-5)
+    assert len(made.known) == 1
     for mine, theirs in zip(made.states(REPLIES), states, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
