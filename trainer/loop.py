@@ -264,23 +264,19 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
 def _learn(
     run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
 ) -> tuple[Trained | None, dict[str, Check], str | None]:
-    """Optimiser steps and gate, once more and more careful where the gate says no; then, by token, half way back."""
+    """Optimiser steps and gate, once more and more careful where the gate says no."""
     start = model.policy.adapter()
     while True:
         trained, checks, no = _try(run, model, learned, teaching, tries)
+        if trained is not None and trained.by_token and refused(checks) == ["base_nll"]:
+            trained, checks, no = _half_way_back(run, model, learned, teaching, trained, start, str(no))
         by_token = trained is not None and trained.by_token
         elsewhere = by_token and any(one.staying is not None and one.staying.down.any() for one in teaching)
         if no is None or not tries.again(no, checks, elsewhere=elsewhere):
-            break
+            return trained, checks, no
         run.progress.warning(f"{no}; once more from the start, {tries.how}.")
         model.policy.wear(start)
         model.policy.restore(model.optimiser)
-    if trained is None or not by_token or refused(checks) != ["base_nll"]:
-        return trained, checks, no
-    run.progress.warning(f"{no}; half of the way back.")
-    trained = steps.half_way(model.policy, start, teaching, trained, str(no))
-    checks, no = _judged(run, model, learned, teaching, trained)
-    return trained, checks, no and f"{no}, half of the way back"
 
 
 def _try(
@@ -295,6 +291,16 @@ def _try(
     finally:
         run.clock.lap("train")
     return trained, *_judged(run, model, learned, teaching, trained)
+
+
+def _half_way_back(
+    run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], trained: Trained, start: State, no: str
+) -> tuple[Trained, dict[str, Check], str | None]:
+    """What lost too much sense keeps half of what it learned, and is judged once more."""
+    run.progress.warning(f"{no}; half of the way back.")
+    trained = steps.half_way(model.policy, start, teaching, trained, no)
+    checks, no_again = _judged(run, model, learned, teaching, trained)
+    return trained, checks, no_again and f"{no_again}, half of the way back"
 
 
 def _judged(
