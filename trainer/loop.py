@@ -264,7 +264,7 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
 def _learn(
     run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
 ) -> tuple[Trained | None, dict[str, Check], str | None]:
-    """Optimiser steps and gate, once more and more careful where the gate says no."""
+    """Optimiser steps and gate; where the gate says no, by token, less of the same; and once more and more careful."""
     start = model.policy.adapter()
     while True:
         trained, checks, no = _try(run, model, learned, teaching, tries)
@@ -379,7 +379,7 @@ def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
     if tries.why:
         reason += f" The second try, {tries.how}, for in the first {tries.why}."
     if trained.back:
-        reason += f" And half of the way back, for at its end {trained.back}."
+        reason += f" It went half of the way back, for at the end of its steps {trained.back}."
     return reason
 
 

@@ -18,8 +18,9 @@ from trainer.run_folder import write_atomic
 class Tries:
     """At most two, the second from the start. On disk, so that a resumed run knows which it is.
 
-    A run by token that lost sense (base_nll) takes its pushes back where they were not earned, for half the rate kept
-    most of such a loss (docs/training-log.md, the eighth look). Any other goes at half the rate.
+    A run by token that lost sense (base_nll), half of the way back too, takes its pushes back where they were not
+    earned, for half the rate kept most of such a loss (docs/training-log.md, the eighth look). Any other goes at half
+    the rate.
     """
 
     def __init__(self, folder: Path, preset: Preset) -> None:
