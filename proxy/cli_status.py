@@ -141,7 +141,8 @@ def _health(s: dict[str, Any]) -> list[Row]:
     kept = f"{counts['done']} whole {'answer' if counts['done'] == 1 else 'answers'}, {counts['captured_today']} today"
     others = f" ({', '.join(rest)})" if rest else ""
     rows: list[Row] = [("captured", f"{kept}{others}; rated {counts['good']} good, {counts['bad']} bad", "")]
-    rows.append(("errors", f"{counts['error'] or 'no'} failed answers", "yellow" if counts["error"] else ""))
+    failed = f"{counts['error'] or 'no'} failed answer{'s' * (counts['error'] != 1)}"
+    rows.append(("errors", failed, "yellow" if counts["error"] else ""))
     if s["problem"]:
         rows.append(("problem", s["problem"], "red"))
     return rows

@@ -47,6 +47,9 @@ def acceptance(metrics: dict[str, Any]) -> str:
 
 
 def show_adapters(found: dict[str, Any]) -> None:
+    if not found["data"]:
+        print("There is no version yet: the base model answers. `rlproxy status` says what the first run waits for.")
+        return
     table = _table("version", "parent", "run", "made", "live", "gate")
     for a in found["data"]:
         mark = (
@@ -72,6 +75,9 @@ def show_adapters(found: dict[str, Any]) -> None:
 
 
 def show_runs(runs: list[dict[str, Any]]) -> None:
+    if not runs:
+        print("There was no run yet. `rlproxy status` says what the first one waits for.")
+        return
     table = _table("run", "status", "version", "samples", "seconds", "gate", "reason")
     table.columns[-2].no_wrap = False  # two long ones: in 80 columns each has some
     for r in runs:

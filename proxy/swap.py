@@ -261,7 +261,7 @@ class Swap:
     async def rollback(self, actor: str) -> Pointer:
         """Back to the version that was live before. Raises Conflict where there is none."""
         if self._pointer.previous == self.live:
-            raise Conflict(f"There is no version before {self._label(self.live)} to go back to.")
+            raise Conflict(f"{self._label(self.live)} is live, and there is no version before it to go back to.")
         return await self.to(self._pointer.previous, f"rollback from {self._label(self.live)}", actor)
 
     async def read_again(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from proxy.cli_status import table
-from proxy.cli_tables import gate, show_runs
+from proxy.cli_tables import gate, show_adapters, show_runs
 from proxy.server_address import ADDRESS_FILE
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
@@ -112,6 +112,13 @@ def test_a_run_that_passed_is_not_called_rejected() -> None:
     assert "its gate passed; only comments taught" in shown(status(last_run=done))
     assert gate({"gate": checks}) == "passed; only comments taught", "of a version"
     assert gate({"gate": checks, "status": "empty"}).startswith("rejected: contrast 0 ")
+
+
+def test_where_there_is_nothing_yet_a_sentence_stands_for_an_empty_table(capsys: pytest.CaptureFixture[str]) -> None:
+    show_runs([])
+    show_adapters({"data": []})
+    out = capsys.readouterr().out
+    assert "no run yet" in out and "no version yet" in out and "rlproxy status" in out and "┏" not in out
 
 
 def test_runs_are_readable_in_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

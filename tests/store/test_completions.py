@@ -208,7 +208,7 @@ async def test_what_was_pending_when_the_process_died_is_an_error_after(tmp_path
 async def test_counts(store: Store) -> None:
     await put(store, "a", "b", created_at=time.time())
     await put(store, "old")
-    await store.begin([new("open")])
+    await store.begin([new("open", created_at=time.time())])  # whole ones count, today's too
     await store.rate(rating("a"))
     await store.rate(rating("b", -0.5))
     assert await store.counts() == {
