@@ -1,4 +1,4 @@
-"""What all commands share: the options that most of them have, how they fail, and how they print JSON.
+"""What all commands share: the options that most of them have, how they fail, print JSON and count.
 
 Not here: any command. Heavy imports are inside the functions: `--help` must be quick.
 """
@@ -49,6 +49,11 @@ def secret_of(settings: Any) -> Any:
     from store.secret import find
 
     return find(settings.store.key_from, settings.home)
+
+
+def some(count: int, noun: str) -> str:
+    """As "1 rating" or "2 ratings"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def print_json(value: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli_common import AsJson, Home, client_of, fail, print_json, secret_of, settings_of
+from proxy.cli_common import AsJson, Home, client_of, fail, print_json, secret_of, settings_of, some
 from proxy.cli_forget import forget
 
 data_app = typer.Typer()
@@ -98,7 +98,8 @@ def import_(
     if as_json:
         print_json(total)
     else:
-        print(f"{total['stored']} completions and {total['ratings']} ratings taken, {total['known']} were here before")
+        taken = f"{some(total['stored'], 'completion')} and {some(total['ratings'], 'rating')} taken"
+        print(f"{taken}, {total['known']} were here before")
         for one in total["refused"]:
             print(f"line {one['line']} was not taken: {one['why']}", file=sys.stderr)
     if total["refused"]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli_common import AsJson, Home, client_of, fail, print_json
+from proxy.cli_common import AsJson, Home, client_of, fail, print_json, some
 
 
 class Kind(StrEnum):
@@ -66,7 +66,7 @@ def cancel(home: Home = None, as_json: AsJson = False) -> None:
 
 def _told(found: dict[str, Any], went: str) -> str:
     """What goes, and what stays that has learned from it."""
-    lines = [f"{found['completions']} completions and {found['ratings']} ratings {went}."]
+    lines = [f"{some(found['completions'], 'completion')} and {some(found['ratings'], 'rating')} {went}."]
     copies = found.get("backups") or {}
     if copies.get("holding"):
         lines.append(

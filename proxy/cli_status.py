@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.cli_client import Client, NoProxyAnswers, Refused
+from proxy.cli_common import some
 from proxy.cli_tables import acceptance, gate, label
 
 EVERY_S: Final = 1.0
@@ -138,10 +139,10 @@ def _training(s: dict[str, Any]) -> list[Row]:
 def _health(s: dict[str, Any]) -> list[Row]:
     counts = s["counts"]
     rest = [f"{counts[k]} {k}" for k in ("pending", "partial") if counts[k]]
-    kept = f"{counts['done']} whole {'answer' if counts['done'] == 1 else 'answers'}, {counts['captured_today']} today"
+    kept = f"{some(counts['done'], 'whole answer')}, {counts['captured_today']} today"
     others = f" ({', '.join(rest)})" if rest else ""
     rows: list[Row] = [("captured", f"{kept}{others}; rated {counts['good']} good, {counts['bad']} bad", "")]
-    failed = f"{counts['error'] or 'no'} failed answer{'s' * (counts['error'] != 1)}"
+    failed = some(counts["error"], "failed answer") if counts["error"] else "no failed answers"
     rows.append(("errors", failed, "yellow" if counts["error"] else ""))
     if s["problem"]:
         rows.append(("problem", s["problem"], "red"))

@@ -35,13 +35,13 @@ async def test_it_asks_and_names_the_versions(cli: Proxy) -> None:
     await cli.rate(completion_id=id, rating="bad")
     await until(cli, live=1)
     code, _, err = await rlproxy(cli.home, "forget", "session", "s")
-    assert code == 1 and "1 completions and 1 ratings would go" in err and "Trained on them: v1" in err
+    assert code == 1 and "1 completion and 1 rating would go" in err and "Trained on them: v1" in err
     assert "nothing was forgotten" in err and "--yes" in err
     code, said = await at_a_terminal(cli.home, "n", "forget", "session", "s")
     assert code == 1 and "Forget it? [y/N]" in said and "nothing was forgotten" in said
     assert await cli.store.completion(id) is not None
     code, said = await at_a_terminal(cli.home, "y", "forget", "session", "s")
-    assert code == 0 and "1 completions and 1 ratings are gone" in said and "promote" in said
+    assert code == 0 and "1 completion and 1 rating are gone" in said and "promote" in said
     assert await cli.store.completion(id) is None
     code, _, err = await rlproxy(cli.home, "forget", "session", "s", "--yes")
     assert code == 1 and "no session s" in err
@@ -54,7 +54,7 @@ async def test_without_asking_and_as_json(cli: Proxy) -> None:
     found = json.loads(out)
     assert code == 0 and (found["completions"], found["ratings"], found["forgotten"]) == (0, 1, True)
     code, out, _ = await rlproxy(cli.home, "forget", "completion", id, "-y")
-    assert code == 0 and "1 completions" in out and "No version was trained" in out
+    assert code == 0 and "1 completion" in out and "No version was trained" in out
     assert (await rlproxy(cli.home, "forget", "everything", "x", "-y"))[0] == 2
 
 

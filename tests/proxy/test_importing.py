@@ -127,7 +127,7 @@ async def test_the_commands(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
     assert len(file.read_text().splitlines()) == 3
     await cli.store.forget([rows[0]["id"]])
     code, out, _ = await rlproxy(cli.home, "import", str(file), "--ours")
-    assert code == 0 and "1 completions and 2 ratings taken, 2 were here before" in out
+    assert code == 0 and "1 completion and 2 ratings taken, 2 were here before" in out
     file.write_text(file.read_text() + "{\n")
     code, out, err = await rlproxy(cli.home, "import", str(file))
     assert code == 1 and "line 4 was not taken" in err
