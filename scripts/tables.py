@@ -137,10 +137,7 @@ def learn(found: list[dict[str, Any]]) -> str:
     lines = [f"| {heads} |", "|---" * 11 + "|"]
     for one in found:
         base, after = one["base"], [r["eval"] for r in one["rounds"]]
-        marks = [
-            " †" if r["run"]["status"] != "passed" else " ‡" if r["run"].get("retried") else "" for r in one["rounds"]
-        ]
-        liked = [f"{r['liked']:.2f}{mark}" for r, mark in zip(after, marks, strict=True)] + ["–"] * (4 - len(after))
+        liked = [f"{r['eval']['liked']:.2f}{_mark(r['run'])}" for r in one["rounds"]] + ["–"] * (4 - len(after))
         rise = [now["base_nll"] - base["base_nll"] for now in after]
         text, distinct = after[-1]["text_nll"] / base["text_nll"] - 1, after[-1]["distinct_2"]
         lines.append(
@@ -151,12 +148,21 @@ def learn(found: list[dict[str, Any]]) -> str:
     dates = [one["date"][:10] for one in found]
     lines += [
         "",
-        f"† the gate said no: the version before it stays, and the ratings train again; ‡ it said no at first, and yes "
-        f"to the second try. {len(times)} runs, median "
+        f"† the gate said no: the version before it stays, and the ratings train again; ½ it said no at first, and yes "
+        f"half of the way back; ‡ yes to the second try only. {len(times)} runs, median "
         f"{times[len(times) // 2]:.0f} s with {found[0]['arguments']['threads']} thread. "
         f"{_days(dates)}, {found[0]['machine']}.",
     ]
     return "\n".join(lines)
+
+
+def _mark(run: dict[str, Any]) -> str:
+    """How the gate came to its verdict, where it did not say yes at once."""
+    if run["status"] != "passed":
+        return " †"
+    if run.get("retried"):
+        return " ‡"
+    return " ½" if "half of the way back" in run["reason"] else ""
 
 
 def agent_requests(found: dict[str, Any]) -> str:
