@@ -102,6 +102,7 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
                 rows.append({
                     "version": live, "told": told, "ratings": start + ROUND, "run": status["last_run"],
                     "rating_to_live_s": person.loop.first_seen[f"v{live}"] - last_rating,
+                    "rated_at": time.time() - (time.monotonic() - last_rating),
                 })  # fmt: skip
         await asyncio.sleep(1)
     finally:

@@ -31,6 +31,14 @@ def coherence(rows: list[dict[str, Any]]) -> dict[str, float]:
     return dict(json.loads(done.stdout))
 
 
+def phases(run: dict[str, Any], rated_at: float, to_live_s: float) -> dict[str, float]:
+    """Seconds from the last needed rating to the first answer of the new version, by what went on."""
+    laps = {name: run["metrics"][f"seconds_{name}"] for name in ("load", "old", "train", "gate")}
+    started, ended = run["started_at"] - rated_at, run["ended_at"] - rated_at
+    beside = ended - started - sum(laps.values())  # its process begins and ends, the version is written
+    return {"start": started, **laps, "beside": beside, "swap": to_live_s - ended}
+
+
 def report(found: dict[str, Any], nll: dict[str, float], seconds: float, tree: str) -> dict[str, Any]:
     table = Table("version", "ratings", "liked", "base NLL", "words", "rating → live", "run", title="held-out prompts")
     out = []
@@ -44,6 +52,7 @@ def report(found: dict[str, Any], nll: dict[str, float], seconds: float, tree: s
             "words": sum(len(t.text.split()) for t in told) / len(told),
             "rating_to_live_s": row.get("rating_to_live_s"),
             "run_s": run["ended_at"] - run["started_at"] if run else None,
+            "phases": phases(run, row["rated_at"], row["rating_to_live_s"]) if run else None,
             "gate": run["gate"] if run else None,
             "metrics": run["metrics"] if run else None,
         }

@@ -51,6 +51,26 @@ def demo(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+PHASES = {
+    "start": "until the run starts",
+    "beside": "its process, and writing",
+    "load": "model and samples",
+    "old": "reading the replies",
+    "train": "steps",
+    "gate": "gate",
+    "swap": "swap, until its first answer is whole",
+}
+
+
+def loop(found: dict[str, Any]) -> str:
+    """The same run, by phase."""
+    lines = [f"| version | {' | '.join(PHASES.values())} | in all |", "|---" * (len(PHASES) + 2) + "|"]
+    for v in found["versions"][1:]:
+        each = [f"{v['phases'][name]:.1f} s" for name in PHASES]
+        lines.append(f"| v{v['version']} | {' | '.join(each)} | {v['rating_to_live_s']:.0f} s |")
+    return "\n".join(lines)
+
+
 def serve(found: dict[str, Any]) -> str:
     rows = found["speed"]
     sizes = sorted({r["at_once"] for r in rows})
