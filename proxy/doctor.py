@@ -83,8 +83,9 @@ def capture(facts: Facts) -> Check:
     if problem := facts.status["problem"]:
         return Check("capture", "problem", problem, "what it names has to be put right; it recovers by itself then")
     counts = facts.status["counts"]
-    whole = "1 whole answer is" if counts["done"] == 1 else f"{counts['done']} whole answers are"
-    line = f"{whole} kept, {counts['captured_today']} of today"
+    line = f"{counts['done']} whole answers are kept, {counts['captured_today']} of today"
+    if counts["done"] == 1:
+        line = line.replace("answers are", "answer is")
     if counts["done"]:
         return Check("capture", "ok", line)
     return Check("capture", "note", line, f"point an agent at {facts.url}/v1, or `rlproxy connect AGENT`")
