@@ -92,12 +92,12 @@ def train(
         batch = [teaching[i] for i in plan[step]]
         now = _gradient(policy, batch, loss, step, progress, kto=preset.objective == "kto")
         # The forward pass just measured how far the steps before this one have drifted.
-        if by_token and now["kl_old"] > preset.drift_credited:
-            break
         if now["kl_old"] > preset.drift_bound:
             early = f"stopped before step {step + 1} by the drift bound ({now['kl_old']:.3f} nats a token)"
             policy.wear(at.good)
             at.step = max(step - 1, 0)
+            break
+        if by_token and now["kl_old"] > preset.drift_credited:
             break
         good = policy.adapter()
         rate = preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
@@ -113,21 +113,22 @@ def train(
         progress.event("step", step=step + 1, steps=len(plan), **line, rate=rate, eta_s=round(eta, 1))
         stop.check()
 
-    look = _back(policy, start, teaching, preset.drift_credited, progress) if by_token else None
-    final, changed, early = _last_look(policy, teaching, at, early, preset.drift_bound, look)
+    look, early = _last_look(policy, teaching, at, early, preset.drift_bound)
     if early:
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
     if at.step == 0:
         raise Diverged(f"the very first step went past the drift bound ({early}); lower learning_rate.")
+    if by_token:
+        look = _back(policy, start, teaching, look, preset.drift_credited, progress)
     last = at.history[at.step - 1]
     told = {name: value for name, value in last.items() if name in TOLD}
     stepped = {i for indices in plan[: at.step] for i in indices}
     return Trained(
         # What went by token was heard by the critic, whether a step came to it or not.
         lessons=[lesson for i, lesson in enumerate(teaching) if i in stepped or lesson.credited],
-        changed=changed,
+        changed=look.changed,
         replayed=replay(policy, teaching),
-        metrics={"steps": at.step, **told, **final},
+        metrics={"steps": at.step, **told, **look.metrics},
         seconds_before=seconds_before,
         early=early,
         asked=next((line["kl_teacher"] for line in at.history if "kl_teacher" in line), 0.0),
@@ -157,13 +158,14 @@ def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -
     return Checkpoint(fingerprint, adapter=start, good=start)
 
 
-def _back(policy: Policy, start: State, teaching: Sequence[Lesson], enough: float, progress: Progress) -> Look:
+def _back(
+    policy: Policy, start: State, teaching: Sequence[Lesson], look: Look, enough: float, progress: Progress
+) -> Look:
     """Back on the way from the start to where the drift is `enough`; it grows with about the square of the way.
 
     What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far.
     """
-    way, look = 1.0, _drift(policy, _probe(teaching))
-    first = look.moved
+    way, first = 1.0, look.moved
     for _ in range(BACK):
         if look.moved <= 1.1 * enough:
             break
@@ -201,17 +203,16 @@ def _gradient(
 
 
 def _last_look(
-    policy: Policy, teaching: Sequence[Lesson], at: Checkpoint, early: str | None, bound: float, look: Look | None
-) -> tuple[dict[str, float], float, str | None]:
+    policy: Policy, teaching: Sequence[Lesson], at: Checkpoint, early: str | None, bound: float
+) -> tuple[Look, str | None]:
     """Its drift where nothing has measured the last step yet, and the step before it where that went too far."""
-    probe = _probe(teaching)
-    look = look or _drift(policy, probe)
+    look = _drift(policy, _probe(teaching))
     if early is None and look.moved > bound:
         early = f"the last step undone by the drift bound ({look.moved:.3f} nats a token)"
         policy.wear(at.good)
         at.step -= 1
-        look = _drift(policy, probe)
-    return look.metrics, look.changed, early
+        look = _drift(policy, _probe(teaching))
+    return look, early
 
 
 def _tokens(batch: Sequence[Lesson]) -> int:

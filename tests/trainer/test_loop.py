@@ -189,6 +189,15 @@ def test_a_run_by_token_moves_as_far_as_it_may_and_has_heard_every_rating(tmp_pa
     assert all(result["samples"][line["rating"]]["used"] for line in lines if line["split"] == "train")
 
 
+def test_a_runaway_by_token_is_stopped_and_not_brought_back(tmp_path, model):
+    lines = ended(model, tiny.sample_lines(model, 40))
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides={"learning_rate": 1.0}))
+    assert {e["name"]: e["value"] for e in of(events, "choice")}["pushed"] == "by token"
+    assert result["status"] == "failed" and result["adapter"] is None
+    assert "the very first step went past the drift bound" in result["reason"]
+    assert not (tmp_path / "out").exists()
+
+
 def test_ratings_that_no_critic_sees_push_all_tokens_alike(tmp_path, model):
     lines = ended(model, tiny.sample_lines(model, 40))
     for overrides in ({"credit": 1.0}, {"credit": 0.99}):
