@@ -83,9 +83,7 @@ def capture(facts: Facts) -> Check:
     if problem := facts.status["problem"]:
         return Check("capture", "problem", problem, "what it names has to be put right; it recovers by itself then")
     counts = facts.status["counts"]
-    line = f"{counts['done']} whole answers are kept, {counts['captured_today']} of today"
-    if counts["done"] == 1:
-        line = line.replace("answers are", "answer is")
+    line = f"whole answers kept: {counts['done']}, {counts['captured_today']} of today"
     if counts["done"]:
         return Check("capture", "ok", line)
     return Check("capture", "note", line, f"point an agent at {facts.url}/v1, or `rlproxy connect AGENT`")

@@ -53,7 +53,7 @@ from trainer.samples import Sample, Unusable
 from trainer.scalars import Scalars
 from trainer.sealed import IN_THE_CLEAR, Seal
 from trainer.steps import LESS_MEMORY, Diverged, Trained, train
-from trainer.tries import Clock, Tries, refused
+from trainer.tries import Clock, Tries, lost_sense
 
 Result = dict[str, Any]
 
@@ -268,10 +268,11 @@ def _learn(
     start = model.policy.adapter()
     while True:
         trained, checks, no = _try(run, model, learned, teaching, tries)
-        if trained is not None and trained.by_token and refused(checks) == ["base_nll"]:
-            trained, checks, no = _half_way_back(run, model, learned, teaching, trained, start, str(no))
-        by_token = trained is not None and trained.by_token
-        elsewhere = by_token and any(one.staying is not None and one.staying.down.any() for one in teaching)
+        elsewhere = False
+        if trained is not None and trained.by_token:
+            if lost_sense(checks):
+                trained, checks, no = _half_way_back(run, model, learned, teaching, trained, start, str(no))
+            elsewhere = any(one.staying is not None and one.staying.down.any() for one in teaching)
         if no is None or not tries.again(no, checks, elsewhere=elsewhere):
             return trained, checks, no
         run.progress.warning(f"{no}; once more from the start, {tries.how}.")

@@ -52,15 +52,15 @@ class Tries:
         if self.why is not None or ("no_op" in checks and not checks["no_op"].ok):
             return False
         self.why = why
-        self._elsewhere = elsewhere and self._full.w_elsewhere > 0 and refused(checks) == ["base_nll"]
+        self._elsewhere = elsewhere and self._full.w_elsewhere > 0 and lost_sense(checks)
         found = {"why": why, "elsewhere": self._elsewhere}
         write_atomic(self._path, json.dumps(found, ensure_ascii=False).encode())
         return True
 
 
-def refused(checks: dict[str, Check]) -> list[str]:
-    """The checks that say no."""
-    return [name for name, check in checks.items() if not check.ok]
+def lost_sense(checks: dict[str, Check]) -> bool:
+    """Whether base_nll says no, and nothing else does."""
+    return [name for name, check in checks.items() if not check.ok] == ["base_nll"]
 
 
 @dataclass

@@ -463,18 +463,22 @@ def test_a_run_by_token_that_lost_sense_goes_half_of_the_way_back(tmp_path, mode
 
 def test_what_is_refused_half_of_the_way_back_too_takes_its_pushes_back_elsewhere(tmp_path, model):
     lines = ended(model, tiny.sample_lines(model, 40))
-    wild = {"learning_rate": 3e-3, "passes": 4, "drift_bound": 50.0, "drift_credited": 50.0, "w_stay": 0.0}
-    first, _ = go(tiny.run_folder(tmp_path / "first" / "run", model, lines, overrides=wild))
-    assert first["status"] == "passed"
-    # Half of the way back it would still be refused; the second try is, as often as it is looked at.
+    wild = {"learning_rate": 3e-3, "passes": 8, "drift_bound": 50.0, "drift_credited": 50.0, "w_stay": 0.0}
     refusing = tiny.LOOSE | {"base_nll_rise": -9.0}
-    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=wild, gate=refusing))
+    result, events = go(tiny.run_folder(tmp_path / "no" / "run", model, lines, overrides=wild, gate=refusing))
     assert result["status"] == "rejected"
     assert "with its pushes taken back elsewhere too" in result["reason"]
     assert "half of the way back" in result["retried"] and result["reason"].endswith("half of the way back.")
     assert [e["rate"] for e in of(events, "step")] == pytest.approx([3e-3 * CREDITED] * len(of(events, "step")))
-    assert len(of(events, "gate")) == 5  # the ratings', and each try's two
-    assert result["metrics"]["elsewhere"] < first["metrics"]["elsewhere"]
+
+    # Between what half of the first try costs and what the whole second one does, the second one may go live.
+    _, half, elsewhere, half_of_that = (e["checks"]["base_nll"]["value"] for e in of(events, "gate")[1:])
+    assert half_of_that < elsewhere < half
+    between = tiny.LOOSE | {"base_nll_rise": (elsewhere + half) / 2}
+    result, events = go(tiny.run_folder(tmp_path / "yes" / "run", model, lines, overrides=wild, gate=between))
+    assert result["status"] == "passed"
+    assert "The second try, with its pushes taken back elsewhere, for in the first base_nll" in result["reason"]
+    assert len(of(events, "gate")) == 4  # the ratings', the first try's two, and the second try's
 
 
 def test_where_the_loss_has_no_place_for_that_the_second_try_is_at_half_the_rate(tmp_path, model):

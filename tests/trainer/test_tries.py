@@ -4,7 +4,7 @@ import pytest
 
 from config import presets
 from trainer.gate import Check
-from trainer.tries import Tries, refused
+from trainer.tries import Tries, lost_sense
 
 BALANCED = presets.resolve("balanced", {})
 GOOD, BAD = Check(0.0, 1.0, ok=True), Check(2.0, 1.0, ok=False)
@@ -53,5 +53,15 @@ def test_a_try_of_a_version_before_knew_only_half_the_rate(tmp_path):
     assert changed(Tries(tmp_path, BALANCED).preset) == {"w_elsewhere": 0.0} | HALF
 
 
-def test_what_is_refused_is_named_in_order():
-    assert refused({"a": BAD, "b": GOOD, "c": BAD}) == ["a", "c"]
+@pytest.mark.parametrize(
+    ("checks", "lost"),
+    [
+        ({"base_nll": BAD, "entropy": GOOD}, True),
+        ({"base_nll": BAD, "entropy": BAD}, False),
+        ({"base_nll": GOOD, "entropy": BAD}, False),
+        ({"base_nll": GOOD}, False),
+        ({}, False),
+    ],
+)
+def test_sense_is_lost_where_base_nll_says_no_and_nothing_else_does(checks, lost):
+    assert lost_sense(checks) is lost
