@@ -259,10 +259,22 @@ def beside_the_base(
 
 def granted(parent: Path | None, bounds: Bounds) -> float:
     """By how much the parent's bound of `base_nll` had risen, nats a token."""
-    if parent is None or not (parent / MANIFEST).exists():
-        return 0.0
-    judged = json.loads((parent / MANIFEST).read_bytes()).get("gate", {}).get("base_nll")
+    judged = _of_parent(parent)
     return float(judged["bound"]) - bounds.base_nll_rise if judged else 0.0
+
+
+def spent(parent: Path | None) -> float:
+    """Share of its bound, 0 to 1, that the parent's `base_nll` was: how much of the sense it might lose is lost."""
+    judged = _of_parent(parent)
+    return min(max(float(judged["value"]) / float(judged["bound"]), 0.0), 1.0) if judged else 0.0
+
+
+def _of_parent(parent: Path | None) -> dict[str, Any] | None:
+    """The check of `base_nll` that the parent went live with; None: the base, or it had none."""
+    if parent is None or not (parent / MANIFEST).exists():
+        return None
+    checks: dict[str, Any] = json.loads((parent / MANIFEST).read_bytes()).get("gate", {})
+    return checks.get("base_nll")
 
 
 def _standard_error(apart: Floats, replies: Sequence[Tokens]) -> float:

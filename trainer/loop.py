@@ -146,7 +146,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     learned, teaching = _lessons(run, model, read)
     run.clock.lap("old")
 
-    tries = Tries(folder, run.preset)
+    tries = Tries(folder, run.preset, _spent(run, model, teaching))
     trained, checks, no = _learn(run, model, learned, teaching, tries)
     if trained is None:
         raise Diverged(no)
@@ -259,6 +259,15 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
     run.preset = heed.pace(run.preset, teaching, run.progress)
     return learned, teaching
+
+
+def _spent(run: Run, model: Model, teaching: Sequence[Lesson]) -> float:
+    """Share of the sense it might lose that the run's version has lost, said where it weighs."""
+    spent = gate.spent(model.parent)
+    if any(lesson.staying is not None for lesson in teaching):
+        why = f"{spent:.0%} of the sense that the gate lets a version lose (base_nll) was spent before"
+        run.progress.choice("w_elsewhere", float(f"{run.preset.w_elsewhere * spent:.3g}"), why)
+    return spent
 
 
 def _learn(

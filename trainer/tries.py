@@ -18,15 +18,17 @@ from trainer.run_folder import write_atomic
 class Tries:
     """At most two, the second from the start. On disk, so that a resumed run knows which it is.
 
-    A run by token that lost sense (base_nll), half of the way back too, takes its pushes back where they were not
-    earned, for half the rate kept most of such a loss (docs/training-log.md, the eighth look). Any other goes at half
-    the rate.
+    A run by token takes its pushes back where they were not earned, with as much of the preset's weight as its parent
+    had spent of the sense it might lose (`spent`, 0 to 1): on a version that has lost none it would only learn less
+    (docs/training-log.md, the thirteenth look). One that lost too much, half of the way back too, does so with the
+    whole weight in its second try. Any other goes at half the rate.
     """
 
-    def __init__(self, folder: Path, preset: Preset) -> None:
+    def __init__(self, folder: Path, preset: Preset, spent: float = 0.0) -> None:
         self.folder = folder
         self._path = folder / "retry.json"
         self._full = preset
+        self._spent = spent
         found = json.loads(self._path.read_bytes()) if self._path.exists() else {}
         self.why: str | None = found.get("why")
         self._elsewhere: bool = found.get("elsewhere", False)
@@ -36,7 +38,7 @@ class Tries:
         full = self._full
         if self._elsewhere:
             return full
-        changes = {"w_elsewhere": 0.0}
+        changes = {"w_elsewhere": full.w_elsewhere * self._spent}
         if self.why is not None:
             changes |= {"learning_rate": full.learning_rate / 2, "drift_credited": full.drift_credited / 2}
         return full.model_copy(update=changes)
@@ -52,7 +54,8 @@ class Tries:
         if self.why is not None or ("no_op" in checks and not checks["no_op"].ok):
             return False
         self.why = why
-        self._elsewhere = elsewhere and self._full.w_elsewhere > 0 and lost_sense(checks)
+        more = self._full.w_elsewhere * (1 - self._spent)
+        self._elsewhere = elsewhere and more > 0 and lost_sense(checks)
         found = {"why": why, "elsewhere": self._elsewhere}
         write_atomic(self._path, json.dumps(found, ensure_ascii=False).encode())
         return True

@@ -464,6 +464,7 @@ def test_a_run_by_token_that_lost_sense_goes_half_of_the_way_back(tmp_path, mode
 def test_what_is_refused_half_of_the_way_back_too_takes_its_pushes_back_elsewhere(tmp_path, model):
     lines = ended(model, tiny.sample_lines(model, 40))
     wild = {"learning_rate": 3e-3, "passes": 8, "drift_bound": 50.0, "drift_credited": 50.0, "w_stay": 0.0}
+    wild |= {"w_elsewhere": 1.0}
     refusing = tiny.LOOSE | {"base_nll_rise": -9.0}
     result, events = go(tiny.run_folder(tmp_path / "no" / "run", model, lines, overrides=wild, gate=refusing))
     assert result["status"] == "rejected"
@@ -582,6 +583,22 @@ def test_a_critic_goes_with_its_version_so_that_few_dislikes_are_enough(tmp_path
         assert rate["value"] < 0.5 * (CREDITED if kept_too else 1.0) * 2e-4
     assert told["with"]["value"] == "by token" and "earlier ones" in told["with"]["why"]
     assert told["without"]["value"] == "even"
+
+
+@pytest.mark.parametrize(("value", "weight"), [(0.15, 0.15), (-0.1, 0.0)])
+def test_a_version_that_spent_its_sense_takes_its_pushes_back_elsewhere_at_once(tmp_path, model, value, weight):
+    lines = ended(model, tiny.sample_lines(model, 40))
+    assert go(tiny.run_folder(tmp_path / "one" / "run", model, lines))[0]["status"] == "passed"
+    first = tmp_path / "one" / "out" / "v0001"
+    manifest = json.loads((first / "manifest.json").read_bytes())
+    manifest["gate"]["base_nll"] = {"value": value, "bound": 0.3}
+    (first / "manifest.json").write_text(json.dumps(manifest))
+    fresh = ended(model, tiny.sample_lines(model, 40, version=1, adapter=first, seed=5), first)
+    result, events = second(tmp_path / "two", model, fresh, first, overrides={"band": "off"})
+    told = {e["name"]: e["value"] for e in of(events, "choice")}
+    assert told["pushed"] == "by token" and told["w_elsewhere"] == weight
+    made = json.loads((tmp_path / "two" / "v0002" / "manifest.json").read_bytes())
+    assert made["preset"]["w_elsewhere"] == weight and result["retried"] is None
 
 
 def test_a_version_that_lost_its_optimiser_state_is_trained_on_all_the_same(tmp_path, model, first):

@@ -36,6 +36,22 @@ def test_the_second_try_differs_by_what_was_wrong_and_is_the_last(tmp_path, chec
         assert not now.again("and again", checks, elsewhere=elsewhere)
 
 
+@pytest.mark.parametrize("spent", [0.25, 0.5, 1.0])
+def test_the_more_sense_was_lost_before_the_more_the_first_try_takes_back(tmp_path, spent):
+    tries = Tries(tmp_path, BALANCED, spent)
+    assert tries.preset.w_elsewhere == pytest.approx(BALANCED.w_elsewhere * spent)
+    assert tries.again("it said no", {"base_nll": BAD}, elsewhere=True)
+    # With the whole weight there already, nothing is left but less of it.
+    assert changed(tries.preset) == ({} if spent < 1 else HALF)
+    assert changed(Tries(tmp_path, BALANCED, spent).preset) == changed(tries.preset)
+
+
+def test_half_the_rate_takes_back_what_the_first_try_did(tmp_path):
+    tries = Tries(tmp_path, BALANCED, 0.5)
+    assert tries.again("it said no", {"looping": BAD}, elsewhere=True)
+    assert changed(tries.preset) == {"w_elsewhere": BALANCED.w_elsewhere / 2} | HALF
+
+
 def test_without_a_weight_for_it_a_run_by_token_goes_at_half_the_rate(tmp_path):
     tries = Tries(tmp_path, BALANCED.model_copy(update={"w_elsewhere": 0.0}))
     assert tries.again("base_nll", {"base_nll": BAD}, elsewhere=True) and tries.how == "at half the rate"
