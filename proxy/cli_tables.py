@@ -101,6 +101,8 @@ def show_run(r: dict[str, Any]) -> None:
     grid.add_row("reason", Text(r["reason"] or ""))
     if r["retried"]:
         grid.add_row("first try", Text(f"refused: {r['retried']}; the numbers below are of the second"))
+    if r["back"]:
+        grid.add_row("at its end", Text(f"refused: {r['back']}; the numbers below are of half of the way back"))
     grid.add_row("samples", f"{r['samples']}, {r['held']} of them held back for the gate")
     if accepted := acceptance(r["metrics"] or {}):
         grid.add_row("tokens", accepted)
@@ -165,6 +167,7 @@ def gate(of: dict[str, Any]) -> str:
         side = "<" if c["value"] < c["bound"] else ">"
         return f"rejected: {failed} {number(c['value'])} {side} {number(c['bound'])}"
     again = " at the second try" if of.get("retried") else ""
+    again += " half of the way back" if of.get("back") else ""
     alone = "; only comments taught" if failed else ""  # what judges the ratings stops none but them
     return f"passed{again}{alone}" if checks else ""
 

@@ -190,6 +190,7 @@ def run_json(run: Run) -> dict[str, Any]:
         "metrics": found.get("metrics"),
         "gate": found.get("gate"),
         "retried": found.get("retried"),
+        "back": found.get("back"),
         "folder": run.folder,
     }
 

@@ -152,7 +152,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
         raise Diverged(no)
     used = {lesson.sample.rating for lesson in trained.lessons}
     _account(run, learned, trained, checks, used)
-    result["retried"] = tries.why
+    result |= {"retried": tries.why, "back": trained.back}
 
     progress.phase("write")
     result["metrics"] |= run.clock.laps

@@ -223,6 +223,7 @@ class Run(BaseModel):
     metrics: dict[str, Any] | None
     gate: dict[str, Any] | None
     retried: Any
+    back: str | None
     folder: str
 
 

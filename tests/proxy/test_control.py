@@ -94,6 +94,7 @@ async def test_one_run_in_full(proxy: Proxy) -> None:
     proxy.launcher.result = {
         "gate": GATE,
         "retried": "base_nll is 0.5, the bound is 0.3",
+        "back": "base_nll is 0.4, the bound is 0.3",
         "samples": {"rt-gone": {"used": True, "cause": None, "tokens": 3, "accepted": 3, "exact": True}},
     }
     proxy.launcher.progress = [
@@ -109,7 +110,7 @@ async def test_one_run_in_full(proxy: Proxy) -> None:
     proxy.launcher.result["samples"][rating["id"]] = odd
     await until(proxy, ended="rejected")
     run = await proxy.get("/rl/runs/1")
-    assert run["gate"] == GATE and run["retried"] and run["warnings"] == ["look out"]
+    assert run["gate"] == GATE and run["retried"] and run["back"] and run["warnings"] == ["look out"]
     assert run["choices"] == [{"name": "rank", "value": 8, "why": "it was resumed"}]
     account = {one["rating"]: one for one in run["account"]}
     assert account[rating["id"]] == {"rating": rating["id"], "completion": id, **odd}
