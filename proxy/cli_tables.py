@@ -167,7 +167,7 @@ def gate(of: dict[str, Any]) -> str:
         side = "<" if c["value"] < c["bound"] else ">"
         return f"rejected: {failed} {number(c['value'])} {side} {number(c['bound'])}"
     again = " at the second try" if of.get("retried") else ""
-    again += " half of the way back" if of.get("back") else ""
+    again += ", half of the way back" if of.get("back") else ""
     alone = "; only comments taught" if failed else ""  # what judges the ratings stops none but them
     return f"passed{again}{alone}" if checks else ""
 

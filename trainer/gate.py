@@ -265,15 +265,18 @@ def granted(parent: Path | None, bounds: Bounds) -> float:
 
 def spent(parent: Path | None) -> float:
     """Share of its bound, 0 to 1, that the parent's `base_nll` was: how much of the sense it might lose is lost."""
-    judged = _of_parent(parent)
-    return min(max(float(judged["value"]) / float(judged["bound"]), 0.0), 1.0) if judged else 0.0
+    judged = _of_parent(parent) or {}
+    value, bound = judged.get("value"), judged.get("bound")
+    if not value or bound is None or not math.isfinite(value) or value < 0:
+        return 0.0
+    return 1.0 if value >= bound else float(value / bound)
 
 
 def _of_parent(parent: Path | None) -> dict[str, Any] | None:
     """The check of `base_nll` that the parent went live with; None: the base, or it had none."""
     if parent is None or not (parent / MANIFEST).exists():
         return None
-    checks: dict[str, Any] = json.loads((parent / MANIFEST).read_bytes()).get("gate", {})
+    checks: dict[str, Any] = json.loads((parent / MANIFEST).read_bytes()).get("gate") or {}
     return checks.get("base_nll")
 
 

@@ -146,7 +146,8 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     learned, teaching = _lessons(run, model, read)
     run.clock.lap("old")
 
-    tries = Tries(folder, run.preset, _spent(run, model, teaching))
+    # Beside comments it was not tried: what those ask for is no loss of sense.
+    tries = Tries(folder, run.preset, gate.spent(model.parent) if steps.by_token(teaching) else 0.0)
     trained, checks, no = _learn(run, model, learned, teaching, tries)
     if trained is None:
         raise Diverged(no)
@@ -261,27 +262,19 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
     return learned, teaching
 
 
-def _spent(run: Run, model: Model, teaching: Sequence[Lesson]) -> float:
-    """Share of the sense it might lose that the run's version has lost, said where it weighs."""
-    spent = gate.spent(model.parent)
-    if any(lesson.staying is not None for lesson in teaching):
-        why = f"{spent:.0%} of the sense that the gate lets a version lose (base_nll) was spent before"
-        run.progress.choice("w_elsewhere", float(f"{run.preset.w_elsewhere * spent:.3g}"), why)
-    return spent
-
-
 def _learn(
     run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
 ) -> tuple[Trained | None, dict[str, Check], str | None]:
     """Optimiser steps and gate; where the gate says no, by token, less of the same; and once more and more careful."""
     start = model.policy.adapter()
+    by_token = steps.by_token(teaching)
+    elsewhere = by_token and any(one.staying is not None and one.staying.down.any() for one in teaching)
     while True:
+        if elsewhere:
+            run.progress.choice("w_elsewhere", float(f"{tries.preset.w_elsewhere:.3g}"), tries.weighed)
         trained, checks, no = _try(run, model, learned, teaching, tries)
-        elsewhere = False
-        if trained is not None and trained.by_token:
-            if lost_sense(checks):
-                trained, checks, no = _half_way_back(run, model, learned, teaching, trained, start, str(no))
-            elsewhere = any(one.staying is not None and one.staying.down.any() for one in teaching)
+        if trained is not None and by_token and lost_sense(checks):
+            trained, checks, no = _half_way_back(run, model, learned, teaching, trained, start, str(no))
         if no is None or not tries.again(no, checks, elsewhere=elsewhere):
             return trained, checks, no
         run.progress.warning(f"{no}; once more from the start, {tries.how}.")
@@ -373,6 +366,7 @@ def _write(
         "gate": run.result["gate"],
         "preset": tries.preset.model_dump(),
         "retried": tries.why,
+        "back": run.result["back"],
     }
     adapter.write(out, partial(_save, model.policy, learned.heard), manifest)
     run.result |= {"status": "rejected" if no else "passed", "adapter": str(out)}

@@ -51,7 +51,6 @@ class Trained:
     seconds_before: float  # in processes that this one resumed from
     early: str | None = None  # why it ended before its last step
     asked: float = 0.0  # KL(teacher ‖ θ) before the first steps moved it, nats a token
-    by_token: bool = False  # so what it did lies on the way from its start to its end, and less of it is less of that
     back: str | None = None  # why it went half of that way back
 
 
@@ -83,7 +82,7 @@ def train(
         why += f", {max(preset.passes, preset.passes_taught)} over what comments and corrections teach"
     progress.choice("steps", len(plan), why)
     loss, early = loss_of(preset), None
-    by_token = all(lesson.credited and not lesson.taught for lesson in teaching)
+    credited = by_token(teaching)
     start = policy.adapter()
     at = _begun(policy, _fingerprint(spec, preset, teaching), folder, progress)
     seconds_before, clock = at.seconds, time.monotonic()
@@ -97,7 +96,7 @@ def train(
             policy.wear(at.good)
             at.step = max(step - 1, 0)
             break
-        if by_token and now["kl_old"] > preset.drift_credited:
+        if credited and now["kl_old"] > preset.drift_credited:
             break
         good = policy.adapter()
         rate = preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
@@ -118,7 +117,7 @@ def train(
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
     if at.step == 0:
         raise Diverged(f"the very first step went past the drift bound ({early}); lower learning_rate.")
-    if by_token:
+    if credited:
         look = _back(policy, start, teaching, look, preset.drift_credited, progress)
     last = at.history[at.step - 1]
     told = {name: value for name, value in last.items() if name in TOLD}
@@ -132,8 +131,12 @@ def train(
         seconds_before=seconds_before,
         early=early,
         asked=next((line["kl_teacher"] for line in at.history if "kl_teacher" in line), 0.0),
-        by_token=by_token,
     )
+
+
+def by_token(teaching: Sequence[Lesson]) -> bool:
+    """Whether ratings that go by token are all there is to learn from."""
+    return all(lesson.credited and not lesson.taught for lesson in teaching)
 
 
 def half_way(policy: Policy, start: State, teaching: Sequence[Lesson], trained: Trained, why: str) -> Trained:

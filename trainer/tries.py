@@ -14,6 +14,8 @@ from config.presets import Preset
 from trainer.gate import Check
 from trainer.run_folder import write_atomic
 
+MOST_SPENT = 0.5  # beyond it a second try with the whole weight would be much the same as the first
+
 
 class Tries:
     """At most two, the second from the start. On disk, so that a resumed run knows which it is.
@@ -21,7 +23,7 @@ class Tries:
     A run by token takes its pushes back where they were not earned, with as much of the preset's weight as its parent
     had spent of the sense it might lose (`spent`, 0 to 1): on a version that has lost none it would only learn less
     (docs/training-log.md, the thirteenth look). One that lost too much, half of the way back too, does so with the
-    whole weight in its second try. Any other goes at half the rate.
+    whole weight in its second try, where that is at least twice what it was. Any other goes at half the rate.
     """
 
     def __init__(self, folder: Path, preset: Preset, spent: float = 0.0) -> None:
@@ -44,6 +46,13 @@ class Tries:
         return full.model_copy(update=changes)
 
     @property
+    def weighed(self) -> str:
+        """Why `w_elsewhere` is what it is."""
+        if self._elsewhere:
+            return "all of it in a second try"
+        return f"{self._spent:.0%} of the sense that the gate lets a version lose (base_nll) was spent before"
+
+    @property
     def how(self) -> str:
         """In which way the second one differs."""
         return "with its pushes taken back elsewhere" if self._elsewhere else "at half the rate"
@@ -54,8 +63,8 @@ class Tries:
         if self.why is not None or ("no_op" in checks and not checks["no_op"].ok):
             return False
         self.why = why
-        more = self._full.w_elsewhere * (1 - self._spent)
-        self._elsewhere = elsewhere and more > 0 and lost_sense(checks)
+        more = self._full.w_elsewhere > 0 and self._spent <= MOST_SPENT
+        self._elsewhere = elsewhere and more and lost_sense(checks)
         found = {"why": why, "elsewhere": self._elsewhere}
         write_atomic(self._path, json.dumps(found, ensure_ascii=False).encode())
         return True

@@ -113,8 +113,8 @@ def test_a_run_that_passed_is_not_called_rejected() -> None:
     assert gate({"gate": checks}) == "passed; only comments taught", "of a version"
     assert gate({"gate": checks, "status": "empty"}).startswith("rejected: contrast 0 ")
     good = {"gate": {"margin": checks["margin"]}}
-    assert gate(good | {"back": "base_nll is 0.4, the bound is 0.3"}) == "passed half of the way back"
-    assert gate(good | {"retried": "it", "back": "it"}) == "passed at the second try half of the way back"
+    assert gate(good | {"back": "base_nll is 0.4, the bound is 0.3"}) == "passed, half of the way back"
+    assert gate(good | {"retried": "it", "back": "it"}) == "passed at the second try, half of the way back"
 
 
 def test_where_there_is_nothing_yet_a_sentence_stands_for_an_empty_table(capsys: pytest.CaptureFixture[str]) -> None:

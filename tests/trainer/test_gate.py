@@ -271,12 +271,17 @@ def test_a_style_that_was_granted_to_the_parent_is_the_candidates_too(tmp_path):
         ({"value": 0.3, "bound": 0.6}, 0.5),  # of what was granted to its style
         ({"value": -0.1, "bound": 0.3}, 0.0),
         ({"value": 0.9, "bound": 0.3}, 1.0),  # made live by hand
+        ({"value": 0.1, "bound": 0.0}, 1.0),
+        ({"value": 0.0, "bound": 0.0}, 0.0),
+        ({"value": -0.1, "bound": 0.0}, 0.0),
+        ({"value": None, "bound": 0.3}, 0.0),
+        ({"value": float("nan"), "bound": 0.3}, 0.0),
     ],
 )
 def test_how_much_of_its_sense_the_parent_has_spent(tmp_path, base_nll, share):
     assert gate.spent(None) == 0
     assert gate.spent(tmp_path) == 0  # an adapter from elsewhere
-    (tmp_path / "manifest.json").write_text(json.dumps({"gate": {"base_nll": base_nll} if base_nll else {}}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"gate": {"base_nll": base_nll} if base_nll else None}))
     assert gate.spent(tmp_path) == pytest.approx(share)
 
 

@@ -587,20 +587,47 @@ def test_a_critic_goes_with_its_version_so_that_few_dislikes_are_enough(tmp_path
     assert told["without"]["value"] == "even"
 
 
-@pytest.mark.parametrize(("value", "weight"), [(0.15, 0.15), (-0.1, 0.0)])
-def test_a_version_that_spent_its_sense_takes_its_pushes_back_elsewhere_at_once(tmp_path, model, value, weight):
+def test_a_version_that_spent_its_sense_takes_its_pushes_back_elsewhere_at_once(tmp_path, model):
     lines = ended(model, tiny.sample_lines(model, 40))
-    assert go(tiny.run_folder(tmp_path / "one" / "run", model, lines))[0]["status"] == "passed"
     first = tmp_path / "one" / "out" / "v0001"
-    manifest = json.loads((first / "manifest.json").read_bytes())
-    manifest["gate"]["base_nll"] = {"value": value, "bound": 0.3}
-    (first / "manifest.json").write_text(json.dumps(manifest))
+    assert go(tiny.run_folder(tmp_path / "one" / "run", model, lines))[0]["status"] == "passed"
     fresh = ended(model, tiny.sample_lines(model, 40, version=1, adapter=first, seed=5), first)
-    result, events = second(tmp_path / "two", model, fresh, first, overrides={"band": "off"})
-    told = {e["name"]: e["value"] for e in of(events, "choice")}
-    assert told["pushed"] == "by token" and told["w_elsewhere"] == weight
-    made = json.loads((tmp_path / "two" / "v0002" / "manifest.json").read_bytes())
-    assert made["preset"]["w_elsewhere"] == weight and result["retried"] is None
+    elsewhere = {}
+    for name, value, weight in (("none", -0.1, 0.0), ("half", 0.15, 0.15)):
+        spend(first, value)
+        result, events = second(tmp_path / name, model, fresh, first, overrides={"band": "off"})
+        told = {e["name"]: e["value"] for e in of(events, "choice")}
+        assert told["pushed"] == "by token" and told["w_elsewhere"] == weight and result["retried"] is None
+        made = json.loads((tmp_path / name / "v0002" / "manifest.json").read_bytes())
+        assert made["preset"]["w_elsewhere"] == weight
+        elsewhere[name] = result["metrics"]["elsewhere"]
+    assert elsewhere["half"] < elsewhere["none"]
+
+
+def test_stopped_it_goes_on_with_the_same_weight(tmp_path, model):
+    lines = ended(model, tiny.sample_lines(model, 40))
+    first = tmp_path / "one" / "out" / "v0001"
+    assert go(tiny.run_folder(tmp_path / "one" / "run", model, lines))[0]["status"] == "passed"
+    spend(first, 0.15)
+    fresh = ended(model, tiny.sample_lines(model, 40, version=1, adapter=first, seed=5), first)
+    spec = {"version": 2, "parent": 1, "adapters": {"1": str(first)}, "overrides": {"band": "off"}}
+    whole, _ = go(tiny.run_folder(tmp_path / "whole" / "run", model, fresh, **spec, out=str(tmp_path / "whole" / "v")))
+    folder = tiny.run_folder(tmp_path / "cut" / "run", model, fresh, **spec, out=str(tmp_path / "cut" / "v"))
+    stop = Stop()
+    with StopAfter(folder, stop, 2) as progress, pytest.raises(Stopped):
+        loop.run(folder, progress, stop)
+    result, events = go(folder)
+    assert result["status"] == whole["status"] == "passed"
+    assert of(events, "step")[0]["step"] == 3
+    for name, tensor in tensors(tmp_path / "whole" / "v").items():
+        np.testing.assert_array_equal(tensors(tmp_path / "cut" / "v")[name], tensor)
+
+
+def spend(version, value):
+    """As if it had gone live with this base_nll of 0.3."""
+    manifest = json.loads((version / "manifest.json").read_bytes())
+    manifest["gate"]["base_nll"] = {"value": value, "bound": 0.3}
+    (version / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_a_version_that_lost_its_optimiser_state_is_trained_on_all_the_same(tmp_path, model, first):
