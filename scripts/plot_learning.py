@@ -74,7 +74,7 @@ def names(plot: Plot, ends: Sequence[tuple[float, float, str]]) -> None:
 
 
 def curve(plot: Plot, record: Record, value: Callable[[Record, Record], float]) -> tuple[float, float, str]:
-    """What a persona's held-out prompts say after each run; hollow where the gate said no."""
+    """What a persona's held-out prompts say after each run; hollow where nothing went live."""
     each, base = record["arguments"]["ratings"], record["base"]
     points = [(0.0, value(base, base))]
     points += [(each * (n + 1), value(base, one["eval"])) for n, one in enumerate(record["rounds"])]
@@ -96,7 +96,7 @@ def panels(label: str, value: Callable[[Record, Record], float], y: tuple[float,
         names(plot, [curve(plot, record, value) for record in records])
         canvas.panel(plot, f"{persona}, {len(records)} seeds", n * WIDTH)
     canvas.add(
-        "text", "word", "ratings; hollow: the gate said no, and the version before it stayed", x=40, y=HEIGHT + 32
+        "text", "word", "ratings; hollow: no new version, by the gate's no or for want of dislikes", x=40, y=HEIGHT + 32
     )
     return canvas
 
@@ -200,7 +200,8 @@ def gate() -> str:
     found = learned()
     canvas = Canvas("The gate's base NLL of every measured run, and the bound of each", WIDTH * len(found), HEIGHT + 40)
     for n, (persona, records) in enumerate(found.items()):
-        runs = [(record, at, one) for record in records for at, one in enumerate(record["rounds"])]
+        every = [(record, at, one) for record in records for at, one in enumerate(record["rounds"])]
+        runs = [run for run in every if "base_nll" in run[2]["run"]["gate"]]  # others had nothing to learn from
         plot = Plot(f"{persona}: measured and bound", (-0.5, len(runs) - 0.5), (-0.2, 1.0))
         plot.axes([], [(t, plain(t)) for t in (-0.2, 0, 0.2, 0.4, 0.6, 0.8, 1.0)])
         for x, (record, at, one) in enumerate(runs):

@@ -77,7 +77,7 @@ def learn(found: list[dict[str, Any]]) -> str:
     dates = [one["date"][:10] for one in found]
     lines += [
         "",
-        f"† the gate said no: the version before it stays, and the ratings train again; ½ it said no at first, and yes "
+        f"† the gate said no: the version before it stays, and the ratings train again; = all of its ratings were good, so there was nothing to learn from; ½ it said no at first, and yes "
         f"half of the way back; ‡ yes to the second try only. {len(times)} runs, median "
         f"{times[len(times) // 2]:.0f} s with {found[0]['arguments']['threads']} thread. "
         f"{days(dates)}, {found[0]['machine']}.",
@@ -87,6 +87,8 @@ def learn(found: list[dict[str, Any]]) -> str:
 
 def _mark(run: dict[str, Any]) -> str:
     """How the gate came to its verdict, where it did not say yes at once."""
+    if run["status"] == "empty":
+        return " ="
     if run["status"] != "passed":
         return " †"
     if run.get("retried"):
