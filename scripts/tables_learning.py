@@ -77,9 +77,9 @@ def learn(found: list[dict[str, Any]]) -> str:
     dates = [one["date"][:10] for one in found]
     lines += [
         "",
-        f"† the gate said no: the version before it stays, and the ratings train again; = all of its ratings were good, so there was nothing to learn from; ½ it said no at first, and yes "
-        f"half of the way back; ‡ yes to the second try only. {len(times)} runs, median "
-        f"{times[len(times) // 2]:.0f} s with {found[0]['arguments']['threads']} thread. "
+        f"† the gate said no: the version before it stays, and the ratings train again; = all of its ratings were good, "
+        f"so there was nothing to learn from; ½ the gate said no at first, and yes half of the way back; ‡ yes to the "
+        f"second try only. {len(times)} runs, median {times[len(times) // 2]:.0f} s with {found[0]['arguments']['threads']} thread. "
         f"{days(dates)}, {found[0]['machine']}.",
     ]
     return "\n".join(lines)
