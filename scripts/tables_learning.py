@@ -74,12 +74,12 @@ def learn(found: list[dict[str, Any]]) -> str:
             f"| {rise[-1]:+.2f} ({max(rise):+.2f}) | {text:+.1%} | {base['distinct_2']:.2f} → {distinct:.2f} |"
         )
     times = sorted(r["run"]["wall"] for one in found for r in one["rounds"])
-    dates = [one["date"][:10] for one in found]
+    dates, threads = [one["date"][:10] for one in found], found[0]["arguments"]["threads"]
     lines += [
         "",
         f"† the gate said no: the version before it stays, and the ratings train again; = all of its ratings were good, "
         f"so there was nothing to learn from; ½ the gate said no at first, and yes half of the way back; ‡ yes to the "
-        f"second try only. {len(times)} runs, median {times[len(times) // 2]:.0f} s with {found[0]['arguments']['threads']} thread. "
+        f"second try only. {len(times)} runs, median {times[len(times) // 2]:.0f} s with {threads} thread. "
         f"{days(dates)}, {found[0]['machine']}.",
     ]
     return "\n".join(lines)
