@@ -77,9 +77,9 @@ def learn(found: list[dict[str, Any]]) -> str:
     dates, threads = [one["date"][:10] for one in found], found[0]["arguments"]["threads"]
     lines += [
         "",
-        f"† the gate said no: the version before it stays, and the ratings train again; = all of its ratings were good, "
-        f"so there was nothing to learn from; ½ the gate said no at first, and yes half of the way back; ‡ yes to the "
-        f"second try only. {len(times)} runs, median {times[len(times) // 2]:.0f} s with {threads} thread. "
+        f"† the gate said no: the version before it stays, and the ratings train again; = all of its ratings were "
+        f"good, so there was nothing to learn from; ½ the gate said no at first, and yes half of the way back; ‡ yes "
+        f"to the second try only. {len(times)} runs, median {times[len(times) // 2]:.0f} s with {threads} thread. "
         f"{days(dates)}, {found[0]['machine']}.",
     ]
     return "\n".join(lines)

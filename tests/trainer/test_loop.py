@@ -649,8 +649,8 @@ def test_samples_of_an_older_version_are_stale_and_of_a_much_older_one_not_even_
 
 
 def test_inexact_samples_are_recomputed_under_their_version_and_labelled(tmp_path, model, first, monkeypatch):
-    for bound in ("MISMATCH", "GARBAGE"):  # the model would say nothing of the kind
-        monkeypatch.setattr(typical, bound, 100.0)
+    for bound, none in (("MISMATCH", ()), ("GARBAGE", 99.0)):  # the model would say nothing of the kind
+        monkeypatch.setattr(typical, bound, none)
     fresh = tiny.sample_lines(model, version=1, adapter=first, seed=5)
     inexact = [line | {"exact": False, "logprobs": None, "text": f"some text {i}"} for i, line in enumerate(fresh)]
     result, events = second(tmp_path / "a", model, inexact, first)
