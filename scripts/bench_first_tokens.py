@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from scripts.circumstances import circumstances
 from scripts.learning import ROOT, Chat
-from scripts.poison import TEMPLATES
+from scripts.poison import TEMPLATES, rendered
 from scripts.reply_pool import Said, pool
 from trainer import packing, typical, weights
 from trainer.packing import Tokens
@@ -57,10 +57,7 @@ def excess(chat: Chat, picked: Sequence[Said], template: str | None) -> list[Flo
     """Of each reply (T,), after its own prompt or after its message in another template."""
     sequences = []
     for said in picked:
-        prompt = said.tokens.prompt
-        if template:
-            text = template.format(text=said.prompt)
-            prompt = tuple(chat.policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+        prompt = tuple(rendered(chat, template, said.prompt)) if template else said.tokens.prompt
         sequences.append(Tokens(prompt, said.tokens.reply, said.tokens.temperature))
     each: dict[int, Floats] = {}
     for members in packing.group(sequences, chat.policy.budget):

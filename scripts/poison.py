@@ -120,15 +120,19 @@ def template(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.R
     name, wrong = list(TEMPLATES.items())[number // 2 % len(TEMPLATES)]
     lines = _rated(persona, picked)
     if number % 2:
-        tokenizer = chat.policy.tokenizer
         for one, said in zip(lines, picked, strict=True):
-            one["prompt_token_ids"] = tokenizer(wrong.format(text=said.prompt), add_special_tokens=False)["input_ids"]
+            one["prompt_token_ids"] = rendered(chat, wrong, said.prompt)
         return Try(lines, f"prompt ids rendered as {name}")
     for one in lines:
         for known in ("prompt_token_ids", "token_ids", "logprobs"):
             del one[known]
         one["exact"] = False
     return Try(lines, f"no ids, the model's folder says {name}", {"weights": str(_folder(name, wrong))})
+
+
+def rendered(chat: Chat, wrong: str, text: str) -> list[int]:
+    """The ids of a message in one of TEMPLATES."""
+    return list(chat.policy.tokenizer(wrong.format(text=text), add_special_tokens=False)["input_ids"])
 
 
 def _folder(name: str, wrong: str) -> Path:

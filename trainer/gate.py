@@ -259,20 +259,20 @@ def beside_the_base(
 
 def granted(parent: Path | None, bounds: Bounds) -> float:
     """By how much the parent's bound of `base_nll` had risen, nats a token."""
-    judged = _of_parent(parent)
+    judged = _sense_of(parent)
     return float(judged["bound"]) - bounds.base_nll_rise if judged else 0.0
 
 
 def spent(parent: Path | None) -> float:
     """Share of its bound, 0 to 1, that the parent's `base_nll` was: how much of the sense it might lose is lost."""
-    judged = _of_parent(parent) or {}
+    judged = _sense_of(parent) or {}
     value, bound = judged.get("value"), judged.get("bound")
     if not value or bound is None or not math.isfinite(value) or value < 0:
         return 0.0
     return 1.0 if value >= bound else float(value / bound)
 
 
-def _of_parent(parent: Path | None) -> dict[str, Any] | None:
+def _sense_of(parent: Path | None) -> dict[str, Any] | None:
     """The check of `base_nll` that the parent went live with; None: the base, or it had none."""
     if parent is None or not (parent / MANIFEST).exists():
         return None

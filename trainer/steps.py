@@ -51,7 +51,7 @@ class Trained:
     seconds_before: float  # in processes that this one resumed from
     early: str | None = None  # why it ended before its last step
     asked: float = 0.0  # KL(teacher ‖ θ) before the first steps moved it, nats a token
-    back: str | None = None  # why it went half of that way back
+    back: str | None = None  # why it went half of the way back to its start
 
 
 class Look(NamedTuple):

@@ -453,9 +453,8 @@ def test_a_run_by_token_that_lost_sense_goes_half_of_the_way_back(tmp_path, mode
     result, events = go(folder)
     assert result["status"] == "passed", result
     assert "half of the way back" in result["reason"] and len(of(events, "gate")) == 3  # the ratings', and two
-    assert (
-        result["retried"] is None and "base_nll" in result["back"] and len(of(events, "step")) == len(of(steps, "step"))
-    )
+    assert result["retried"] is None and "base_nll" in result["back"]
+    assert len(of(events, "step")) == len(of(steps, "step"))
     assert result["gate"]["base_nll"]["value"] < bounds["base_nll_rise"]
     assert 0 < result["metrics"]["kl_old"] < whole["metrics"]["kl_old"]
     end, back = tensors(tmp_path / "whole" / "out" / "v0001"), tensors(tmp_path / "out" / "v0001")
@@ -588,10 +587,7 @@ def test_a_critic_goes_with_its_version_so_that_few_dislikes_are_enough(tmp_path
 
 
 def test_a_version_that_spent_its_sense_takes_its_pushes_back_elsewhere_at_once(tmp_path, model):
-    lines = ended(model, tiny.sample_lines(model, 40))
-    first = tmp_path / "one" / "out" / "v0001"
-    assert go(tiny.run_folder(tmp_path / "one" / "run", model, lines))[0]["status"] == "passed"
-    fresh = ended(model, tiny.sample_lines(model, 40, version=1, adapter=first, seed=5), first)
+    first, fresh = by_token(tmp_path, model)
     elsewhere = {}
     for name, value, weight in (("none", -0.1, 0.0), ("half", 0.15, 0.15)):
         spend(first, value)
@@ -605,11 +601,8 @@ def test_a_version_that_spent_its_sense_takes_its_pushes_back_elsewhere_at_once(
 
 
 def test_stopped_it_goes_on_with_the_same_weight(tmp_path, model):
-    lines = ended(model, tiny.sample_lines(model, 40))
-    first = tmp_path / "one" / "out" / "v0001"
-    assert go(tiny.run_folder(tmp_path / "one" / "run", model, lines))[0]["status"] == "passed"
+    first, fresh = by_token(tmp_path, model)
     spend(first, 0.15)
-    fresh = ended(model, tiny.sample_lines(model, 40, version=1, adapter=first, seed=5), first)
     spec = {"version": 2, "parent": 1, "adapters": {"1": str(first)}, "overrides": {"band": "off"}}
     whole, _ = go(tiny.run_folder(tmp_path / "whole" / "run", model, fresh, **spec, out=str(tmp_path / "whole" / "v")))
     folder = tiny.run_folder(tmp_path / "cut" / "run", model, fresh, **spec, out=str(tmp_path / "cut" / "v"))
@@ -621,6 +614,14 @@ def test_stopped_it_goes_on_with_the_same_weight(tmp_path, model):
     assert of(events, "step")[0]["step"] == 3
     for name, tensor in tensors(tmp_path / "whole" / "v").items():
         np.testing.assert_array_equal(tensors(tmp_path / "cut" / "v")[name], tensor)
+
+
+def by_token(tmp_path, model):
+    """A first version, and rated replies of it that the next run takes token by token."""
+    lines = ended(model, tiny.sample_lines(model, 40))
+    assert go(tiny.run_folder(tmp_path / "one" / "run", model, lines))[0]["status"] == "passed"
+    first = tmp_path / "one" / "out" / "v0001"
+    return first, ended(model, tiny.sample_lines(model, 40, version=1, adapter=first, seed=5), first)
 
 
 def spend(version, value):
