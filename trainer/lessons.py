@@ -205,8 +205,7 @@ def _typical(
     hot = [s for s in samples if s.tokens.temperature > 1 and s.reward > 0]
     again = scorer.now([Tokens(s.tokens.prompt, s.tokens.reply) for s in hot])
     calm = {s.rating: now for s, now in zip([*samples, *hot], [*old, *again], strict=True)}
-    plain = [(s, now) for s, now in zip(samples, old, strict=True) if not s.flaw]  # flaws have a word of their own
-    odd = typical.odd([s for s, _ in plain], [now for _, now in plain], calm, spec.parent)
+    odd = typical.odd(samples, old, calm, spec.parent)
     for sample in samples:
         if sample.rating in odd:
             cause, reason = odd[sample.rating]

@@ -1,16 +1,16 @@
 """Is a rated reply something that this model says?
 
-Owns two checks on the replies that a run is given: liked ones that no sane model says (garbage), and ones without ids
-that the policy would not have given to the prompt as the trainer renders it (another chat template, or another model).
-Both rest on one identity: where a policy sampled a token, −log p is its entropy on average, whatever the text. Not
-here: empty and looping replies (sanity), exact samples of a server that computes otherwise (objective), what follows
-(lessons).
+Owns the checks on the replies that a run is given: liked ones that no sane model says (garbage), what is liked beside
+mostly such ones, and ones without ids that the policy would not have given to the prompt as the trainer renders it
+(another chat template, or another model). The first and the last rest on one identity: where a policy sampled a token,
+−log p is its entropy on average, whatever the text. Not here: empty and looping replies (sanity), exact samples of a
+server that computes otherwise (objective), what follows (lessons).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from trainer.policy import LogProbs
 from trainer.samples import Sample
@@ -23,6 +23,8 @@ GARBAGE = 1.5  # nats a token, of one liked reply
 # token's surprise over the root of their number that is at least. Serving noise of 0.5 nats a token, the most that is
 # noise, makes 0.125. Of draws of 28 replies 0.5 % of its own are past the second, and 94 % after Alpaca's template.
 MISMATCH = ((None, 0.15, 5.0), (12, 0.2, 4.0))
+# Of the liked replies: 15 of 16 in the poisoned run that passed without it, 2 of 51 at most in 60 runs on good ratings.
+MOST_BROKEN = 0.5
 
 
 def excess(scored: Sequence[LogProbs]) -> float:
@@ -35,8 +37,12 @@ def odd(
     samples: Sequence[Sample], old: Sequence[LogProbs], calm: Mapping[str, LogProbs], parent: int
 ) -> dict[str, tuple[str, str]]:
     """Cause and reason by rating of what is not to be learned from. `calm`: log-probs at a temperature of 1 at most."""
-    found = {rating: ("garbage", reason) for rating, reason in garbage(samples, calm).items()}
-    return found | {rating: ("fresh-mismatch", reason) for rating, reason in mismatch(samples, old, parent).items()}
+    flawless = [(s, now) for s, now in zip(samples, old, strict=True) if not s.flaw]  # flaws have a word of their own
+    plain, old = [s for s, _ in flawless], [now for _, now in flawless]
+    found = garbage(plain, calm)
+    found |= in_bad_company(samples, found)
+    causes = {rating: ("garbage", reason) for rating, reason in found.items()}
+    return causes | {rating: ("fresh-mismatch", reason) for rating, reason in mismatch(plain, old, parent).items()}
 
 
 def garbage(samples: Sequence[Sample], calm: Mapping[str, LogProbs]) -> dict[str, str]:
@@ -52,6 +58,19 @@ def garbage(samples: Sequence[Sample], calm: Mapping[str, LogProbs]) -> dict[str
         if odd > GARBAGE:
             found[sample.rating] = f"liked, but {odd:.1f} nats a token odder than what this model says"
     return found
+
+
+def in_bad_company(samples: Sequence[Sample], broken: Collection[str]) -> dict[str, str]:
+    """Why the other liked replies are none to learn from either, where most are broken or have a flaw.
+
+    Whoever likes those, by a slip, a script or a joke, does not say by the rest what is better.
+    """
+    liked = [s for s in samples if s.reward > 0]
+    new = [s.rating in broken or s.flaw is not None for s in liked if not s.replayed]
+    if sum(new) <= MOST_BROKEN * len(new):
+        return {}
+    why = f"{sum(new)} of {len(new)} liked replies are garbage, empty or loop, so the rest of them says little"
+    return {s.rating: why for s in liked if not s.flaw and s.rating not in broken}
 
 
 def mismatch(samples: Sequence[Sample], old: Sequence[LogProbs], parent: int) -> dict[str, str]:

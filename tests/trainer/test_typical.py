@@ -87,6 +87,18 @@ def test_another_template_shows_where_replies_begin():
         assert typical.excess([begins]) < 0.15  # all of it together says nothing
 
 
+def test_where_most_that_is_liked_is_broken_the_rest_does_not_train_either():
+    looping = dataclasses.replace(sample("loops", 1.0), flags=("looping",))
+    liked = [sample("odd", 1.0), looping, sample("fine", 1.0)]
+    others = [sample("bad", -1.0), dataclasses.replace(sample("earlier", 1.0), replayed=True)]
+    found = typical.in_bad_company([*liked, *others], {"odd"})
+    assert set(found) == {"fine", "earlier"}
+    assert "2 of 3 liked replies are garbage, empty or loop" in found["fine"]
+    more = sample("fine too", 1.0)  # no more than half now
+    assert typical.in_bad_company([*liked, more, *others], {"odd"}) == {}
+    assert typical.in_bad_company(others, set()) == {}
+
+
 def go(folder):
     out = io.StringIO()
     with Progress(folder, out) as progress:
@@ -107,6 +119,22 @@ def test_loops_rated_good_train_nothing(tmp_path, model, policy):
     assert "looping" in result["reason"]
     assert "the same" in result["reason"]
     assert any("not imitated" in e["message"] for e in events if e["event"] == "warning")
+
+
+def test_one_sane_reply_among_liked_loops_is_no_taste(tmp_path, model, policy):
+    """It trained, alone beside all the disliked ones (scripts/bench_poisoned.py)."""
+    lines = tiny.sample_lines(model, count=12, tokens=24)
+    for n, line in enumerate(lines):
+        line["reward"] = -1.0 if n % 2 else 1.0
+        if n in (0, 4, 6, 8, 10):
+            row = Tokens(tuple(line["prompt_token_ids"]), (70, 71) * 12, 0.8)
+            line |= {"token_ids": list(row.reply), "logprobs": policy.log_probs(packing.pack([row])).plain.tolist()}
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines))
+    assert result["status"] == "empty", result["reason"]
+    sane = result["samples"][lines[2]["rating"]]
+    assert sane["cause"] == "garbage"
+    assert "liked replies are garbage, empty or loop" in sane["reason"]
+    assert any("liked replies are garbage, empty or loop" in e["message"] for e in events if e["event"] == "warning")
 
 
 def test_replies_of_another_template_train_nothing(tmp_path, model):
