@@ -196,7 +196,7 @@ def why_held(held: int, count: int, share: float) -> str:
         return f"of {count} samples for the gate: {why}"
     return (
         f"of {count} samples for the gate, {held / count:.1%}: train.held_share = {share:g} of {USUAL}, less of fewer, "
-        "more of more; what was held back once never trains"
+        "more of more; what was held back stays so, unless it is rated anew"
     )
 
 

@@ -98,7 +98,8 @@ def _earned(
     rated = [i for i, a in enumerate(values) if a]
     states = scorer.states([samples[i].tokens for i in rated])
     before = scorer.heard(states[0].shape[1])
-    found = credit.credit(states, [values[i] for i in rated], scorer.spec.seed, before)
+    again = [samples[i].replayed for i in rated]
+    found = credit.credit(states, [values[i] for i in rated], scorer.spec.seed, before, again)
     told = found.explained >= preset.credit and found.by_chance <= BY_CHANCE and any(e.any() for e in found.tokens)
     of = f"these replies and {found.earlier:.0f} earlier ones" if found.earlier else "these replies"
     why = f"a critic of {of} explains {found.explained:.0%} of the ratings at the ends of replies it has not seen"

@@ -30,6 +30,7 @@ class Checkpoint:
     optimiser: State = field(default_factory=dict)
 
 
+FOLDER = "checkpoint"  # of a run's folder
 TENSORS = ("adapter", "good", "optimiser")
 
 

@@ -56,15 +56,23 @@ def heard(arrays: Mapping[str, NDArray[Any]], width: int) -> Heard | None:
     return Heard(replies.astype(float), means.astype(float))
 
 
-def credit(states: Sequence[States], values: Sequence[float], seed: int, before: Heard | None = None) -> Credit:
-    """`values`: the advantage of each reply, whose sign is the rating and whose size its weight."""
+def credit(
+    states: Sequence[States],
+    values: Sequence[float],
+    seed: int,
+    before: Heard | None = None,
+    again: Sequence[bool] | None = None,
+) -> Credit:
+    """`values`: the advantage of each reply, whose sign is the rating and whose size its weight. `again`: whether it
+    trained before; what was heard `before` is then made of it, too."""
     y, size = np.sign(np.asarray(values, float)), np.abs(np.asarray(values, float))
     mean, spread = _scale(states)
     ends = np.stack([one[-1] for one in states]).astype(np.float64)  # (R, H)
-    now = _and(before, ends, y)
+    new = ~np.asarray(again if again is not None else [False] * len(y), bool)
+    now = _and(before, ends[new], y[new])
     none = Credit([np.zeros(len(s) - 1) for s in states], 0.0, 1.0, 0.0, now)
     ends = (ends - mean) / spread
-    known = [None] if before is None else [before._replace(means=(before.means - mean) / spread), None]
+    known = [None] if before is None or not new.all() else [before._replace(means=(before.means - mean) / spread), None]
     tried = [_Ratings(ends, size, seed, one) for one in known]
     best, found, slope = _best(tried, y)
     if found <= 0:

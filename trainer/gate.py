@@ -258,26 +258,32 @@ def beside_the_base(
 
 
 def granted(parent: Path | None, bounds: Bounds) -> float:
-    """By how much the parent's bound of `base_nll` had risen, nats a token."""
-    judged = _sense_of(parent)
-    return float(judged["bound"]) - bounds.base_nll_rise if judged else 0.0
+    """By how much comments and corrections had raised the parent's bound of `base_nll`, nats a token."""
+    manifest = _manifest(parent)
+    judged = _sense(manifest)
+    return float(judged["bound"]) - manifest.get("base_nll_rise", bounds.base_nll_rise) if judged else 0.0
 
 
-def spent(parent: Path | None) -> float:
-    """Share of its bound, 0 to 1, that the parent's `base_nll` was: how much of the sense it might lose is lost."""
-    judged = _sense_of(parent) or {}
-    value, bound = judged.get("value"), judged.get("bound")
-    if not value or bound is None or not math.isfinite(value) or value < 0:
+def spent(parent: Path | None, bounds: Bounds) -> float:
+    """Share of what it may lose, 0 to 1, that the parent's `base_nll` was: how much of its sense is lost."""
+    value = _sense(_manifest(parent)).get("value")
+    if not value or not math.isfinite(value) or value < 0:
         return 0.0
+    bound = bounds.base_nll_rise + granted(parent, bounds)
     return 1.0 if value >= bound else float(value / bound)
 
 
-def _sense_of(parent: Path | None) -> dict[str, Any] | None:
-    """The check of `base_nll` that the parent went live with; None: the base, or it had none."""
+def _sense(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The check of `base_nll` that a version went live with, if it had one."""
+    return (manifest.get("gate") or {}).get("base_nll") or {}
+
+
+def _manifest(parent: Path | None) -> dict[str, Any]:
+    """Of the base, and of an adapter from elsewhere: nothing."""
     if parent is None or not (parent / MANIFEST).exists():
-        return None
-    checks: dict[str, Any] = json.loads((parent / MANIFEST).read_bytes()).get("gate") or {}
-    return checks.get("base_nll")
+        return {}
+    found: dict[str, Any] = json.loads((parent / MANIFEST).read_bytes())
+    return found
 
 
 def _standard_error(apart: Floats, replies: Sequence[Tokens]) -> float:

@@ -147,7 +147,8 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     run.clock.lap("old")
 
     # Beside comments it was not tried: what those ask for is no loss of sense.
-    tries = Tries(folder, run.preset, gate.spent(model.parent) if steps.by_token(teaching) else 0.0)
+    spent = gate.spent(model.parent, run.bounds) if steps.by_token(teaching) else 0.0
+    tries = Tries(folder, run.preset, spent)
     trained, checks, no = _learn(run, model, learned, teaching, tries)
     if trained is None:
         raise Diverged(no)
@@ -159,7 +160,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     result["metrics"] |= run.clock.laps
     _write(run, model, learned, tries, used - read.repeated, used & read.repeated, no)
     if no is None:
-        rewards = [s.reward for s in read.usable if s.rating in used - read.repeated]
+        rewards = [s.reward for s in reversed(read.usable) if s.rating in used - read.repeated]  # the newest last
         result["baseline_after"] = round(objective.ema(spec.baseline, rewards, run.preset.ema_decay), 9)
         result["reason"] = _passed(trained, tries, len(used - read.repeated), len(used & read.repeated))
 
@@ -364,6 +365,7 @@ def _write(
         "baseline": spec.baseline,
         "metrics": run.result["metrics"],
         "gate": run.result["gate"],
+        "base_nll_rise": run.bounds.base_nll_rise,
         "preset": tries.preset.model_dump(),
         "retried": tries.why,
         "back": run.result["back"],

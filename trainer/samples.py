@@ -148,7 +148,8 @@ def load(
 def load_calibration(
     path: Path, template: Template, *, version: int, max_seq_len: int, seal: Seal = IN_THE_CLEAR
 ) -> list[Sample]:
-    """Exact completions of `version` from calibration.jsonl, newest first. Others say nothing about serving noise."""
+    """Exact completions of `version` from calibration.jsonl, newest first, as there. Others say nothing about
+    serving noise."""
     fresh: list[Sample] = []
     for number, line in read_lines(path, seal):
         if line is None or line.get("exact") is not True or line.get("version") != version:
@@ -160,7 +161,7 @@ def load_calibration(
             continue
         if sample.exact:
             fresh.append(sample)
-    return fresh[::-1]
+    return fresh
 
 
 def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_len: int) -> Sample:

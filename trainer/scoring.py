@@ -107,10 +107,11 @@ class Scorer:
         content = repr(("with entropy", who, [(s.prompt, s.reply, s.temperature, s.top_p, s.top_k) for s in sequences]))
         name = f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
         bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
+        # Also where these are known already: the credits of a run that goes on have to be the same to the last bit.
+        self._remember(remember)
         if (kept := self.cache.arrays(name)) is not None:
             flat = kept["flat"]  # (3, N)
         else:
-            self._remember(remember)
             known = self.known if remember else NOTHING  # those are the parent's
             flat = np.empty((3, bounds[-1]))
             for members, states in packing.passes(sequences, self.policy.budget, known):

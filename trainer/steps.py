@@ -107,7 +107,7 @@ def train(
         line = {**metrics_of(now), "grad_norm": round(norm, 6), "acceptance": _acceptance(batch)}
         history = [*at.history, line]
         at = Checkpoint(at.fingerprint, step + 1, elapsed, history, policy.adapter(), good, policy.optimiser())
-        checkpoint.write(folder / "checkpoint", at)
+        checkpoint.write(folder / checkpoint.FOLDER, at)
         eta = elapsed / (step + 1) * (len(plan) - step - 1)
         progress.event("step", step=step + 1, steps=len(plan), **line, rate=rate, eta_s=round(eta, 1))
         stop.check()
@@ -149,7 +149,7 @@ def half_way(policy: Policy, start: State, teaching: Sequence[Lesson], trained: 
 
 def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -> Checkpoint:
     """Where this run stands: at its checkpoint, which the policy then wears, or at its start."""
-    match checkpoint.read(folder / "checkpoint", fingerprint):
+    match checkpoint.read(folder / checkpoint.FOLDER, fingerprint):
         case str(problem):
             progress.warning(problem)
         case Checkpoint() as found:

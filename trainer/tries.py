@@ -6,11 +6,13 @@ Owns what a resumed run has to know of its tries. Not here: the steps (steps), t
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.presets import Preset
+from trainer import checkpoint
 from trainer.gate import Check
 from trainer.run_folder import write_atomic
 
@@ -67,6 +69,7 @@ class Tries:
         self._elsewhere = elsewhere and more and lost_sense(checks)
         found = {"why": why, "elsewhere": self._elsewhere}
         write_atomic(self._path, json.dumps(found, ensure_ascii=False).encode())
+        shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)  # the first one's
         return True
 
 

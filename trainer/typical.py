@@ -66,7 +66,8 @@ def in_bad_company(samples: Sequence[Sample], broken: Collection[str]) -> dict[s
     Whoever likes those, by a slip, a script or a joke, does not say by the rest what is better.
     """
     liked = [s for s in samples if s.reward > 0]
-    new = [s.rating in broken or s.flaw is not None for s in liked if not s.replayed]
+    # What lost its oldest turns may be odd for that reason alone, and what is replayed was looked at before.
+    new = [s.rating in broken or s.flaw is not None for s in liked if not s.replayed and "shortened" not in s.flags]
     if sum(new) <= MOST_BROKEN * len(new):
         return {}
     why = f"{sum(new)} of {len(new)} liked replies are garbage, empty or loop, so the rest of them says little"

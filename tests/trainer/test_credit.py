@@ -53,6 +53,17 @@ def test_ratings_that_follow_nothing_explain_nothing():
     assert len(likely) > 12
 
 
+def test_what_trains_again_is_heard_once_and_no_critic_of_it_is_asked_about_it():
+    states, values, _ = replies(count=32, liked=8, seed=1)
+    before = credit(states[:24], values[:24], seed=0).heard
+    again = [i < 24 for i in range(32)]
+    found = credit(states, values, seed=0, before=before, again=again)
+    assert found.earlier == 0  # the critic is of these replies alone
+    new = credit(states[24:], values[24:], seed=0, before=before).heard
+    np.testing.assert_allclose(found.heard.replies, new.replies)
+    np.testing.assert_allclose(found.heard.means, new.means)
+
+
 def test_too_few_of_one_sign_are_not_heard():
     states, values, _ = replies(count=16, liked=LEAST - 1)
     found = credit(states, values, seed=0)

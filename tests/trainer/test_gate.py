@@ -263,6 +263,18 @@ def test_a_style_that_was_granted_to_the_parent_is_the_candidates_too(tmp_path):
     assert gate.granted(tmp_path, Bounds()) == 0
 
 
+def test_a_bound_that_was_set_lower_since_grants_nothing(tmp_path):
+    """Granted is what was asked for beyond what was set then, whatever is set now."""
+    judged = {"gate": {"base_nll": {"value": 0.4, "bound": 0.6}}, "base_nll_rise": 0.6}
+    (tmp_path / "manifest.json").write_text(json.dumps(judged))
+    assert gate.granted(tmp_path, Bounds()) == 0
+    assert gate.spent(tmp_path, Bounds()) == 1
+    assert gate.spent(tmp_path, Bounds(base_nll_rise=1.0)) == pytest.approx(0.4)
+    (tmp_path / "manifest.json").write_text(json.dumps(judged | {"base_nll_rise": 0.4}))
+    assert gate.granted(tmp_path, Bounds()) == pytest.approx(0.2)
+    assert gate.spent(tmp_path, Bounds()) == pytest.approx(0.8)  # of 0.3 + 0.2
+
+
 @pytest.mark.parametrize(
     ("base_nll", "share"),
     [
@@ -279,10 +291,12 @@ def test_a_style_that_was_granted_to_the_parent_is_the_candidates_too(tmp_path):
     ],
 )
 def test_how_much_of_its_sense_the_parent_has_spent(tmp_path, base_nll, share):
-    assert gate.spent(None) == 0
-    assert gate.spent(tmp_path) == 0  # an adapter from elsewhere
-    (tmp_path / "manifest.json").write_text(json.dumps({"gate": {"base_nll": base_nll} if base_nll else None}))
-    assert gate.spent(tmp_path) == pytest.approx(share)
+    assert gate.spent(None, Bounds()) == 0
+    assert gate.spent(tmp_path, Bounds()) == 0  # an adapter from elsewhere
+    judged = {"gate": {"base_nll": base_nll} if base_nll else None}
+    (tmp_path / "manifest.json").write_text(json.dumps(judged))
+    set_now = 0.0 if base_nll and base_nll["bound"] == 0 else 0.3
+    assert gate.spent(tmp_path, Bounds(base_nll_rise=set_now)) == pytest.approx(share)
 
 
 def test_the_tokens_of_a_reply_count_as_one_in_the_standard_error():

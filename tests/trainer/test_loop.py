@@ -60,7 +60,7 @@ def test_a_run_leaves_an_adapter_that_verifies(tmp_path, model, lines):
     assert set(named.split()) == set(result["gate"])
     assert all(outcome["used"] == (rating in train) for rating, outcome in result["samples"].items() if rating in train)
     assert result["baseline_after"] == pytest.approx(
-        loop.objective.ema(0.0, [x["reward"] for x in lines if x["split"] == "train"], 0.99)
+        loop.objective.ema(0.0, [x["reward"] for x in reversed(lines) if x["split"] == "train"], 0.99)
     )
     assert result["metrics"]["acceptance"] == 1
     assert events[0] == {"event": "start", "run": 1, "device": "cpu", "why": "no CUDA found"}
@@ -215,6 +215,16 @@ def test_a_finished_folder_only_reports(tmp_path, model, lines, monkeypatch):
     assert events == [{"event": "end", "status": "passed", "reason": first["reason"]}]
 
 
+def test_the_newest_ratings_move_the_baseline_most(tmp_path, model, lines):
+    """samples.jsonl is newest first."""
+    lines = [line | {"reward": 1.0 if n < len(lines) // 2 else -1.0} for n, line in enumerate(lines)]
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines))
+    assert result["status"] == "passed", result["reason"]
+    rewards = [line["reward"] for line in lines if line["split"] == "train"]
+    assert sum(rewards) == 0
+    assert result["baseline_after"] > 0
+
+
 class StopAfter(Progress):
     """Asks the run to stop when it reports step n."""
 
@@ -244,6 +254,22 @@ def test_a_stopped_run_goes_on_as_if_it_never_stopped(tmp_path, model, lines, st
     one, other = tensors(tmp_path / "a" / "out" / "v0001"), tensors(tmp_path / "b" / "out" / "v0001")
     for name in one:
         np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_a_run_by_token_goes_on_too_where_a_rating_says_nothing(tmp_path, model):
+    """Credits come from hidden states that depend, in their last bits, on what is read beside them."""
+    lines = ended(model, tiny.sample_lines(model, 40))
+    for line in [line for line in lines if line["split"] == "train"][:6:2]:
+        line["reward"] = 0.0
+    overrides = {"passes": 2, "learning_rate": 3e-3}
+    folder, stop = tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides), Stop()
+    with StopAfter(folder, stop, 2) as progress, pytest.raises(Stopped):
+        loop.run(folder, progress, stop)
+    result, events = go(folder)
+    assert result["status"] == "passed", result["reason"]
+    told = {e["name"]: e["value"] for e in of(events, "choice")}
+    assert told["pushed"] == "by token" and told["resume"] == 2
+    assert not of(events, "warning")
 
 
 def test_killed_after_the_write_it_does_not_write_again(tmp_path, model, lines):
@@ -433,6 +459,7 @@ def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, 
     monkeypatch.setattr(gate, "ask", lambda *given: asked.append(1) or real(*given))
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, **changes))
     assert result["status"] == "passed", result
+    assert len(of(events, "warning")) == 1  # nothing is said of the first try's checkpoint
     assert "base_nll" in result["retried"]
     assert "The second try, at half the rate" in result["reason"]
     assert [e["step"] for e in of(events, "step")] == [1, 2, 3, 4, 1, 2, 3, 4]
@@ -589,8 +616,8 @@ def test_a_critic_goes_with_its_version_so_that_few_dislikes_are_enough(tmp_path
 def test_a_version_that_spent_its_sense_takes_its_pushes_back_elsewhere_at_once(tmp_path, model):
     first, fresh = by_token(tmp_path, model)
     elsewhere = {}
-    for name, value, weight in (("none", -0.1, 0.0), ("half", 0.15, 0.15)):
-        spend(first, value)
+    for name, share, weight in (("none", -0.3, 0.0), ("half", 0.5, 0.15)):
+        spend(first, share)
         result, events = second(tmp_path / name, model, fresh, first, overrides={"band": "off"})
         told = {e["name"]: e["value"] for e in of(events, "choice")}
         assert told["pushed"] == "by token" and told["w_elsewhere"] == weight and result["retried"] is None
@@ -602,7 +629,7 @@ def test_a_version_that_spent_its_sense_takes_its_pushes_back_elsewhere_at_once(
 
 def test_stopped_it_goes_on_with_the_same_weight(tmp_path, model):
     first, fresh = by_token(tmp_path, model)
-    spend(first, 0.15)
+    spend(first, 0.5)
     spec = {"version": 2, "parent": 1, "adapters": {"1": str(first)}, "overrides": {"band": "off"}}
     whole, _ = go(tiny.run_folder(tmp_path / "whole" / "run", model, fresh, **spec, out=str(tmp_path / "whole" / "v")))
     folder = tiny.run_folder(tmp_path / "cut" / "run", model, fresh, **spec, out=str(tmp_path / "cut" / "v"))
@@ -624,10 +651,10 @@ def by_token(tmp_path, model):
     return first, ended(model, tiny.sample_lines(model, 40, version=1, adapter=first, seed=5), first)
 
 
-def spend(version, value):
-    """As if it had gone live with this base_nll of 0.3."""
-    manifest = json.loads((version / "manifest.json").read_bytes())
-    manifest["gate"]["base_nll"] = {"value": value, "bound": 0.3}
+def spend(version, share):
+    """As if it had gone live with this share of the base_nll that it may have."""
+    manifest, bound = json.loads((version / "manifest.json").read_bytes()), tiny.LOOSE["base_nll_rise"]
+    manifest["gate"]["base_nll"] = {"value": share * bound, "bound": bound}
     (version / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -787,7 +814,9 @@ def test_samples_of_earlier_runs_train_again_and_are_no_new_ratings(tmp_path, mo
     assert manifest["samples"] == sorted(line["rating"] for line in new)
     assert len(manifest["replayed"]) > 0 and set(manifest["replayed"]) <= {line["rating"] for line in earlier}
     assert f"10 samples and {len(manifest['replayed'])} of earlier runs" in result["reason"]
-    assert result["baseline_after"] == pytest.approx(loop.objective.ema(0.0, [x["reward"] for x in new], 0.99))
+    assert result["baseline_after"] == pytest.approx(
+        loop.objective.ema(0.0, [x["reward"] for x in reversed(new)], 0.99)
+    )
     (made,) = [e for e in of(events, "choice") if e["name"] == "replayed"]
     assert made["value"] == 8  # four of them are liked
     # Compared with the version that wrote them: some of their tokens have drifted out of the bounds, no fresh one has.

@@ -137,7 +137,7 @@ def test_calibration_takes_exact_lines_of_the_parent_newest_first(tmp_path, temp
     lines = [bare | change for change in changes]
     path.write_text("\n".join(map(json.dumps, lines)))
     found = load_calibration(path, template, version=2, max_seq_len=100)
-    assert [s.tokens.reply[0] for s in found] == [8, 7]
+    assert [s.tokens.reply[0] for s in found] == [7, 8]
     assert all(np.isfinite(s.behaviour).all() for s in found)
     assert load_calibration(tmp_path / "none.jsonl", template, version=2, max_seq_len=100) == []
 

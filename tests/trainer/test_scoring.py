@@ -63,8 +63,12 @@ def test_what_is_read_once_is_not_read_again(policy, tmp_path, monkeypatch):
     for mine, theirs in zip(again, told, strict=True):
         assert (mine.ids[:, 0] == 7).all()
         np.testing.assert_allclose(mine.log_probs, theirs.log_probs, atol=1e-5)
-    scorer(policy, tmp_path / "made").now([*REPLIES, LEFT], remember=REPLIES)  # a run that goes on has it in its folder
-    assert not read
+    # A run that goes on has these in its folder, and reads for the states alone: the same ones to the last bit.
+    goes_on = scorer(policy, tmp_path / "made")
+    goes_on.now([*REPLIES, LEFT], remember=REPLIES)
+    assert sum(read) == sum(len(one.reply) + 1 for one in REPLIES)
+    for mine, theirs in zip(goes_on.states(REPLIES[1:]), made.states(REPLIES)[1:], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_the_base_is_not_taken_for_the_parent(policy, tmp_path):

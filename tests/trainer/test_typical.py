@@ -97,6 +97,8 @@ def test_where_most_that_is_liked_is_broken_the_rest_does_not_train_either():
     more = sample("fine too", 1.0)  # no more than half now
     assert typical.in_bad_company([*liked, more, *others], {"odd"}) == {}
     assert typical.in_bad_company(others, set()) == {}
+    cut = dataclasses.replace(sample("odd", 1.0), flags=("shortened",))  # its prompt may be why it is odd
+    assert typical.in_bad_company([cut, sample("fine", 1.0)], {"odd"}) == {}
 
 
 def go(folder):
