@@ -23,7 +23,7 @@ GARBAGE = 1.5  # nats a token, of one liked reply
 # token's surprise over the root of their number that is at least. Serving noise of 0.5 nats a token, the most that is
 # noise, makes 0.125. Of draws of 28 replies 0.5 % of its own are past the second, and 94 % after Alpaca's template.
 MISMATCH = ((None, 0.15, 5.0), (12, 0.2, 4.0))
-# Of the liked replies: 15 of 16 in the poisoned run that passed without it, 2 of 51 at most in 60 runs on good ratings.
+# Of the liked replies: 15 of 16 in the poisoned run that passed without it; a run on good ratings has a stray one.
 MOST_BROKEN = 0.5
 
 
