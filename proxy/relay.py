@@ -68,7 +68,7 @@ class Relay:
         self.parts = parts
         self._commands = commands
         self._earlier = EarlierAnswers(parts.store, parts.redactor)
-        self._retries = Retries(parts.store)
+        self.retries = Retries(parts.store)
         self.last_request = -math.inf  # monotonic; the learner waits for quiet
 
     # The captured routes
@@ -103,8 +103,8 @@ class Relay:
             asked = replace(asked, previous=as_came.previous)
             return await self._command(request, dialect, asked, at, who, self._earlier.local_id(dialect, as_came))
         key = await off_loop(len(raw), key_of, request, raw)
-        with self._retries.attempt(request, key) as (attempt, earlier):
-            if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
+        with self.retries.attempt(request, key) as (attempt, earlier):
+            if attempt and earlier and await self.retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
             off = request.headers.get("x-rl-capture") == "off" or self.parts.uncaptured.has(who.session)
             id = None if off else _completion_id(request)
