@@ -95,6 +95,7 @@ class Capture:
         self._rows: list[NewCompletion] = []
         self._make: Callable[[], Awaitable[None]]
         self._making: Later | None = None
+        self._begun: asyncio.Future[None] | None = None  # ends when the rows are on disk or were not taken
 
     def reads(self, dialect: Dialect, *, translated: bool) -> None:
         """Say what the backend answers in, before the first byte of the answer."""
@@ -111,7 +112,7 @@ class Capture:
 
         async def begin() -> None:
             await make()
-            self._store.begin(self._rows)  # the end of the request tells whether this failed
+            self._begun = self._store.begin(self._rows)  # the end of the request asks whether this failed
 
         self._make = make
         self._making = tasks.later(BESIDE_S, f"begin-{self.id}", begin)
@@ -120,7 +121,8 @@ class Capture:
         """The rows, stored. Raises DuplicateCompletion."""
         self._number(row, seen)
         try:
-            await self._store.begin(self._rows)
+            self._begun = self._store.begin(self._rows)
+            await self._begun
         except DuplicateCompletion:
             raise
         except StoreError as error:
@@ -162,7 +164,7 @@ class Capture:
     async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
         """Commit what came; returns when it is on disk, or False where the disk did not take it."""
         try:
-            begun = await self._made()
+            await self._made()
         except Exception as failed:
             return self._not_stored(RuntimeError(f"the request makes no row ({failed!r})"))
         found = {r.index: r for r in (self.replies() if replies is None else replies)}
@@ -174,36 +176,44 @@ class Capture:
         size = sum(len(reply.text) for reply in found.values())
         rows = await off_loop_above(WORTH_A_THREAD, size, self._ends, found, status, error)
         try:
-            await self._store_ends(rows, begun)
+            kept = await self._store_ends(rows)
         except StoreError as failed:
             self._health.lost.extend(row.id for row in rows)
             return self._not_stored(failed)
         self._health.problem = None
         if self._health.lost:
             await self._end_lost()
-        self._metrics.captured.labels(status).inc(len(rows))
+        self._metrics.captured.labels(status).inc(kept)
         self._events.note("captured")
         return True
 
-    async def _made(self) -> bool:
-        """Have the rows; whether they have been queued already. Raises what making them raised."""
+    async def _made(self) -> None:
+        """Have the rows. Raises what making them raised."""
         if self._making is None:
-            return True
+            return
         if self._making.take_back():
             await self._make()
-            return False
-        if self._making.task is not None:
+        elif self._making.task is not None:
             await self._making.task
-        return True
 
-    async def _store_ends(self, rows: Sequence[FinishedCompletion], begun: bool) -> None:
-        if begun:
+    async def _store_ends(self, rows: Sequence[FinishedCompletion]) -> int:
+        """How many were kept; those that were forgotten while they ran stay forgotten."""
+        if self._begun is not None:
             try:
                 await self._store.finish(rows)
-                return
+                return len(rows)
             except UnknownCompletion:
-                pass  # the disk was full when the request began
-        await self._store.record(self._rows, rows)
+                if self._begun.exception() is None:  # it was begun before: what is gone now, somebody has deleted
+                    return sum([await self._still_there(row) for row in rows])
+        await self._store.record(self._rows, rows)  # it ended at once, or the disk was full when it began
+        return len(rows)
+
+    async def _still_there(self, row: FinishedCompletion) -> bool:
+        try:
+            await self._store.finish([row])
+        except UnknownCompletion:
+            return False
+        return True
 
     def _not_stored(self, failed: Exception) -> bool:
         self._metrics.not_stored.inc(self._n)

@@ -31,6 +31,7 @@ _SESSION_HEADERS: Final = (
     "x-claude-code-session-id", "session-id", "session_id", "x-session-id", "x-openwebui-chat-id",
 )  # fmt: skip
 _USER_HEADERS: Final = ("x-openwebui-user-email", "x-openwebui-user-id")
+AGENT_HEADERS: Final = (*_SESSION_HEADERS, *_USER_HEADERS)
 
 
 def canonical(message: Mapping[str, Any]) -> Message:

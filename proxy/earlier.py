@@ -13,6 +13,7 @@ import orjson
 from proxy.capture import new_id
 from proxy.conversations import as_chat, canonical
 from proxy.dialects import Asked, Dialect, Earlier
+from proxy.keys import Who
 from proxy.redaction import Redactor
 from proxy.wire import loads
 from store.records import Completion
@@ -22,26 +23,34 @@ from store.store import Store
 START: Final = "start"
 _OURS: Final = ".rl-"
 
+Names = frozenset[str]  # by which somebody may have asked before; none: nobody in particular, who may have all
+
+
+def names(who: Who, *named: str | None) -> Names:
+    """`named`: whom the request says that it is for. A key says it too, but an admin's keeps nothing from its owner."""
+    given = frozenset(filter(None, named))
+    return given if who.name is None or (who.role == "admin" and not given) else given | {who.name}
+
 
 class EarlierAnswers:
     def __init__(self, store: Store, redactor: Redactor) -> None:
         self._store = store
         self._redactor = redactor
 
-    async def spelled_out(self, dialect: Dialect, body: Any, user: str | None) -> dict[str, bytes]:
+    async def spelled_out(self, dialect: Dialect, body: Any, asking: Names) -> dict[str, bytes]:
         """The members of the request to change, so that it repeats what it named; what is not ours stays named."""
         known: dict[str, Earlier] = {}
         for id in dialect.names(body):
-            if (found := await self.one(id, user)) is not None:
+            if (found := await self.one(id, asking)) is not None:
                 known[id] = found
         return dialect.spelled_out(body, known) if known else {}
 
-    async def one(self, id: str, user: str | None) -> Earlier | None:
+    async def one(self, id: str, asking: Names) -> Earlier | None:
         """None where it is not known, or another user's."""
         root = id.partition(_OURS)[0]
         if root == START != id:
             return Earlier(id, [], None, {})
-        found = await self.completion(id, user) or (await self.completion(root, user) if root != id else None)
+        found = await self.completion(id, asking) or (await self.completion(root, asking) if root != id else None)
         if found is None:
             return None
         end = found.end
@@ -49,21 +58,21 @@ class EarlierAnswers:
         request = loads(found.new.request) if found.new.request else {}
         return Earlier(found.new.id, [with_text_arguments(as_chat(m)) for m in found.new.prompt], reply, request)
 
-    async def as_answered(self, asked: Asked, user: str | None) -> list[dict[str, Any]]:
+    async def as_answered(self, asked: Asked, asking: Names) -> list[dict[str, Any]]:
         """The messages of a command; where it follows a named answer, with those that this was the answer to.
 
         Instructions are not carried over from one request to the next, so the two can differ.
         """
-        found = None if asked.previous is None else await self.one(asked.previous, user)
+        found = None if asked.previous is None else await self.one(asked.previous, asking)
         if found is None or found.reply is None or len(asked.messages) < 2:
             return asked.messages
         if self._redactor.message(canonical(asked.messages[-2])) != canonical(found.reply):
             return asked.messages
         return [*found.messages, found.reply, asked.messages[-1]]
 
-    async def completion(self, id: str, user: str | None) -> Completion | None:
+    async def completion(self, id: str, asking: Names) -> Completion | None:
         found = await self._store.completion(id)
-        if found is None or (found.new.user is not None and user is not None and found.new.user != user):
+        if found is None or (asking and found.new.user is not None and found.new.user not in asking):
             return None
         return found
 

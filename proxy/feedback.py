@@ -110,15 +110,22 @@ class Feedback:
         return rating
 
     async def retract(self, rating_id: str) -> Rating:
-        """Raises NotFound, StorageFailed."""
+        """Raises NotFound, Conflict where another has taken its place and counts, StorageFailed."""
         try:
             rating = await self._store.retract(rating_id)
         except UnknownRating:
             raise NotFound(f"There is no rating {rating_id}.", param="id") from None
         except StoreError as error:
             raise StorageFailed(f"The rating was not retracted: {error}") from error
+        if rating.retracted_at is None:
+            await self._check_nothing_counts(rating)
         self._events.emit("retracted", id=rating.id, completion=rating.completion_id)
         return rating
+
+    async def _check_nothing_counts(self, replaced: Rating) -> None:
+        live = await self._store.live_rating(replaced.completion_id, replaced.rater)
+        if live is not None:
+            raise Conflict(f"{replaced.id} was replaced by {live.id}, which still counts: undo that one.", param="id")
 
     async def react(self, new: NewReaction) -> Reacted:
         """A reaction on a chat platform, and the rating that follows from it. Raises NotFound, StorageFailed."""

@@ -23,7 +23,7 @@ from proxy.capture import new_id
 from proxy.chat_command import ChatCommands
 from proxy.conversations import Speaker, command_at, speaker, without_commands
 from proxy.dialects import Asked, Dialect
-from proxy.earlier import EarlierAnswers
+from proxy.earlier import EarlierAnswers, names
 from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
 from proxy.exchange import Exchange, Parts
 from proxy.held_stream import HeldStream
@@ -68,7 +68,7 @@ class Relay:
         self.parts = parts
         self._commands = commands
         self._earlier = EarlierAnswers(parts.store, parts.redactor)
-        self._retries = Retries(parts.store)
+        self.retries = Retries(parts.store)
         self.last_request = -math.inf  # monotonic; the learner waits for quiet
 
     # The captured routes
@@ -92,19 +92,19 @@ class Relay:
         body = said.parsed
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
-        if dialect.goes_on:
-            add = await self._earlier.spelled_out(dialect, body, request.headers.get("x-rl-user") or asked.user)
-            spelled, asked = await off_loop(_size(add), _with, dialect, body, asked, add)
         path_session = request.match_info.get("session")
         who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
+        if dialect.goes_on:
+            add = await self._earlier.spelled_out(dialect, body, names(who_asks(request), who.user, asked.user))
+            spelled, asked = await off_loop(_size(add), _with, dialect, body, asked, add)
         who = who._replace(user=who.user or who_asks(request).name)
         fresh += _size(add)
         if (at := await off_loop(fresh, command_at, asked.messages)) is not None:
             asked = replace(asked, previous=as_came.previous)
             return await self._command(request, dialect, asked, at, who, self._earlier.local_id(dialect, as_came))
         key = await off_loop(len(raw), key_of, request, raw)
-        with self._retries.attempt(request, key) as (attempt, earlier):
-            if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
+        with self.retries.attempt(request, key) as (attempt, earlier):
+            if attempt and earlier and await self.retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
             off = request.headers.get("x-rl-capture") == "off" or self.parts.uncaptured.has(who.session)
             id = None if off else _completion_id(request)
@@ -184,8 +184,9 @@ class Relay:
         self, request: web.Request, dialect: Dialect, asked: Asked, at: int, who: Speaker, id: str
     ) -> web.StreamResponse:
         """A `/rl` line: answered here, never sent to the model, never stored as a completion."""
-        messages = await self._earlier.as_answered(replace(asked, messages=asked.messages[: at + 1]), who.user)
         asks, named = who_asks(request), request.headers.get("x-rl-user")
+        asking = names(asks, who.user)
+        messages = await self._earlier.as_answered(replace(asked, messages=asked.messages[: at + 1]), asking)
         role = asks.role
         if role == "admin" and named and named not in self.parts.settings.server.chat_admins:
             role = "rate"  # whoever sends this speaks for others, and not all of them are admins

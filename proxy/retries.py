@@ -4,9 +4,14 @@ OpenAI's and Anthropic's SDKs count their tries in `x-stainless-retry-count`. Ow
 and what becomes of it:
 
 - the first try is under way: the retry waits until it has ended (its client has mostly gone, so that is soon);
-- it was answered whole, in one body or as a stream to its end: those bytes are sent again, with the same completion id;
+- its answer was whole, in one body or as a stream to its end, and did not all leave: those bytes are sent again, with
+  the same completion id;
 - anything else (an error, a part): the backend is asked afresh, and the earlier rows go when the new request begins,
-  unless somebody has rated them.
+  unless somebody has rated them, or they may be another request's.
+
+Whoever wants several answers to one prompt sends the same bytes, so equal requests are told apart by what failed: not
+a try whose whole answer left, and none of them where our limits refused the try. An id of the client's own says it
+outright. What may be another's is asked afresh: that costs a second answer, and never gives a wrong one.
 
 Only in memory, and only for a while: an SDK gives up after a minute or two. A request that is no counted retry is never
 joined to another: asking the same thing twice on purpose gives two completions.
@@ -20,14 +25,21 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import web
 from multidict import CIMultiDict
 
+from proxy.conversations import AGENT_HEADERS
 from store.store import Store
 
 COUNT: Final = "x-stainless-retry-count"
+_OWN: Final = ("x-rl-completion-id", "idempotency-key")  # with one of these a client says itself which request it is
+_WHOSE: Final = (
+    "authorization", "x-api-key", "user-agent", "x-rl-session", "x-rl-user", "x-rl-turn", "x-rl-capture",
+    *_OWN, *AGENT_HEADERS, "content-length",
+)  # fmt: skip
+TOO_LONG: Final = 10  # digits of a count
 KEPT_S: Final = 600.0
 KEPT_ENTRIES: Final = 1024
 KEPT_BYTES: Final = 32 * 1024 * 1024  # of all answers; the oldest go first, and are asked for again
@@ -39,23 +51,34 @@ class Recording(web.StreamResponse):
     def __init__(self, status: int, headers: CIMultiDict[str]) -> None:
         super().__init__(status=status, headers=headers)
         self.sent = bytearray()
+        self.left = 0  # bytes of it
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent += data
         await super().write(data)
+        self.left = len(self.sent)
 
 
 class Attempt:
     """One try of a request that its SDK may send again."""
 
-    def __init__(self, key: bytes) -> None:
-        self.key = key
+    def __init__(self, key: bytes, count: int, peer: str | None) -> None:
+        self.key, self.count, self.peer = key, count, peer
         self.at = time.monotonic()
         self.ended = asyncio.Event()
         self.completion: str | None = None  # the id of the first choice, once there is a row
+        self.surely = False  # once it was taken: whether it was the same client's
         self._answer: tuple[int, CIMultiDict[str], bytes] | None = None
         self._recording: tuple[CIMultiDict[str], Recording] | None = None
         self._to_its_end = False
+        self._response: web.StreamResponse | None = None  # what carried its answer
+        self._left = False
+
+    @property
+    def arrived(self) -> bool:
+        """Whether its whole answer has left, so that its client has no reason to ask again."""
+        response = self._response
+        return self._left or (self.answered and response is not None and _has_left(response))
 
     @property
     def answered(self) -> bool:
@@ -67,11 +90,13 @@ class Attempt:
             return
         if isinstance(response.body, bytes):
             self._answer = response.status, CIMultiDict(response.headers), response.body
+            self._response = response
 
     def stream(self, status: int, headers: CIMultiDict[str]) -> web.StreamResponse:
         """A stream to answer with; `streamed` says that what it is sent next is its end."""
         found = Recording(status, headers)
         self._recording = (headers.copy(), found)
+        self._response = found
         return found
 
     def streamed(self) -> None:
@@ -84,7 +109,8 @@ class Attempt:
         return 0 if self._recording is None else len(self._recording[1].sent)
 
     def drop(self) -> None:
-        self._answer = self._recording = None
+        self._left = self.arrived
+        self._answer = self._recording = self._response = None
 
     def inherit(self, earlier: Attempt) -> None:
         self.completion, self._answer = earlier.completion, earlier._answer
@@ -93,20 +119,35 @@ class Attempt:
     async def again(self, request: web.Request) -> web.StreamResponse:
         if self._answer is not None:
             status, headers, body = self._answer
-            return web.Response(status=status, headers=headers, body=body)
+            self._response = web.Response(status=status, headers=headers, body=body)
+            return self._response
         assert self._recording is not None
         headers, recording = self._recording
-        response = web.StreamResponse(status=recording.status, headers=headers)
+        self._response = response = web.StreamResponse(status=recording.status, headers=headers)
         await response.prepare(request)
         await response.write(bytes(recording.sent))
         await response.write_eof()
         return response
 
 
+class Refused(NamedTuple):
+    """A try that got no further than our limits: of its body, only the length is known."""
+
+    at: float
+    head: bytes
+    tries: int
+
+
 class Retries:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._attempts: deque[Attempt] = deque(maxlen=KEPT_ENTRIES)
+        self._refused: deque[Refused] = deque(maxlen=KEPT_ENTRIES)
+
+    def refused(self, request: web.Request) -> None:
+        """Its SDK will try again, and that has nothing to do with an equal request which was let in."""
+        if (count := _count(request)) is not None:
+            self._refused.append(Refused(time.monotonic(), _head(request).digest(), count))
 
     @contextmanager
     def attempt(self, request: web.Request, key: bytes | None) -> Iterator[tuple[Attempt | None, Attempt | None]]:
@@ -115,30 +156,46 @@ class Retries:
             yield None, None
             return
         self._forget_old()
-        earlier = self._take(key) if int(request.headers[COUNT]) > 0 else None
-        current = Attempt(key)
+        count = int(request.headers[COUNT])
+        earlier = self._take(request, key, count) if count > 0 else None
+        current = Attempt(key, count, request.remote)
         self._attempts.append(current)
         try:
             yield current, earlier
         finally:
             current.ended.set()
 
-    def _take(self, key: bytes) -> Attempt | None:
+    def _take(self, request: web.Request, key: bytes, count: int) -> Attempt | None:
         """The try that most likely failed its client: one that ended without an answer before one that has one.
 
         Each is taken once: of two equal requests with one retry each, both get their own.
         """
-        same = [a for a in self._attempts if a.key == key]
+        own = any(name in request.headers for name in _OWN)
+        if self._was_refused(request, count - 1) and not own:
+            return None
+        same = [a for a in self._attempts if a.key == key and a.count < count and (own or not a.arrived)]
         if not same:
             return None
         found = min(same, key=lambda a: (not a.ended.is_set(), a.answered))
+        found.surely = own or (len(same) == 1 and found.peer == request.remote)
         self._attempts.remove(found)
         return found
+
+    def _was_refused(self, request: web.Request, count: int) -> bool:
+        if not self._refused:
+            return False
+        head = _head(request).digest()
+        found = next((one for one in self._refused if one.head == head and one.tries == count), None)
+        if found is not None:
+            self._refused.remove(found)
+        return found is not None
 
     def _forget_old(self) -> None:
         oldest = time.monotonic() - KEPT_S
         while self._attempts and self._attempts[0].at < oldest:
             self._attempts.popleft()
+        while self._refused and self._refused[0].at < oldest:
+            self._refused.popleft()
         size = sum(attempt.size for attempt in self._attempts)
         for attempt in self._attempts:
             if size <= KEPT_BYTES:
@@ -162,21 +219,34 @@ class Retries:
         return False
 
     async def _forget(self, earlier: Attempt, choices: int) -> None:
-        """What a person has rated stays."""
-        if earlier.completion is None:
+        """What a person has rated stays, and so does what may be another client's."""
+        if earlier.completion is None or not earlier.surely:
             return
         ids = [earlier.completion, *(f"{earlier.completion}.{i}" for i in range(1, choices))]
         await self._store.forget_unrated(ids)
 
 
 def key_of(request: web.Request, raw: bytes) -> bytes | None:
-    """Same body to the same route, by the same key and for the same session and person. None where the client does
-    not count its tries."""
-    if not request.headers.get(COUNT, "").isdecimal():
+    """Same body to the same route, by the same program and key, for the same session and person, and of the same id.
+    None where the client does not count its tries."""
+    if _count(request) is None:
         return None
-    digest = hashlib.blake2b(digest_size=32)
-    names = ("authorization", "x-api-key", "x-rl-session", "x-rl-user", "x-rl-turn", "x-rl-capture")
-    for part in (request.raw_path, *(request.headers.get(name, "") for name in names)):
-        digest.update(len(part).to_bytes(8, "big") + part.encode("utf-8", "surrogateescape"))
+    digest = _head(request)
     digest.update(raw)
     return digest.digest()
+
+
+def _has_left(response: web.StreamResponse) -> bool:
+    """Of a stream to its last event: many clients close there, and do not wait for the end of the body."""
+    return response.left == len(response.sent) if isinstance(response, Recording) else response.body_length > 0
+
+
+def _count(request: web.Request) -> int | None:
+    found = request.headers.get(COUNT, "")
+    return int(found) if found.isdecimal() and len(found) < TOO_LONG else None
+
+
+def _head(request: web.Request) -> hashlib.blake2b:
+    """All but the body."""
+    head = "\n".join((request.raw_path, *(request.headers.get(name, "") for name in _WHOSE), ""))
+    return hashlib.blake2b(head.encode("utf-8", "surrogateescape"), digest_size=32)

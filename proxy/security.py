@@ -18,7 +18,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from config.sections import Server
-from proxy.errors import BadRequest, Forbidden
+from proxy.errors import BadRequest, Forbidden, ProxyError
 from proxy.keys import FORM, Keys, Who, given_key, same
 from proxy.limits import Limits
 from store.records import Role
@@ -47,6 +47,7 @@ _DOTS: Final = re.compile(r"(^|[/\\]|%2f|%5c)(\.|%2e){1,2}($|[/\\?#]|%2f|%5c)", 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ByCookie = Callable[[web.Request], Who | None]
+Told = Callable[[web.Request], None]
 
 
 @lru_cache(maxsize=KNOWN)
@@ -77,12 +78,21 @@ def check_bind(settings: Server, handed_out: bool = False) -> None:
 class Guard:
     """Asked before every handler."""
 
-    def __init__(self, settings: Server, keys: Keys, limits: Limits, by_cookie: ByCookie | None = None) -> None:
-        """`by_cookie` is a page's word on who asks; None where the key says it, as everywhere else."""
+    def __init__(
+        self,
+        settings: Server,
+        keys: Keys,
+        limits: Limits,
+        by_cookie: ByCookie | None = None,
+        refused: Told = lambda request: None,
+    ) -> None:
+        """`by_cookie` is a page's word on who asks; None where the key says it, as everywhere else. `refused` is told
+        of what goes no further than here."""
         self._settings = settings
         self._keys = keys
         self._limits = limits
         self._by_cookie = by_cookie
+        self._refused = refused
         self._origins = {origin.rstrip("/").lower() for origin in settings.origins}
         self._hosts = {host.lower() for host in (settings.host, *settings.hosts)}
 
@@ -97,17 +107,21 @@ class Guard:
         if _DOTS.search(request.raw_path.partition("?")[0]) or not request.raw_path.startswith("/"):
             raise BadRequest("A path starts with / and has no dots as a part; nothing was passed on.")
         _check_text(request)
-        with self._limits.one_more(exempt=request.path in OPEN):
-            if request.path.startswith(_SIGNED):
+        try:
+            with self._limits.one_more(exempt=request.path in OPEN):
+                if request.path.startswith(_SIGNED):
+                    return await handler(request)
+                if request.path in OPEN:
+                    return await handler(request)
+                self._no_foreign_page(request)
+                if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
+                    return web.Response(status=204)  # an origin that may: what it may is set below
+                self._identify(request)
+                await self._limits.body_in(request, stream=_passes_through(request))
                 return await handler(request)
-            if request.path in OPEN:
-                return await handler(request)
-            self._no_foreign_page(request)
-            if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
-                return web.Response(status=204)  # an origin that may: what it may is set below
-            self._identify(request)
-            await self._limits.body_in(request, stream=_passes_through(request))
-            return await handler(request)
+        except ProxyError:  # the data routes answer their own: what comes here got no further
+            self._refused(request)
+            raise
 
     def _identify(self, request: web.Request) -> None:
         """Raises Unauthorized, Forbidden, TooMany."""

@@ -10,12 +10,13 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from proxy.conversations import as_chat
+from proxy.conversations import as_chat, speaker
 from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import reply_items, response, unfinished
-from proxy.earlier import EarlierAnswers, with_text_arguments
+from proxy.earlier import EarlierAnswers, names, with_text_arguments
 from proxy.errors import Conflict
 from proxy.relay import Relay
+from proxy.security import who_asks
 from proxy.wire import loads
 from store.records import Completion
 from store.store import Store
@@ -44,8 +45,8 @@ class StoredResponses:
         return _json({"id": found.new.id, "object": "response", "deleted": True})
 
     async def _found(self, request: web.Request) -> Completion | None:
-        id, user = request.match_info["id"], request.headers.get("x-rl-user")
-        found = await self._earlier.completion(id, user)
+        named = speaker(request.headers, path_session=None, user=None).user
+        found = await self._earlier.completion(request.match_info["id"], names(who_asks(request), named))
         return found if found is not None and found.new.dialect == "responses" else None
 
 

@@ -28,6 +28,11 @@ def longer(so_far: list[Any] | None, more: Any) -> list[Any]:
     return so_far
 
 
+def given_up(error: Any) -> str:
+    """What a backend says in the error that ends its stream: an object with a message, or just words."""
+    return str(error.get("message") or error) if isinstance(error, dict) else str(error)
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request as rlproxy needs to know it. The bytes themselves are passed on, not this."""
@@ -93,7 +98,7 @@ class Reply:
 class Fold(ABC):
     """A stream on its way to becoming replies. `add` raises on what it does not understand."""
 
-    failed: str | None = None  # why the backend gave up, where the format has an event for that
+    failed: str | None = None  # why the backend gave up, where it said so in its stream
 
     @abstractmethod
     def add(self, chunk: Any) -> None:

@@ -14,7 +14,7 @@ import orjson
 
 from proxy import sse
 from proxy.conversations import named
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.fields import an_object, count, member, numbers
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
@@ -146,6 +146,7 @@ class ChatFold(Fold):
     """Texts in pieces, joined when asked for."""
 
     def __init__(self) -> None:
+        self.failed: str | None = None
         self._replies: dict[int, Reply] = {}
         self._pieces: dict[int, dict[str, list[str]]] = {}  # of each reply's texts, from the first one on
         self._calls: dict[int, list[_Call]] = {}
@@ -157,6 +158,8 @@ class ChatFold(Fold):
             self._usage = usage
         if isinstance(prompt := chunk.get("prompt_token_ids"), list):
             self._prompt_token_ids = prompt
+        if error := chunk.get("error"):
+            self.failed = given_up(error)
         for choice in chunk.get("choices") or ():
             reply = self._replies.get(index := choice.get("index", 0)) or self._begin(index)
             if delta := choice.get("delta"):

@@ -14,7 +14,7 @@ import orjson
 
 from proxy import sse
 from proxy.conversations import named
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING, choice_rules
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, member, numbers
 from proxy.errors import BadRequest, ProxyError
@@ -108,6 +108,7 @@ class TextFold(Fold):
     """Whole bodies and chunks alike: a whole body is one chunk with all the text."""
 
     def __init__(self, echoed: Sequence[Prompt], n: int) -> None:
+        self.failed: str | None = None
         self._echoed, self._n = echoed, n
         self._replies: dict[int, Reply] = {}
         self._pieces: dict[int, list[str]] = {}
@@ -116,6 +117,8 @@ class TextFold(Fold):
     def add(self, chunk: Any) -> None:
         if isinstance(chunk.get("usage"), dict):
             self._usage = chunk["usage"]
+        if error := chunk.get("error"):
+            self.failed = given_up(error)
         for i, choice in enumerate(chunk.get("choices") or ()):
             index = choice.get("index", i)
             reply = self._replies.setdefault(index, Reply(index))

@@ -276,7 +276,8 @@ class FakeBackend(Listening):
                     request.transport.abort()
                     return response
                 if self.mood == "error-event" and n == 2:
-                    await response.write(b'data: {"error": {"message": "out of memory", "code": 500}}\n\n')
+                    await response.write(b"data: " + json.dumps(native.GAVE_UP).encode() + b"\n\ndata: [DONE]\n\n")
+                    return response
                 if self.mood == "garbage" and n == 2:
                     await response.write(b"data: {not json at all\n\n")
                 last = n == len(words) - 1

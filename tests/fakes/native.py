@@ -12,6 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+GAVE_UP = {"error": {"message": "out of memory", "type": "InternalServerError", "param": None, "code": 500}}
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -76,7 +78,7 @@ async def completions(fake: Any, request: web.Request, body: dict[str, Any]) -> 
     if not body.get("stream"):
         return web.json_response({**head, "choices": choices, "usage": {"prompt_tokens": 2, "completion_tokens": 3}})
     chunks = [{**head, "choices": [piece]} for choice in choices for piece in _pieces(body, choice)]
-    return await _sse(request, chunks, named=False)
+    return await _sse(request, [*chunks[:2], GAVE_UP] if fake.mood == "error-event" else chunks, named=False)
 
 
 def _choice(body: dict[str, Any], prompt: Any, index: int) -> dict[str, Any]:

@@ -115,6 +115,19 @@ async def test_undo(proxy: Proxy) -> None:
     assert await proxy.store.live_rating(id, "owner") is None
 
 
+async def test_undo_of_a_rating_that_was_replaced_says_which_one_counts(proxy: Proxy) -> None:
+    id = (await proxy.chat("a")).headers["x-rl-completion-id"]
+    (_, old), (_, new) = [await proxy.rate(completion_id=id, rating=rating) for rating in ("good", "bad")]
+    async with proxy.http.delete(f"/v1/feedback/{old['id']}") as response:
+        assert response.status == 409 and new["id"] in (await response.json())["error"]["message"]
+    live = await proxy.store.live_rating(id, "owner")
+    assert live is not None and live.id == new["id"]
+    for one in (new, old):  # once nothing counts any more, there is nothing left to say
+        async with proxy.http.delete(f"/v1/feedback/{one['id']}") as response:
+            assert response.status == 200
+    assert await proxy.store.live_rating(id, "owner") is None
+
+
 @pytest.mark.parametrize(
     ("rating", "scale", "kind"),
     [("good", None, "thumb"), (True, None, "thumb"), ("👎", None, "thumb"), ("5/5", None, "stars"), (5, None, "stars"),

@@ -7,8 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from store import backup, schema
 from tests.proxy.conftest import Proxy
+from tests.proxy.test_capture import stored
 from tests.proxy.test_learner import rated, until
 
 
@@ -101,6 +104,32 @@ async def test_copies_that_hold_it_are_named_and_go_where_that_is_asked(proxy: P
     assert told["completions"] == 0 and told["backups"]["deleted"] and not inside.exists()
     assert b"zanzibar" not in b"".join(f.read_bytes() for f in proxy.home.rglob("*") if f.is_file())
     await forget(proxy, 404, session="s")
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-rl-completion-id": "mine"}], ids=["our id", "their id"])
+async def test_what_is_forgotten_while_its_answer_runs_does_not_come_back(
+    proxy: Proxy, headers: dict[str, str]
+) -> None:
+    proxy.backend.hold.clear()
+    running = asyncio.create_task(proxy.chat("zanzibar", stream=True, headers={"x-rl-session": "s", **headers}))
+    id = await stored(proxy, "pending")
+    assert (await forget(proxy, session="s"))["completions"] == 1
+    proxy.backend.hold.set()
+    assert b"You " in await (await running).read()
+    assert await proxy.store.completions() == [] and (await proxy.rate(completion_id=id, rating="good"))[0] == 404
+    assert b"zanzibar" not in b"".join(f.read_bytes() for f in proxy.home.rglob("*") if f.is_file())
+    assert (await proxy.get("/rl/status"))["problem"] is None
+
+
+async def test_of_several_choices_those_that_were_not_forgotten_end(proxy: Proxy) -> None:
+    proxy.backend.hold.clear()
+    running = asyncio.create_task(proxy.chat("zanzibar", n=3))
+    await stored(proxy, "pending")
+    first, second, third = sorted(c.new.id for c in await proxy.store.completions())
+    await forget(proxy, completion=second)
+    proxy.backend.hold.set()
+    await (await running).read()
+    assert sorted((c.new.id, c.status) for c in await proxy.store.completions()) == [(first, "done"), (third, "done")]
 
 
 async def test_one_thing_at_a_time(proxy: Proxy) -> None:

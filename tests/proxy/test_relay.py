@@ -144,6 +144,26 @@ async def test_backend_cut_off_mid_stream(proxy: Proxy) -> None:
     assert found.status == "partial" and found.end.text == "You said: "
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b c"}]}),
+        ("/v1/completions", {"prompt": "a b c"}),
+    ],
+)
+async def test_a_stream_that_the_backend_gives_up_in_its_own_words_is_an_error(
+    proxy: Proxy, path: str, body: dict[str, Any]
+) -> None:
+    proxy.backend.mood = "error-event"
+    proxy.backend.speaks.add("completions")
+    async with proxy.http.post(path, json={"model": "fake", "stream": True, **body}) as response:
+        got, id = events(await response.read()), response.headers["x-rl-completion-id"]
+    assert got[-2]["error"]["message"] == "out of memory" and got[-1] == b"[DONE]"
+    found = await proxy.store.completion(id)
+    assert found is not None and found.end is not None
+    assert (found.status, found.end.text, found.end.error) == ("error", "You said: ", "out of memory")
+
+
 async def test_stream_that_ends_without_a_finish(proxy: Proxy) -> None:
     proxy.backend.mood = "stop-without-done"
     response = await proxy.chat("a", stream=True)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, BadRequestError, OpenAI
+from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
@@ -238,6 +238,61 @@ async def test_another_users_answer_is_not_gone_on_from(proxy: Proxy, client: As
         await client.responses.create(
             model="fake", input="x", previous_response_id=one.id, extra_headers={"x-rl-user": "bob"}
         )
+
+
+@pytest.fixture
+async def keyed(proxy: Proxy, client: AsyncOpenAI) -> dict[str, AsyncOpenAI]:
+    """Clients with a key each: ann, bob, and boss, who is an admin."""
+    found = {}
+    for name, role in (("ann", "use"), ("bob", "use"), ("boss", "admin")):
+        headers = {"x-api-key": proxy.local}
+        async with proxy.http.post("/rl/keys", json={"name": name, "role": role}, headers=headers) as response:
+            found[name] = client.with_options(api_key=(await response.json())["key"])
+    return found
+
+
+async def test_another_keys_answer_is_not_read(keyed: dict[str, AsyncOpenAI]) -> None:
+    one = await keyed["ann"].responses.create(model="fake", input="mine")
+    with pytest.raises(NotFoundError):
+        await keyed["bob"].responses.retrieve(one.id)
+    assert (await keyed["ann"].responses.retrieve(one.id)).id == one.id
+    assert (await keyed["boss"].responses.retrieve(one.id)).id == one.id
+
+
+async def test_another_keys_answer_is_not_gone_on_from(proxy: Proxy, keyed: dict[str, AsyncOpenAI]) -> None:
+    one = await keyed["ann"].responses.create(model="fake", input="mine")
+    with pytest.raises(BadRequestError) as caught:
+        await keyed["bob"].responses.create(model="fake", input="repeat it", previous_response_id=one.id)
+    assert caught.value.code == "previous_response_not_found"
+    with pytest.raises(BadRequestError):  # naming a user of one's own changes nothing
+        await keyed["bob"].responses.create(model="fake", input="x", previous_response_id=one.id, user="bob")
+    await keyed["ann"].responses.create(model="fake", input="next", previous_response_id=one.id)
+    assert [m["content"] for m in proxy.backend.requests[-1]["messages"]] == ["mine", "You said: mine", "next"]
+
+
+async def test_another_keys_answer_is_not_deleted(proxy: Proxy, keyed: dict[str, AsyncOpenAI]) -> None:
+    one = await keyed["ann"].responses.create(model="fake", input="mine")
+    with pytest.raises(NotFoundError):
+        await keyed["bob"].responses.delete(one.id)
+    assert await proxy.store.completion(one.id) is not None
+    await keyed["ann"].responses.delete(one.id)
+    assert await proxy.store.completion(one.id) is None
+
+
+async def test_a_user_in_the_body_or_from_an_agent_keeps_nobody_from_their_own_chain(
+    keyed: dict[str, AsyncOpenAI],
+) -> None:
+    ann, bob = keyed["ann"].responses, keyed["bob"].responses
+    one = await ann.create(model="fake", input="one")  # as ann, by her key
+    two = await ann.create(model="fake", input="two", previous_response_id=one.id, user="desk")
+    three = await ann.create(model="fake", input="three", previous_response_id=two.id, user="desk")
+    mail = {"x-openwebui-user-email": "a@b.c"}
+    four = await ann.create(model="fake", input="four", extra_headers=mail)
+    five = await ann.create(model="fake", input="five", previous_response_id=four.id, extra_headers=mail)
+    assert (await ann.retrieve(three.id, extra_headers={"x-rl-user": "desk"})).id == three.id
+    assert (await ann.retrieve(five.id, extra_headers=mail)).id == five.id
+    with pytest.raises(NotFoundError):
+        await bob.retrieve(three.id)
 
 
 async def test_item_references(proxy: Proxy, client: AsyncOpenAI) -> None:

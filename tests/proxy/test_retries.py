@@ -27,10 +27,12 @@ async def statuses(proxy: Proxy) -> list[str]:
     return [c.status for c in await proxy.store.completions()]
 
 
-async def test_an_answer_that_got_lost_is_given_again(proxy: Proxy) -> None:
-    first = await send(proxy, "one", 0)
+@pytest.mark.parametrize("name", ["x-rl-completion-id", "idempotency-key"])
+async def test_an_answer_that_got_lost_is_given_again(proxy: Proxy, name: str) -> None:
+    """All of it had left; that this is the same request is its client's own word."""
+    first = await send(proxy, "one", 0, headers={name: "mine"})
     for count in (1, 2):  # and again, should that one get lost too
-        assert await send(proxy, "one", count) == first
+        assert await send(proxy, "one", count, headers={name: "mine"}) == first
     assert len(proxy.backend.requests) == 1 and await statuses(proxy) == ["done"]
     assert (await proxy.rate(completion_id=first[2], rating="good"))[0] == 201
 
@@ -89,12 +91,13 @@ async def test_a_retry_that_gives_up_too_leaves_the_first_try_to_the_next(proxy:
 
 
 async def test_a_stream_that_got_lost_is_given_again(proxy: Proxy) -> None:
-    first = await send(proxy, "one", 0, stream=True)
+    mine = {"idempotency-key": "mine"}
+    first = await send(proxy, "one", 0, stream=True, headers=mine)
     assert first[1].endswith(b"[DONE]\n\n")
     for count in (1, 2):
-        assert await send(proxy, "one", count, stream=True) == first
+        assert await send(proxy, "one", count, stream=True, headers=mine) == first
     assert len(proxy.backend.requests) == 1 and await statuses(proxy) == ["done"]
-    again = await proxy.chat("one", headers={COUNT: "3"}, stream=True)
+    again = await proxy.chat("one", headers={COUNT: "3", **mine}, stream=True)
     assert again.headers["content-type"].startswith("text/event-stream") and "content-length" not in again.headers
 
 
@@ -111,7 +114,7 @@ async def test_a_stream_of_any_dialect_is_given_again(proxy: Proxy, path: str, b
     answers = []
     for count in ("0", "1"):
         async with proxy.http.post(
-            path, json={"model": "fake", "stream": True, **body}, headers={COUNT: count}
+            path, json={"model": "fake", "stream": True, **body}, headers={COUNT: count, "idempotency-key": "mine"}
         ) as response:
             answers.append((await response.read(), response.headers["x-rl-completion-id"]))
     assert answers[0] == answers[1] and b"said" in answers[0][0] and await statuses(proxy) == ["done"]
@@ -158,11 +161,14 @@ async def test_a_client_that_left_while_its_answer_was_stored(proxy: Proxy) -> N
     assert [(c.new.id, c.status) for c in await proxy.store.completions()] == [(id, "done")]
 
 
-@pytest.mark.parametrize("mood", ["cut", "stop-without-done"])
-async def test_a_stream_that_broke_is_asked_for_again_and_its_row_goes(proxy: Proxy, mood: str) -> None:
+@pytest.mark.parametrize(
+    ("mood", "said"),
+    [("cut", b"backend_broke"), ("stop-without-done", b"backend_broke"), ("error-event", b"out of memory")],
+)
+async def test_a_stream_that_broke_is_asked_for_again_and_its_row_goes(proxy: Proxy, mood: str, said: bytes) -> None:
     proxy.backend.mood = mood
     _, raw, _ = await send(proxy, "one", 0, stream=True)
-    assert b"backend_broke" in raw
+    assert said in raw
     proxy.backend.mood = "well"
     _, raw, id = await send(proxy, "one", 1, stream=True)
     assert raw.endswith(b"[DONE]\n\n") and [c.new.id for c in await proxy.store.completions()] == [id]
@@ -204,14 +210,18 @@ async def test_an_id_of_the_clients_own_survives_its_retry(proxy: Proxy) -> None
     [
         {"headers": {"x-rl-session": "t"}},
         {"headers": {"authorization": "Bearer b"}},
+        {"headers": {"x-claude-code-session-id": "t"}},
+        {"headers": {"user-agent": "another"}},
         {"temperature": 1},
         {"text": "two"},
     ],
 )
 async def test_another_request_is_no_retry_of_this(proxy: Proxy, other: dict[str, Any]) -> None:
-    _, _, first = await send(proxy, "one", 0)
-    _, _, second = await send(proxy, other.pop("text", "one"), 1, **other)
-    assert first != second and len(proxy.backend.requests) == 2
+    proxy.backend.mood = "cut"
+    _, _, first = await send(proxy, "one", 0, stream=True)
+    proxy.backend.mood = "well"
+    await send(proxy, other.pop("text", "one"), 1, stream=True, **other)
+    assert len(await statuses(proxy)) == 2 and await proxy.store.completion(first) is not None
 
 
 async def test_the_same_question_twice_is_two_completions(proxy: Proxy) -> None:
@@ -230,6 +240,98 @@ async def test_two_equal_requests_and_the_one_that_failed(proxy: Proxy) -> None:
     assert twin != retried and await statuses(proxy) == ["done", "done"]
 
 
+async def refused(proxy: Proxy, **more: Any) -> None:
+    """A first try, while so many requests are under way that it gets no further than our limits."""
+    assert (await send(proxy, "one", 0, **more))[0] == 503
+
+
+@pytest.fixture
+async def small(proxy: Proxy) -> Proxy:
+    """It takes one request at a time."""
+    await proxy.stop()
+    await proxy.start(server__max_requests=1)
+    return proxy
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_retry_of_what_was_refused_is_no_retry_of_its_twin_that_was_answered(
+    small: Proxy, stream: bool
+) -> None:
+    small.backend.hold.clear()
+    twin = asyncio.create_task(send(small, "one", 0, stream=stream))
+    while not small.backend.requests:
+        await asyncio.sleep(0.01)
+    await refused(small, stream=stream)
+    small.backend.hold.set()
+    _, _, first = await twin
+    _, _, second = await send(small, "one", 1, stream=stream)
+    assert first != second and await statuses(small) == ["done", "done"]
+
+
+async def test_a_retry_of_what_was_refused_does_not_wait_for_its_twin(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(server__max_requests=2)
+    proxy.backend.hold.clear()
+    twin, other = (asyncio.create_task(send(proxy, text, 0)) for text in ("one", "two"))
+    while len(proxy.backend.requests) < 2:
+        await asyncio.sleep(0.01)
+    await refused(proxy)
+    other.cancel()
+    while not proxy.backend.cancelled:
+        await asyncio.sleep(0.01)
+    retried = asyncio.create_task(send(proxy, "one", 1))
+    while len(proxy.backend.requests) < 3:
+        await asyncio.sleep(0.01)
+    proxy.backend.hold.set()
+    assert (await twin)[2] != (await retried)[2]
+
+
+async def test_a_part_whose_client_left_is_not_deleted_for_its_twins_retry(small: Proxy) -> None:
+    small.backend.pause_s = 0.05
+    first = await small.chat("one", headers={COUNT: "0"}, stream=True)
+    while b"said" not in await first.content.readany():
+        pass
+    await refused(small, stream=True)
+    first.close()
+    while await statuses(small) != ["partial"]:
+        await asyncio.sleep(0.01)
+    small.backend.pause_s = 0.0
+    await send(small, "one", 1, stream=True)
+    assert await statuses(small) == ["done", "partial"]
+
+
+async def test_of_two_equal_parts_neither_is_deleted_while_it_is_not_known_whose_retry_it_is(proxy: Proxy) -> None:
+    proxy.backend.mood = "cut"
+    for _ in range(2):
+        await send(proxy, "one", 0, stream=True)
+    proxy.backend.mood = "well"
+    await send(proxy, "one", 1, stream=True)
+    assert await statuses(proxy) == ["done", "partial", "partial"]
+
+
+async def test_a_retry_whose_first_try_never_came_is_asked_afresh(proxy: Proxy) -> None:
+    """Something before us refused it; its twin got its whole answer and has nothing to ask again."""
+    _, _, twin = await send(proxy, "one", 0)
+    _, _, retried = await send(proxy, "one", 1)
+    assert twin != retried and await statuses(proxy) == ["done", "done"]
+
+
+async def test_a_stream_whose_client_left_after_its_end_is_not_given_to_its_twin(proxy: Proxy) -> None:
+    """As SDKs do: the last event is enough for them."""
+    first = await proxy.chat("one", headers={COUNT: "0"}, stream=True)
+    while b"[DONE]" not in await first.content.readany():
+        pass
+    first.close()
+    _, _, retried = await send(proxy, "one", 1, stream=True)
+    assert retried != first.headers["x-rl-completion-id"] and await statuses(proxy) == ["done", "done"]
+
+
+async def test_a_retry_has_the_id_that_its_client_chose(proxy: Proxy) -> None:
+    await send(proxy, "one", 0, headers={"x-rl-completion-id": "id-a"})
+    _, _, id = await send(proxy, "one", 1, headers={"x-rl-completion-id": "id-b"})
+    assert id == "id-b" and (await proxy.rate(completion_id="id-b", rating="good"))[0] == 201
+
+
 async def test_the_real_sdk(proxy: Proxy) -> None:
     """openai-python against a backend that fails twice: one answer, one row."""
     client = openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="x", max_retries=3)
@@ -244,9 +346,13 @@ async def test_the_real_sdk(proxy: Proxy) -> None:
 
 async def test_what_is_kept_has_an_end(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "KEPT_BYTES", 2000)
-    ids = [(await send(proxy, f"{i} " + "word " * 100, 0))[2] for i in range(5)]
-    again = {i: (await send(proxy, f"{i} " + "word " * 100, 1))[2] for i in (4, 0)}
+
+    async def ask(i: int, count: int) -> str:
+        return (await send(proxy, f"{i} " + "word " * 100, count, headers={"idempotency-key": str(i)}))[2]
+
+    ids = [await ask(i, 0) for i in range(5)]
+    again = {i: await ask(i, 1) for i in (4, 0)}
     assert ids[4] == again[4] and ids[0] != again[0]
     assert await statuses(proxy) == ["done"] * 5  # the rows of those asked afresh were replaced
     monkeypatch.setattr(retries, "KEPT_S", -1.0)
-    assert (await send(proxy, "4 " + "word " * 100, 2))[2] != ids[4]
+    assert await ask(4, 2) != ids[4]
