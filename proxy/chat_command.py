@@ -152,14 +152,14 @@ class ChatCommands:
         new = NewRating(*about, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
         rating = await self._feedback.rate(new)
         why = f", because “{comment}”" if comment else ""
-        return f"rated {_word(rating)}{why}{_replaced(rating)}. {UNDO}"
+        return f"rated {_word(rating)}{why}{_replaced(rating, new)}. {UNDO}"
 
     async def _fix(self, about: About, text: str, source: str, event_id: str | None) -> str:
         if not text:
             return "write the better answer after it, as in `/rl fix: TEXT`. Nothing was rated."
         new = NewRating(*about, -1.0, correction=text, source=source, source_event_id=event_id)
         rating = await self._feedback.rate(new)
-        return f"rated bad, with your text as what would have been right{_replaced(rating)}. {UNDO}"
+        return f"rated bad, with your text as what would have been right{_replaced(rating, new)}. {UNDO}"
 
     async def _undo(self, about: About) -> str:
         rating = await self._store.live_rating(*about)
@@ -169,8 +169,12 @@ class ChatCommands:
         return f"your rating of the answer above ({_word(rating)}) is taken back."
 
 
-def _replaced(rating: Rating) -> str:
-    return " (your earlier rating of it is replaced)" if rating.replaced else ""
+def _replaced(rating: Rating, new: NewRating) -> str:
+    if not rating.replaced:
+        return ""
+    kept = [word for word in ("comment", "correction") if getattr(rating, word) and not getattr(new, word)]
+    stay = f"; its {' and '.join(kept)} stay{'s' if len(kept) == 1 else ''}" if kept else ""
+    return f" (your earlier rating of it is replaced{stay})"
 
 
 def _word(rating: Rating) -> str:

@@ -66,6 +66,7 @@ def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quie
         raise Refused(str(error)) from None
     if not quiet:
         _show(changes, _key(settings))
+    stuck = ", ".join(f"{change.file} is {change.how}" for change in changes if change.stuck)
     if not dry_run:
         _agree(yes or quiet)
         try:
@@ -73,7 +74,15 @@ def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quie
         except OSError as error:
             raise Refused(f"{agent} was not disconnected whole ({error}); the record was kept, try again.") from None
         connection.tidy(record["folders"])
-        connection.forget(settings.home, agent)
+        if stuck:
+            connection.save(settings.home, agent, changes, record["folders"])  # of the others nothing is left in it
+        else:
+            connection.forget(settings.home, agent)
+    if stuck:
+        raise Refused(
+            f"{agent} {'would not be' if dry_run else 'was not'} disconnected whole ({stuck}); the record of that is "
+            "kept, so mend it and disconnect again."
+        )
     return {"agent": agent, "dry_run": dry_run, "files": _files(changes, _key(settings))}
 
 

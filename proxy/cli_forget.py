@@ -42,7 +42,8 @@ def forget(
     body |= {"retrain": True} if retrain else {}
     body |= {"purge_backups": True} if purge_backups else {}
     if not yes:
-        _say(_told(client.call("POST", "/rl/forget", {**body, "dry_run": True}), "would go for good"))
+        looked = client.call("POST", "/rl/forget", {**body, "dry_run": True})
+        _say(_told(looked, "would go for good", retrain, purge_backups))
         if not sys.stdin.isatty():
             fail("nothing was forgotten: nobody is here to ask. --yes says that you are sure.")
         if not _sure("Forget it? [y/N] "):
@@ -64,23 +65,25 @@ def cancel(home: Home = None, as_json: AsJson = False) -> None:
         print(f"run {found['cancelled']} ends; its ratings are fresh again")
 
 
-def _told(found: dict[str, Any], went: str) -> str:
-    """What goes, and what stays that has learned from it."""
+def _told(found: dict[str, Any], went: str, retrain: bool = False, purge: bool = False) -> str:
+    """What goes, and what becomes of what has learned from it; before it is done, by what was asked for."""
     lines = [f"{some(found['completions'], 'completion')} and {some(found['ratings'], 'rating')} {went}."]
     copies = found.get("backups") or {}
     if copies.get("holding"):
-        lines.append(
-            f"Copies that hold them{', deleted' if copies['deleted'] else ''}: {', '.join(copies['holding'])}."
-        )
+        go = ", deleted" if copies["deleted"] else ", which would be deleted whole" if purge else ""
+        lines.append(f"Copies that hold them{go}: {', '.join(copies['holding'])}.")
     if copies.get("unread"):
         lines.append(f"Copies that could not be read: {', '.join(copies['unread'])}.")
     if not found["trained"]:
         return "\n".join([*lines, "No version was trained on them."])
     heirs = f"; built on those: {_versions(found['heirs'])}" if found["heirs"] else ""
-    stay = "" if found.get("rebuild") else " They stay as they are; `rlproxy promote` another to be rid of them."
-    lines.append(f"Trained on them: {_versions(found['trained'])}{heirs}.{stay}")
+    lines.append(f"Trained on them: {_versions(found['trained'])}{heirs}.")
     if found.get("rebuild"):
         lines.append("They are trained again without them: `rlproxy status` says how far that is.")
+    elif retrain:
+        lines.append("They would be withdrawn at once, and trained again without them.")
+    else:
+        lines[-1] += " They stay as they are; `rlproxy promote` another to be rid of them."
     return "\n".join(lines)
 
 

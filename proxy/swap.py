@@ -89,6 +89,11 @@ class Swap:
         return self.model if version == BASE else f"{self.model}@v{version}"
 
     @property
+    def foreign(self) -> bool:
+        """The model that answers is not ours: it has no versions, and may be any that its server has."""
+        return self._backend.capabilities.foreign
+
+    @property
     def loaded(self) -> list[int]:
         return sorted(self._loaded)
 

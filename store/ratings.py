@@ -37,20 +37,33 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
             return replace(to_rating(seen), duplicate=True)
     must_exist(db, new.completion_id)
     before = db.execute(
-        "UPDATE ratings SET live = 0 WHERE completion_id = ? AND rater = ? AND live = 1 RETURNING id",
+        "UPDATE ratings SET live = 0 WHERE completion_id = ? AND rater = ? AND live = 1 RETURNING *",
         (new.completion_id, new.rater),
     ).fetchone()
+    comment, correction = _words(new, before)
     row = db.execute(
         """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source,
         source_event_id, created_at, scale, live, replaced)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?) RETURNING *""",
         (
-            "rt-" + secrets.token_urlsafe(15), new.completion_id, new.rater, new.value, new.comment,
-            new.correction, new.weight, new.source, new.source_event_id, time.time(), new.scale,
+            "rt-" + secrets.token_urlsafe(15), new.completion_id, new.rater, new.value, comment,
+            correction, new.weight, new.source, new.source_event_id, time.time(), new.scale,
             before and before["id"],
         ),
     ).fetchone()  # fmt: skip
     return to_rating(row)
+
+
+def _words(new: NewRating, before: sqlite3.Row | None) -> tuple[str | None, str | None]:
+    """Comment and correction: what is not given stays as it was, while the judgement stays on its side. Praise is no
+    reason against a reply, and a reply that is liked after all needs no other."""
+    comment = correction = None
+    if before is not None and (before["value"] > 0) == (new.value > 0):
+        comment, correction = before["comment"], before["correction"]
+    return (
+        comment if new.comment is None else new.comment or None,
+        correction if new.correction is None else new.correction or None,
+    )
 
 
 def retract(db: sqlite3.Connection, id: str) -> Rating:

@@ -147,7 +147,8 @@ class Inbox:
 
 @dataclass(frozen=True, slots=True)
 class NewRating:
-    """One judgement to be stored. `value` is in [-1, 1]; `weight` > 0 multiplies its advantage."""
+    """One judgement to be stored. `value` is in [-1, 1]; `weight` > 0 multiplies its advantage. Words that are None
+    stay as they were in the rater's rating before; empty ones are taken away."""
 
     completion_id: str
     rater: str

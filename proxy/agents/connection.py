@@ -35,6 +35,7 @@ class Change:
     how: str = ""
     base: bytes | None = None  # what it is without us
     sets: list[dict[str, Any]] = field(default_factory=list)
+    stuck: dict[str, Any] | None = None  # the record of what could not be taken back; `how` says why
 
     @property
     def changes(self) -> bool:
@@ -53,7 +54,7 @@ def connecting(setup: Setup, record: dict[str, Any] | None) -> list[Change]:
     changes = []
     for file in dict.fromkeys(put.file for put in setup.puts):
         now = _read(file)
-        base, how = _without_us(file, now, _recorded(record, file))
+        base, how, _ = _without_us(now, _recorded(record, file))
         text, sets = _decoded(file, base), []
         for put in (put for put in setup.puts if put.file == file):
             try:
@@ -130,6 +131,7 @@ def save(home: Path, agent: str, changes: list[Change], folders: list[str]) -> N
         for change in changes
         if change.sets
     ]
+    files += [change.stuck for change in changes if change.stuck]
     _write(file, json.dumps({"files": files, "folders": folders}, indent=1).encode())
 
 
@@ -175,27 +177,30 @@ def _recorded(record: dict[str, Any] | None, file: Path) -> dict[str, Any] | Non
 def _back(recorded: dict[str, Any]) -> Change:
     file = Path(recorded["file"])
     now = _read(file)
-    then, how = _without_us(file, now, recorded)
-    return Change(file, now, then, how)
+    then, how, could = _without_us(now, recorded)
+    return Change(file, now, then, how, stuck=None if could else recorded)
 
 
-def _without_us(file: Path, now: bytes | None, recorded: dict[str, Any] | None) -> tuple[bytes | None, str]:
-    """What the file is without what we set, and how that was found."""
+def _without_us(now: bytes | None, recorded: dict[str, Any] | None) -> tuple[bytes | None, str, bool]:
+    """What the file is without what we set, how that was found, and whether it could be."""
     if recorded is None or now is None:
-        return now, "it is gone already" if recorded else ""
+        return now, "it is gone already" if recorded else "", True
     if _hash(now) == recorded["after"]:
         before = recorded["before"]
-        return (None, "removed") if before is None else (base64.b64decode(before), "put back as it was")
-    text, kept = _decoded(file, now), []
-    for one in reversed(recorded["sets"]):
-        try:
+        return (None, "removed", True) if before is None else (base64.b64decode(before), "put back as it was", True)
+    kept = []
+    try:
+        text = now.decode()
+        for one in reversed(recorded["sets"]):
             text, ours = _unset(text, one)
-        except Unreadable as error:
-            return now, f"left as it is, since {error}"
-        if not ours:
-            kept.append(_shown(one["place"]))
+            if not ours:
+                kept.append(_shown(one["place"]))
+    except Unreadable as error:
+        return now, f"left as it is, since {error}", False
+    except UnicodeDecodeError as error:
+        return now, f"left as it is, since it is not UTF-8 ({error})", False
     how = "it was changed since, so only what rlproxy set was taken out"
-    return text.encode(), how + (f"; {', '.join(kept)} was changed too and stays" if kept else "")
+    return text.encode(), how + (f"; {', '.join(kept)} was changed too and stays" if kept else ""), True
 
 
 def _set(text: str, put: Put) -> tuple[str, list[dict[str, Any]]]:

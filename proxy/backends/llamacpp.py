@@ -172,9 +172,12 @@ class LlamaRouter(LlamaCpp):
 
     async def load(self, name: str, path: Path) -> None:
         await self.ready()
-        if await self._status(name) == "loaded":
-            return
         file = await self._gguf(path)
+        found = await self._status(name)
+        if found is not None and await self._lora(name) != str(file):
+            await self.unload(name)  # an earlier rlproxy's; another home may have had another version of that number
+        elif found == "loaded":
+            return
         await self._write(presets.with_version, self._model, name, file)
         found = await self._status(name, reload=True)
         if found is None:
@@ -247,6 +250,12 @@ class LlamaRouter(LlamaCpp):
             return {str(m["id"]): str(m["status"]["value"]) for m in loads(body)["data"]}
         except (ValueError, KeyError, TypeError) as error:
             raise BackendBroke(f"The router at {self._url} answered GET /models with no list of models.") from error
+
+    async def _lora(self, name: str) -> str | None:
+        try:
+            return presets.lora_of(await asyncio.to_thread(self._presets.read_text, encoding="utf-8"), name)
+        except (OSError, ValueError) as error:
+            raise BackendBroke(f"The preset file {self._presets} could not be read: {error}") from error
 
     async def _write(self, change: Callable[..., str], *about: Any) -> None:
         try:

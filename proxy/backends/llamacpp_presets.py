@@ -57,6 +57,12 @@ def without(text: str, name: str) -> str:
     return "".join(lines[:at] + lines[end:]).rstrip("\n") + "\n"
 
 
+def lora_of(text: str, name: str) -> str | None:
+    """The file that a section names as its LoRA."""
+    named = (re.match(r"\s*lora\s*=\s*(.*)", line) for line in _lines(text, name))
+    return next((found[1].rstrip() for found in named if found), None)
+
+
 def _lines(text: str, name: str) -> list[str]:
     """The lines of a section, without its heading."""
     lines = text.splitlines()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from config.sections import Backend as BackendSection
 from proxy.backends.base import Address, Capabilities
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, Unsupported
@@ -30,15 +31,22 @@ class SGLang(OpenAICompatible):
         why_not="SGLang's log-probs are of before top-p and its chat streams have no ids: a run computes its own.",
     )
 
+    def __init__(self, settings: BackendSection) -> None:
+        super().__init__(settings)
+        self._given: dict[str, Path] = {}  # what it was given by us, by name
+
     def address(self, model: str) -> Address:
         version = model.startswith(f"{self._model}@")
         return Address(self.url, {"model": dumps(f"{self._model}:{model}" if version else model)})
 
     async def load(self, name: str, path: Path) -> None:
         if name in {m["id"] for m in await self.models()}:
-            return
+            if self._given.get(name) == path:
+                return
+            await self.unload(name)  # an earlier rlproxy's; another home may have had another version of that number
         success, said = await self._change("load", lora_name=name, lora_path=str(path))
         if success:
+            self._given[name] = path
             return
         if "not enabled" in said:
             raise Unsupported(f"SGLang takes no adapter ({said.rstrip('.')}); start it with {START}.")

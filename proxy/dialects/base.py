@@ -149,6 +149,10 @@ class Dialect(ABC):
     def parse(self, body: Any) -> Asked:
         """Raises BadRequest, naming the field."""
 
+    def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """What tools a request offers, in chat form."""
+        return None
+
     @abstractmethod
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         """The members of the request that carry the messages, as JSON, with only those of `asked.messages` left

@@ -55,8 +55,11 @@ class ChatCompletions(Dialect):
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
             session=who.session,
             user=who.user,
-            tools=body["tools"] if isinstance(body.get("tools"), list) else None,
+            tools=self.tools(body),
         )
+
+    def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        return body["tools"] if isinstance(body.get("tools"), list) else None
 
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         return {"messages": orjson.dumps([asked.messages[i] for i in kept])}

@@ -75,8 +75,11 @@ class Messages(Dialect):
             session=who.session,
             user=who.user,
             origins=origins,
-            tools=chat_tools(body),
+            tools=self.tools(body),
         )
+
+    def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        return chat_tools(body)
 
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         """A `/rl` line typed beside a tool's result is taken out of its item; the result stays."""

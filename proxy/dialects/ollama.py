@@ -51,9 +51,12 @@ class _Ollama(Dialect):
             wants_usage=True,  # part of the format
             session=who.session,
             user=who.user,
-            tools=objects(body, "tools") or None,
+            tools=self.tools(body),
             untrainable=next((key for key in self.beside if body.get(key)), None),
         )
+
+    def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        return objects(body, "tools") or None
 
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
         return chat_request(body, self._messages(body), stream=asked.stream)

@@ -51,10 +51,13 @@ class Responses(Dialect):
             session=who.session,
             user=who.user,
             origins=tuple(origins),
-            tools=[tool.chat for tool in tools_of(body).values()] or None,
+            tools=self.tools(body),
             previous=member(body, "previous_response_id", str, "") or None,
             body=body,
         )
+
+    def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        return [tool.chat for tool in tools_of(body).values()] or None
 
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         """A message is all items from its first one up to the next message's."""

@@ -17,12 +17,14 @@ import orjson
 from aiohttp import web
 
 from proxy.conversations import as_chat
-from proxy.errors import BackendBroke, BackendRefused, BadRequest, NotFound
+from proxy.dialects import DIALECTS
+from proxy.earlier import with_text_arguments
+from proxy.errors import BackendBroke, BackendRefused, BadRequest, NotFound, Unsupported
 from proxy.feedback import MAX_TEXT, OWNER, Feedback
 from proxy.keys import Keys
 from proxy.pages.view import VISITOR, View
 from proxy.swap import Swap
-from store.records import BASE, Listed, NewRating
+from store.records import BASE, Listed, NewCompletion, NewRating
 from store.store import Store
 
 SOURCE: Final = "compare"
@@ -66,14 +68,17 @@ class ComparePage:
             given = await self._store.completion(about)
             if given is None:
                 raise NotFound("This completion is not here any more.", param="about")
-            messages = [as_chat(message) for message in given.new.prompt]
-            ids = [about, await self._said(request, messages, left)]
+            model = given.new.model if self._swap.foreign else self._pinned(left)
+            ids = [about, await self._said(request, model, **_asked(given.new))]
+        elif self._swap.foreign:
+            raise Unsupported("The model that answers is not ours, so there are no versions of it; nothing was asked.")
         else:
             prompt = str(form.get("prompt") or "").strip()
             if not prompt or len(prompt) > MAX_TEXT:
                 raise BadRequest(f"Write a prompt of at most {MAX_TEXT} characters.", param="prompt")
             messages = [{"role": "user", "content": prompt}]
-            ids = list(await asyncio.gather(*(self._said(request, messages, version) for version in (left, right))))
+            both = (self._said(request, self._pinned(version), messages=messages) for version in (left, right))
+            ids = list(await asyncio.gather(*both))
         random.shuffle(ids)  # who looks at the left one first must not know which it is
         raise web.HTTPSeeOther("/compare?" + urlencode({"a": ids[0], "b": ids[1]}))
 
@@ -94,11 +99,13 @@ class ComparePage:
             raise NotFound("This completion is not here any more.", param="id")
         return found
 
-    async def _said(self, request: web.Request, messages: list[dict[str, Any]], version: int) -> str:
-        """One answer of one version; its id. Raises BackendRefused with the status it got, BackendBroke."""
-        model = f"{self._swap.model}@{f'v{version}' if version else 'base'}"
+    def _pinned(self, version: int) -> str:
+        return f"{self._swap.model}@{f'v{version}' if version else 'base'}"
+
+    async def _said(self, request: web.Request, model: str, **asked: Any) -> str:
+        """One answer of that model; its id. Raises BackendRefused with the status it got, BackendBroke."""
         headers = {"x-rl-turn": "side", "x-rl-session": SESSION, "authorization": f"Bearer {self._key}"}
-        body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": MAX_TOKENS}
+        body: dict[str, Any] = {"model": model, **asked, "max_tokens": MAX_TOKENS}
         if request[VISITOR].name != OWNER:
             body["user"] = request[VISITOR].name
         assert request.transport is not None
@@ -113,6 +120,14 @@ class ComparePage:
                     raise BackendRefused(response.status, f"{model} did not answer: {answer['error']['message']}")
             except (TimeoutError, aiohttp.ClientError, ValueError, KeyError) as error:
                 raise BackendBroke(f"{model} did not answer ({error or type(error).__name__}).") from error
+
+
+def _asked(new: NewCompletion) -> dict[str, Any]:
+    """What was asked then, as chat completions take it: with its tools, as the calls in its history are of these."""
+    dialect = next(one for one in DIALECTS if one.name == new.dialect)
+    messages = [with_text_arguments(as_chat(message)) for message in new.prompt]
+    tools = dialect.tools(orjson.loads(new.request))
+    return {"messages": messages, **({"tools": tools} if tools else {})}
 
 
 def _version(given: Any, default: int) -> int:

@@ -86,17 +86,16 @@ class Inbox:
         """Answers with the row as it is then."""
         row, form = await self._found(request), await request.post()
         mine = self._mine(request, row)
-        comment, correction = _text(form.get("comment")), _text(form.get("correction"))
+        # What is not in the form stays; what was emptied is taken away.
+        comment, correction = (_text(form[key]) or "" if key in form else None for key in ("comment", "correction"))
         if (given := _text(form.get("rating"))) is not None:
             value, scale = judged(given)
-        elif correction is not None:
+        elif correction:
             value, scale = -1.0, "thumb"
         elif mine is not None:
             value, scale = mine.value, mine.scale
         else:
             raise BadRequest("Say whether it was good or bad.", param="rating")
-        if comment is None and mine is not None and "comment" not in form:
-            comment = mine.comment  # another number does not take back the words
         await self._feedback.rate(
             NewRating(
                 row.id, request[VISITOR].name, value, comment=comment, correction=correction, source=SOURCE, scale=scale

@@ -76,6 +76,7 @@ class View:
             token=self._visits.token(visitor),
             admin=visitor.role == "admin",
             keyed=self._visits.keyed,
+            foreign=self._swap.foreign,
             base_url=f"{request.scheme}://{request.host}/v1",
             **self.pulse(),
             **values,

@@ -6,6 +6,7 @@ are counted and dropped. Not here: proof of who speaks (the platforms), what `/r
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 import structlog
@@ -23,6 +24,9 @@ from store.records import NewReaction
 from store.store import Store
 
 log = structlog.get_logger()
+
+KEPT_S: Final = 600.0  # what a command was answered, for a platform that sends it again
+MOST: Final = 256
 
 _LINES: Final = {
     "rated": "the reaction is stored as a rating",
@@ -46,7 +50,7 @@ class Stranger(Forbidden):
     pass
 
 
-_RESULTS: Final[dict[type[ProxyError], str]] = {
+_RESULTS: Final[dict[type[Exception], str]] = {
     Unmatched: "unmatched", Ambiguous: "ambiguous", Stranger: "stranger"
 }  # fmt: skip
 
@@ -61,6 +65,7 @@ class Dispatch:
         self._commands = commands
         self._metrics = metrics
         self._meaning = Meaning(settings)
+        self._answered: dict[tuple[str, str], tuple[float, Done]] = {}  # commands that are done once, and when
         self.finder = Finder(store)
 
     async def take(self, route: str, event: Event) -> Done:
@@ -112,19 +117,38 @@ class Dispatch:
     async def _command(self, section: Platform, event: Event) -> Done:
         command = parse(event.text)
         try:
-            if not command.rates:  # what rates is stored once by its event; the rest must not be done twice
-                self._may(section, event, command)
-                if not await self._store.first_time(event.platform, event.event_id):
-                    return Done(event, "duplicate", 200, _LINES["duplicate"])
-            line = await self._commands.do(
-                command,
-                lambda: self._about(section, event),
-                role="admin" if event.person in section.admins else "rate",
-                source=event.platform,
-                event_id=event.event_id,
-            )
+            # What rates is stored once by its event; the rest must not be done twice.
+            return await (self._do if command.rates else self._once)(section, event, command)
         except ProxyError as error:
             return _refused(event, error)
+
+    async def _once(self, section: Platform, event: Event, command: Command) -> Done:
+        """Sent again, as what took too long is, it is answered as it was. Raises Stranger, StoreError."""
+        key = (event.platform, event.event_id)
+        if key in self._answered:
+            return self._answered[key][1]
+        self._may(section, event, command)
+        if not await self._store.first_time(*key):
+            return Done(event, "duplicate", 200, _LINES["duplicate"])
+        try:
+            done = await self._do(section, event, command)
+        except (ProxyError, StoreError) as error:  # its next try will not be done, so this one has to say why
+            status = error.status if isinstance(error, ProxyError) and error.status < 500 else 200
+            done = Done(event, _result(error), status, f"rlproxy: {error}")
+        now = time.monotonic()
+        kept = {k: one for k, one in list(self._answered.items())[1 - MOST :] if now - one[0] < KEPT_S}
+        self._answered = kept | {key: (now, done)}
+        return done
+
+    async def _do(self, section: Platform, event: Event, command: Command) -> Done:
+        """Raises ProxyError."""
+        line = await self._commands.do(
+            command,
+            lambda: self._about(section, event),
+            role="admin" if event.person in section.admins else "rate",
+            source=event.platform,
+            event_id=event.event_id,
+        )
         return Done(event, "command", 200, f"rlproxy: {line}")
 
     def _may(self, section: Platform, event: Event, command: Command) -> None:
@@ -162,4 +186,8 @@ def _refused(event: Event, error: ProxyError) -> Done:
     """Raises what is no answer: a disk that did not take it."""
     if error.status >= 500:
         raise error
-    return Done(event, _RESULTS.get(type(error), "refused"), error.status, f"rlproxy: {error.message}")
+    return Done(event, _result(error), error.status, f"rlproxy: {error.message}")
+
+
+def _result(error: Exception) -> str:
+    return _RESULTS.get(type(error), "refused")

@@ -33,6 +33,7 @@ class FakeLlama(Listening):
         self.loras = list(loras)  # of a plain server, by number
         self.sections: dict[str, dict[str, str]] = {}
         self.loaded: dict[str, str] = {}  # loading, loaded; the least recently used first
+        self.begun: list[tuple[str, str | None]] = []  # the instances that were started, and the LoRA of each
         self.refuse: set[str] = set()  # names that fail to load
         self.cut: list[str] = []  # streams that were broken off
         self.requests: list[dict[str, Any]] = []
@@ -107,6 +108,7 @@ class FakeLlama(Listening):
         while len(self.loaded) >= self.places:
             self._drop(next(iter(self.loaded)))
         self.loaded[name] = "loading"
+        self.begun.append((name, self.sections[name].get("lora")))
         asyncio.get_running_loop().call_later(self.load_s, self._ended, name)
 
     def _ended(self, name: str) -> None:

@@ -151,6 +151,20 @@ async def test_a_rating_is_a_tap_and_an_undo_another(proxy: Proxy, visit: Visit)
     assert "must be" in await visit.post(f"/page/completions/{id}/rate", 400, rating="superb")
 
 
+async def test_a_written_correction_outlasts_another_verdict_that_is_not_good(proxy: Proxy, visit: Visit) -> None:
+    (id,) = await asked(proxy, "hello")
+    await visit.get("/")
+
+    async def corrected(**form: str) -> str:
+        await visit.post(f"/page/completions/{id}/rate", **form)
+        return str((await proxy.store.ratings_of(id))[0].correction)
+
+    assert await corrected(correction="Hello.") == "Hello."
+    for form in ({"rating": "bad", "comment": "too long"}, {"rating": "bad"}, {"rating": "2/5"}, {"comment": ""}):
+        assert await corrected(**form) == "Hello."
+    assert await corrected(rating="good") == "None"  # such a reply needs none
+
+
 async def test_forms_have_what_is_there(proxy: Proxy, visit: Visit) -> None:
     (id,) = await asked(proxy, "hello")
     await visit.get("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,9 +14,11 @@ from proxy.pages.words import seconds, short, verdict, wilson
 from store import backup, schema
 from store.records import Rating
 from store.store import Store
+from tests.fakes.cloud import KEY, FakeCloud
 from tests.pages.conftest import Proxy, Visit
 from tests.pages.seeding import history
 from tests.pages.test_inbox import asked
+from tests.proxy.backends.test_llamacpp import make_proxy
 from tests.proxy.test_learner import rated, until
 
 
@@ -134,6 +137,52 @@ async def test_two_tries_of_one_version_and_once_more_for_a_captured_prompt(prox
     assert id in pair and len(set(pair)) == 2
     await visit.post("/page/compare/pick", 303, better=id, worse=next(p for p in pair if p != id))
     assert (await proxy.store.ratings_of(id))[0].value == 1.0
+
+
+@pytest.mark.parametrize("dialect", ["chat/completions", "messages"])
+async def test_a_captured_prompt_is_asked_again_as_it_was(proxy: Proxy, visit: Visit, dialect: str) -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    body: dict[str, Any] = {"model": "fake", "max_tokens": 99, "messages": [{"role": "user", "content": "weather?"}]}
+    if dialect == "messages":
+        body["tools"] = [{"name": "look", "description": "Looks.", "input_schema": parameters}]
+        call = {"type": "tool_use", "id": "c1", "name": "look", "input": {"city": "Oslo"}}
+        result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "rain"}]}
+        body["messages"] += [{"role": "assistant", "content": [call]}, result]
+    else:
+        function = {"name": "look", "description": "Looks.", "parameters": parameters}
+        body["tools"] = [{"type": "function", "function": function}]
+        call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"city":"Oslo"}'}}
+        result = {"role": "tool", "tool_call_id": "c1", "content": "rain"}
+        body["messages"] += [{"role": "assistant", "content": "", "tool_calls": [call]}, result]
+    async with proxy.http.post(f"/v1/{dialect}", json=body) as response:
+        id = response.headers["x-rl-completion-id"]
+    await visit.get("/compare")
+    await compared(proxy, visit, about=id, left="0")
+    before, now = proxy.backend.requests[-2:]
+    assert now["messages"][1]["tool_calls"] == before["messages"][1]["tool_calls"]
+    assert now["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"city":"Oslo"}'
+    assert now["tools"] == before["tools"]
+
+
+async def test_a_model_that_is_not_ours_is_asked_again_by_its_name(tmp_path: Path) -> None:
+    cloud = FakeCloud()
+    await cloud.start()
+    proxy = make_proxy(tmp_path / "home", kind="openai", url=f"{cloud.url}/v1", api_key=KEY)
+    await proxy.start()
+    id = (await proxy.chat("hello", model="gpt-9")).headers["x-rl-completion-id"]
+    visit = await again(proxy)
+    page = await visit.get(f"/compare?about={id}")
+    assert "Ask gpt-9 again" in page and "<select" not in page
+    assert id in await compared(proxy, visit, about=id)
+    assert [body["model"] for body in cloud.requests] == ["gpt-9", "gpt-9"]
+    for path in ("/compare", "/versions"):
+        page = await visit.get(path)
+        assert "no versions of it" in page and "<textarea" not in page
+    assert "no versions of it" in await visit.post("/page/compare", 501, prompt="hello")
+    assert len(cloud.requests) == 2
+    await visit.http.close()
+    await proxy.stop()
+    await cloud.stop()
 
 
 async def test_two_choices_of_one_request_are_compared(proxy: Proxy, visit: Visit) -> None:

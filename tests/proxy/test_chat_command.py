@@ -169,6 +169,14 @@ async def test_a_correction(proxy: Proxy) -> None:
     assert "what would have been right" in await proxy.say("one", reply, "/rl fix: two\nlines")
     rating = await proxy.store.live_rating(id, "owner")
     assert rating is not None and (rating.value, rating.correction, rating.comment) == (-1.0, "two\nlines", None)
+    assert "is replaced; its correction stays)" in await proxy.say("one", reply, "/rl bad too long")
+    assert "is replaced; its comment stays)" in await proxy.say("one", reply, "/rl fix: two")
+    assert "is replaced; its comment and correction stay)" in await proxy.say("one", reply, "/rl 2")
+    rating = await proxy.store.live_rating(id, "owner")
+    assert rating is not None and (rating.value, rating.correction, rating.comment) == (-0.5, "two", "too long")
+    assert "is replaced)" in await proxy.say("one", reply, "/rl good")
+    rating = await proxy.store.live_rating(id, "owner")
+    assert rating is not None and (rating.correction, rating.comment) == (None, None)
     assert "so nothing was rated" in await proxy.say("one", reply, "/rl good " + "x" * 20_001)
 
 

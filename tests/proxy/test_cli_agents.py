@@ -44,6 +44,24 @@ async def test_folders_that_were_made_go_too(cli: Proxy, tmp_path: Path) -> None
     assert list((tmp_path / "person").iterdir()) == []
 
 
+async def test_a_file_that_cannot_be_taken_back_keeps_its_record(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+    env = person(tmp_path)
+    file, command = (tmp_path / "person/.claude" / name for name in ("settings.json", "commands/rl.md"))
+    file.parent.mkdir()
+    file.write_text('{"theme": "dark"}\n')
+    assert (await rlproxy(cli.home, "connect", "claude-code", "--yes", **env))[0] == 0
+    file.write_text(broken := file.read_text().replace('"dark"', '"dark'))
+    for flags in ("--dry-run", "--json", "--yes"):
+        code, out, err = await rlproxy(cli.home, "disconnect", "claude-code", flags, **env)
+        assert code == 1 and f"{file} is left as it is" in err and "is disconnected" not in out
+        assert command.exists() is (flags == "--dry-run")  # the rest is taken back
+    assert file.read_text() == broken
+    file.write_text(broken.replace('"dark', '"light"'))
+    code, out, _ = await rlproxy(cli.home, "disconnect", "claude-code", **env)
+    assert code == 0 and json.loads(file.read_text()) == {"theme": "light"}
+    assert (await rlproxy(cli.home, "disconnect", "claude-code", **env))[0] == 1
+
+
 async def test_agents_are_told_how_much_the_model_takes(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
     cli.backend.window = 65_536
     env = person(tmp_path)

@@ -9,6 +9,7 @@ import pty
 import sys
 from pathlib import Path
 
+from store import backup, schema
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_cli import ROOT, cli, rlproxy
 from tests.proxy.test_learner import rated, until
@@ -45,6 +46,22 @@ async def test_it_asks_and_names_the_versions(cli: Proxy) -> None:
     assert await cli.store.completion(id) is None
     code, _, err = await rlproxy(cli.home, "forget", "session", "s", "--yes")
     assert code == 1 and "no session s" in err
+
+
+async def test_the_question_says_what_was_asked_for(cli: Proxy) -> None:
+    await rated(cli, 3)
+    response = await cli.chat("secret", headers={"x-rl-session": "s"})
+    await cli.rate(completion_id=response.headers["x-rl-completion-id"], rating="bad")
+    await until(cli, live=1)
+    await asyncio.to_thread(backup.backup, cli.home / schema.NAME, cli.home / "saved")
+    _, _, err = await rlproxy(cli.home, "forget", "session", "s")
+    assert "Trained on them: v1. They stay as they are" in err and "Copies that hold them: saved." in err
+    _, _, err = await rlproxy(cli.home, "forget", "session", "s", "--retrain", "--purge-backups")
+    assert "They would be withdrawn at once, and trained again" in err and "stay" not in err
+    assert "Copies that hold them, which would be deleted whole: saved." in err
+    assert (cli.home / "saved").exists() and "nothing was forgotten" in err
+    code, out, _ = await rlproxy(cli.home, "forget", "session", "s", "--retrain", "--purge-backups", "--yes")
+    assert code == 0 and "Copies that hold them, deleted: saved." in out and "are trained again without them" in out
 
 
 async def test_without_asking_and_as_json(cli: Proxy) -> None:

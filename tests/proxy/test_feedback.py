@@ -46,6 +46,8 @@ async def test_a_rating_is_stored(proxy: Proxy) -> None:
     assert status == 201 and rating["value"] == -1.0 and rating["rater"] == "owner"
     stored = await proxy.store.live_rating(id, "owner")
     assert stored is not None and (stored.comment, stored.correction) == ("too long", "b")
+    assert (await proxy.rate(completion_id=id, rating="2/5"))[1]["comment"] == "too long"
+    assert (await proxy.rate(completion_id=id, rating="2/5", comment=""))[1]["comment"] is None
 
 
 async def test_a_second_rating_takes_the_place_of_the_first(proxy: Proxy) -> None:

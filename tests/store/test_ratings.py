@@ -28,6 +28,29 @@ async def test_the_last_rating_of_a_rater_wins_and_the_history_stays(store: Stor
     assert len(first.id) == 23
 
 
+async def test_words_stay_while_the_judgement_stays_on_its_side(store: Store) -> None:
+    await put(store, "a")
+
+    async def words(value: float, **given: str) -> tuple[str | None, str | None]:
+        found = await store.rate(rating("a", value, **given))
+        return found.comment, found.correction
+
+    assert await words(-1.0, comment="too long") == ("too long", None)
+    assert await words(-1.0, correction="Short.") == ("too long", "Short.")
+    assert await words(-0.5, comment="still too long") == ("still too long", "Short.")
+    assert await words(0.0) == ("still too long", "Short.")
+    assert await words(-1.0, comment="") == (None, "Short.")  # what is given empty is taken away
+    # A liked reply with a correction would be imitated and replaced at once, and praise of it is no reason against it.
+    assert await words(1.0, comment="great") == ("great", None)
+    assert await words(0.5) == ("great", None)
+    assert await words(-1.0, correction="Short.") == (None, "Short.")
+    assert (await store.rate(rating("a", -1.0, rater="her"))).correction is None
+    live = await store.live_rating("a", "me")
+    assert live is not None
+    await store.retract(live.id)
+    assert await words(-1.0) == (None, None)  # what is taken back is taken back with its words
+
+
 async def test_an_event_is_stored_once_even_after_it_was_taken_back(store: Store) -> None:
     await put(store, "a", "b")
     first = await store.rate(rating("a", source="slack", source_event_id="e1"))

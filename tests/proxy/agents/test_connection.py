@@ -176,6 +176,23 @@ def test_a_file_that_cannot_be_read_is_left_alone(person: Person, broken: str) -
 
 
 @pytest.mark.parametrize("person", ["claude-code"], indirect=True)
+@pytest.mark.parametrize("spoiled", [b'{"env": ', b"\xff\xfe"])
+def test_a_former_file_that_cannot_be_taken_back_is_remembered(person: Person, spoiled: bytes) -> None:
+    person.have({".claude/settings.json": CLAUDE})
+    person.connect()
+    written = person.text(".claude/settings.json")
+    (person.folder / ".claude/settings.json").write_bytes(spoiled)
+    elsewhere = Home(person.folder, {"CLAUDE_CONFIG_DIR": str(person.folder / "elsewhere")})
+    record = connection.load(person.ours, person.agent)
+    changes = connection.connecting(AGENTS[person.agent](LINK, elsewhere), record)
+    connection.connect(person.ours, person.agent, changes, record)
+    assert (person.folder / ".claude/settings.json").read_bytes() == spoiled
+    person.have({".claude/settings.json": written})
+    person.disconnect()
+    assert person.all() == {".claude/settings.json": CLAUDE.encode()}
+
+
+@pytest.mark.parametrize("person", ["claude-code"], indirect=True)
 def test_links_and_modes_stay(person: Person) -> None:
     person.have({"dotfiles/settings.json": CLAUDE})
     (person.folder / "dotfiles/settings.json").chmod(0o640)

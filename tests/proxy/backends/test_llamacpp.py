@@ -113,6 +113,24 @@ async def test_a_router_that_lost_its_sections_gets_them_back(routed: Proxy, rou
     assert await said_by(routed) == "fake@v1"
 
 
+async def test_a_router_answers_with_this_homes_version_where_another_home_left_one(
+    routed: Proxy, router: FakeLlama, tmp_path: Path
+) -> None:
+    await routed.post("/rl/promote/1")
+    await routed.stop()
+    other = make_proxy(tmp_path / "other", url=router.url, presets=str(router.presets))
+    await other.start()
+    await with_versions(other, 1)
+    assert (await other.post("/rl/promote/1"))[0] == 200 and await said_by(other) == "fake@v1"
+    await other.stop()
+    begun = [lora for name, lora in router.begun if name == "fake@v1"]
+    assert [Path(str(lora)).parents[1].name for lora in begun] == ["home", "other"]
+    await other.start()
+    assert await said_by(other) == "fake@v1"
+    assert [lora for name, lora in router.begun if name == "fake@v1"] == begun  # its own is not loaded once more
+    await other.stop()
+
+
 async def test_a_router_with_too_few_places_is_said(routed: Proxy, router: FakeLlama) -> None:
     await routed.stop()
     router.places = 1

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.backends.llamacpp_presets import PresetError, rewrite, with_version, without
+from proxy.backends.llamacpp_presets import PresetError, lora_of, rewrite, with_version, without
 
 TEXT = """; mine
 [*]
@@ -32,6 +32,12 @@ def test_a_version_is_the_model_with_a_lora(tmp_path):
 def test_a_version_written_twice_is_there_once(tmp_path):
     once = with_version(TEXT, "small", "small@v1", tmp_path / "v1.gguf")
     assert with_version(once, "small", "small@v1", tmp_path / "v1.gguf") == once
+
+
+def test_the_lora_of_a_section_is_read(tmp_path):
+    text = with_version(TEXT, "small", "small@v1", tmp_path / "v1.gguf")
+    assert lora_of(text, "small@v1") == str(tmp_path / "v1.gguf")
+    assert lora_of(text, "small") is None and lora_of(text, "small@v2") is None
 
 
 @given(st.permutations(["small@v1", "small@v2", "other@v3", "small@v11"]))

@@ -80,6 +80,12 @@ async def test_a_server_that_lost_its_adapters_is_given_them_back(served: Proxy,
     assert response.status == 200 and b"fake@v1" in await response.read()
 
 
+async def test_a_version_that_another_home_left_gives_way(served: Proxy, server: FakeSGLang) -> None:
+    server.adapters["fake@v1"] = server.known["fake@v1"] = "/another/home/v0001"
+    assert (await served.post("/rl/promote/1"))[0] == 200
+    assert server.adapters["fake@v1"].startswith(str(served.home)) and await said_by(served) == "fake@v1"
+
+
 async def test_a_server_without_lora_says_how_to_start_it(served: Proxy, server: FakeSGLang) -> None:
     server.lora = False
     status, body = await served.post("/rl/promote/1")

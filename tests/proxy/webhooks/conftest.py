@@ -75,6 +75,7 @@ async def chats(proxy: Proxy, unhurried: None) -> AsyncIterator[Chats]:  # noqa:
         "webhooks.slack.api": platforms.url + "/slack", "webhooks.slack.raters": {"U1": "ann"},
         "webhooks.slack.admins": ["UADMIN"],
         "webhooks.telegram.secret_token": signing.TELEGRAM_SECRET, "webhooks.telegram.raters": {"7": "ann"},
+        "webhooks.telegram.admins": ["9"],
         "webhooks.discord.public_key": signing.DISCORD_PUBLIC, "webhooks.discord.raters": {"70": "ann"},
         "webhooks.discord.bot_token": DISCORD_TOKEN, "webhooks.discord.api": platforms.url + "/discord",
         "webhooks.whatsapp.app_secret": signing.WHATSAPP_SECRET,

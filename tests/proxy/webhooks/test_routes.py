@@ -17,6 +17,7 @@ from config.webhooks import PLATFORMS
 from tests.fuzzing import mutated
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_full_disk import limit_pages
+from tests.proxy.test_swap import publish
 from tests.proxy.webhooks import signing
 from tests.proxy.webhooks.conftest import Chats
 
@@ -196,12 +197,49 @@ async def test_an_admins_acts_are_for_those_who_are_named(chats: Chats) -> None:
     said["user_id"] = "UADMIN"
     await chats.send("slack", b"", **{**said, "text": "resume"}, trigger_id="9")
     _, body = await chats.send("slack", b"", **said, trigger_id="2")  # the old one, sent again
-    assert "taken before" in body["text"]
+    assert "paused" in body["text"]  # what it was answered then
     assert (await chats.proxy.get("/rl/status"))["training"]["paused"] is False
     _, body = await chats.send("slack", b"", **{**said, "user_id": "U2", "text": "status"}, trigger_id="10")
     assert "nothing was done" in body["text"]
     _, body = await chats.send("slack", b"", **{**said, "user_id": "U2", "text": ""}, trigger_id="11")
     assert "/rl good" in body["text"]
+
+
+async def test_a_command_that_took_too_long_is_answered_when_it_is_sent_again(
+    chats: Chats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.webhooks.routes.BUDGET_S", 0.1)
+    await with_live_version(chats.proxy)
+    chats.proxy.backend.hold.clear()
+    rollback = signing.telegram_message("/rl rollback", person=9)
+    assert (await chats.send("telegram", rollback))[0] == 503
+    chats.proxy.backend.hold.set()
+    while (await chats.proxy.get("/rl/status"))["live"]:
+        await asyncio.sleep(0.02)
+    while (answer := await chats.send("telegram", rollback))[0] == 503:
+        await asyncio.sleep(0.02)
+    assert answer[1]["text"] == "rlproxy: the base model is live again."
+    assert await chats.send("telegram", rollback) == answer
+    await chats.proxy.stop()
+    await chats.proxy.start()
+    assert "taken before" in (await chats.send("telegram", rollback))[1]["text"]  # known, though not what was said
+
+
+async def test_a_command_that_the_backend_fails_says_why(chats: Chats) -> None:
+    await with_live_version(chats.proxy)
+    await chats.proxy.backend.stop()
+    rollback = signing.telegram_message("/rl rollback", person=9)
+    answer = await chats.send("telegram", rollback)
+    assert answer[0] == 200 and str(chats.proxy.backend.port) in answer[1]["text"]
+    assert await chats.send("telegram", rollback) == answer
+
+
+async def with_live_version(proxy: Proxy) -> None:
+    await proxy.post("/rl/pause")
+    await (await proxy.chat("q")).read()
+    await proxy.rate(completion_id="last", rating="good")
+    await publish(proxy, 1)
+    assert (await proxy.post("/rl/promote/1"))[0] == 200
 
 
 async def test_what_the_disk_does_not_take_is_asked_for_again(chats: Chats) -> None:
