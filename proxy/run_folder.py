@@ -18,6 +18,7 @@ import orjson
 from config.sections import Train
 from config.settings import Settings
 from proxy.conversations import as_chat
+from proxy.dialects import chat_tools
 from proxy.redaction import was_redacted
 from proxy.rewards import worth
 from store.learning import why_held
@@ -252,7 +253,7 @@ def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str
         "token_ids": end.token_ids,
         "logprobs": end.logprobs,
         "messages": [as_chat(m) for m in messages],
-        "tools": orjson.loads(new.request).get("tools"),
+        "tools": chat_tools(new.dialect, new.request),
         "text": end.text,
     }
 

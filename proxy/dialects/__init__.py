@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import orjson
+
 from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.completions import Completions
 from proxy.dialects.messages import Messages
 from proxy.dialects.ollama import OllamaChat, OllamaGenerate
 from proxy.dialects.responses import Responses
+from proxy.errors import ProxyError
 
 CHAT = ChatCompletions()  # what every backend speaks
 MESSAGES = Messages()
@@ -24,6 +29,16 @@ def dialect_at(path: str) -> Dialect | None:
     return _AT.get(path)
 
 
+def chat_tools(name: str, request: bytes) -> list[dict[str, Any]] | None:
+    """What tools a stored request of this format offered, in chat form. None also for a request that the backend let
+    pass and that makes no sense here: it may not keep others from training."""
+    dialect = next((one for one in DIALECTS if one.name == name), CHAT)
+    try:
+        return dialect.tools(orjson.loads(request)) or None
+    except (ProxyError, ValueError, TypeError, AttributeError, KeyError):
+        return None
+
+
 __all__ = [
     "CHAT",
     "COUNT_TOKENS",
@@ -35,5 +50,6 @@ __all__ = [
     "Fold",
     "Renderer",
     "Reply",
+    "chat_tools",
     "dialect_at",
 ]

@@ -17,7 +17,7 @@ import orjson
 from aiohttp import web
 
 from proxy.conversations import as_chat
-from proxy.dialects import DIALECTS
+from proxy.dialects import chat_tools
 from proxy.earlier import with_text_arguments
 from proxy.errors import BackendBroke, BackendRefused, BadRequest, NotFound, Unsupported
 from proxy.feedback import MAX_TEXT, OWNER, Feedback
@@ -124,9 +124,8 @@ class ComparePage:
 
 def _asked(new: NewCompletion) -> dict[str, Any]:
     """What was asked then, as chat completions take it: with its tools, as the calls in its history are of these."""
-    dialect = next(one for one in DIALECTS if one.name == new.dialect)
     messages = [with_text_arguments(as_chat(message)) for message in new.prompt]
-    tools = dialect.tools(orjson.loads(new.request))
+    tools = chat_tools(new.dialect, new.request)
     return {"messages": messages, **({"tools": tools} if tools else {})}
 
 

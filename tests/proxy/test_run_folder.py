@@ -126,3 +126,23 @@ async def test_what_trained_comes_again_where_the_preset_asks_for_it(proxy: Prox
     assert status["last_run"]["samples"] == 4 and status["ratings"]["fresh"] == 0
     order = json.loads((proxy.launcher.started[2] / "run.json").read_text())
     assert set(order["adapters"]) == {"1", "2"}
+
+
+async def test_tools_are_in_chat_form_whatever_format_they_came_in(proxy: Proxy) -> None:
+    """They are rendered by the model's template, which knows no other form."""
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    anthropic = [{"name": "weather", "description": "of a city", "input_schema": schema}]
+    function = {"name": "weather", "description": "of a city", "parameters": schema}
+    said = [{"role": "user", "content": "hi"}]
+    one = {"model": "fake", "max_tokens": 9, "messages": said, "tools": anthropic}
+    other = {"model": "fake", "input": said, "tools": [{"type": "function", **function}]}
+    for path, body in (("/v1/messages", one), ("/v1/responses", other)):
+        answer = await proxy.http.post(path, json=body)
+        assert answer.status == 200, await answer.text()
+        await proxy.rate(completion_id=answer.headers["x-rl-completion-id"], rating="bad")
+    await rated(proxy, 2)
+    await until(proxy, live=1)
+    found = [line["tools"] for line in lines_of(proxy, 1)]
+    expected = {"type": "function", "function": function}
+    assert sorted(map(bool, found)) == [False, False, True, True]
+    assert all(tools is None or tools[0].items() >= expected.items() for tools in found), found
