@@ -33,6 +33,10 @@ log = structlog.get_logger()
 ROOM_S = 120.0  # that a swap waits for the last requests of a version whose place it needs
 
 
+class Overtaken(Conflict):
+    """Another version went live before this one could."""
+
+
 class Lease:
     """One request's hold on a version: while it is held, the version stays loaded."""
 
@@ -194,30 +198,33 @@ class Swap:
 
     # Changes
 
-    async def to(self, version: int, reason: str, actor: str) -> Pointer:
-        """Make `version` live. Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke.
+    async def to(self, version: int, reason: str, actor: str, *, instead_of: int | None = None) -> Pointer:
+        """Make `version` live; where `instead_of` is given, only while that one is live (Overtaken).
 
+        Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke.
         Whoever asked may hang up: a change that has begun goes on to its end, so that the pointer on disk and the one
         that answers are never two.
         """
-        swap = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor))
+        swap = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor, instead_of))
         found: Pointer | Exception = await asyncio.shield(swap)
         if isinstance(found, Exception):
             raise found
         return found
 
-    async def _outcome(self, version: int, reason: str, actor: str) -> Pointer | Exception:
+    async def _outcome(self, version: int, reason: str, actor: str, instead_of: int | None) -> Pointer | Exception:
         try:
-            return await self._change(version, reason, actor)
+            return await self._change(version, reason, actor, instead_of)
         except (ProxyError, StoreError) as error:  # for who asked; the task itself did what it should
             return error
 
-    async def _change(self, version: int, reason: str, actor: str) -> Pointer:
+    async def _change(self, version: int, reason: str, actor: str, instead_of: int | None) -> Pointer:
         async with self._door.through(wait=False), self._changing:
             if version == self.live:
                 raise Conflict(f"{self._label(version)} is live already.")
             if not self._backend.capabilities.adapters:
                 raise Unsupported(self._backend.capabilities.why_not)
+            if instead_of not in (None, self.live):  # changed while this one waited for its turn
+                raise Overtaken(f"{self._label(instead_of)} is not live any more; {self._label(self.live)} stays.")
             began, at_once = time.perf_counter(), version == self._pointer.previous
             try:
                 if version != BASE:

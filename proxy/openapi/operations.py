@@ -216,7 +216,9 @@ CONTROL: Final = (
         path_schema={"type": "string", "pattern": "^(v?[0-9]{1,9}|base)$"},
     ),
     _act(
-        "/rl/reset", "The base answers, the next run starts from it, the baseline is 0. Nothing is deleted.",
+        "/rl/reset",
+        "The base answers, the next run starts from it, the baseline is 0. What a run under way makes of another "
+        "version waits for `promote`. Nothing is deleted.",
         answered.Reset,
     ),
     _read("/rl/keys", "All keys ever made, without their secrets.", answered.Keys),
