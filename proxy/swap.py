@@ -119,8 +119,9 @@ class Swap:
                         await self._fall_back(error)
 
     async def _fall_back(self, error: Exception) -> None:
-        candidates = [v for v in (self._pointer.previous, BASE) if v != self._pointer.live]
-        for version in candidates:
+        for version in dict.fromkeys((self._pointer.previous, BASE)):
+            if version == self._pointer.live or await self._withdrawn(version) is not None:
+                continue
             try:
                 await self._load(version)
             except (AdapterError, BackendBroke, NotFound):
@@ -266,10 +267,21 @@ class Swap:
             yield
 
     async def rollback(self, actor: str) -> Pointer:
-        """Back to the version that was live before. Raises Conflict where there is none."""
-        if self._pointer.previous == self.live:
-            raise Conflict(f"{self._label(self.live)} is live, and there is no version before it to go back to.")
-        return await self.to(self._pointer.previous, f"rollback from {self._label(self.live)}", actor)
+        """Back to the version that was live before. Raises Conflict where there is none, or where it is withdrawn."""
+        live, version = self.live, self._pointer.previous
+        if version == live:
+            raise Conflict(f"{self._label(live)} is live, and there is no version before it to go back to.")
+        if (why := await self._withdrawn(version)) is not None:
+            raise Conflict(
+                f"{self._label(live)} stays live, since v{version} before it is withdrawn: {why}; "
+                f"`rlproxy promote v{version}` takes it back all the same."
+            )
+        return await self.to(version, f"rollback from {self._label(live)}", actor)
+
+    async def _withdrawn(self, version: int) -> str | None:
+        """Why it goes live by name only; None where it may answer, or where it is gone and cannot."""
+        adapter = await self._store.adapter(version)
+        return None if adapter is None or adapter.gone else adapter.withdrawn
 
     async def read_again(self) -> None:
         """What the store has changed: the version that a rollback returns to may be gone for good."""

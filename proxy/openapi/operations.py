@@ -208,8 +208,10 @@ CONTROL: Final = (
         answered.Forgotten, takes=asked.Forget, more="privacy.md",
     ),
     _act(
-        "/rl/rollback", "Back to the version before; `?base` to the base model.", answered.Pointer,
-        query={"base": FLAG},
+        "/rl/rollback",
+        "Back to the version before, unless that is withdrawn (409: only `promote` brings it back); `?base` to the "
+        "base model.",
+        answered.Pointer, query={"base": FLAG},
     ),
     _act(
         "/rl/promote/{version}", "Make `v3`, `3` or `base` live.", answered.Pointer,

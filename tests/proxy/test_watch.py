@@ -105,6 +105,20 @@ async def test_a_person_may_make_it_live_again_and_is_not_contradicted(proxy: Pr
     assert status["live"] == 1 and status["watch"] is None
 
 
+async def test_a_rollback_by_hand_does_not_bring_it_back(proxy: Proxy) -> None:
+    """By then the version before is the withdrawn one, and who asks may have seen bad answers only."""
+    await first_version(proxy)
+    await answers_rated(proxy, 0, 8)
+    await rolled_back(proxy, 0)
+    status, body = await proxy.post("/rl/rollback")
+    assert status == 409 and body["error"]["message"].startswith(
+        "The base model stays live, since v1 before it is withdrawn: v1 was rated worse than the base model, beyond"
+    )
+    assert "`rlproxy promote v1`" in body["error"]["message"]
+    assert "rlproxy promote v1" in await proxy.say("/rl rollback")
+    assert (await proxy.get("/rl/status"))["live"] == 0
+
+
 async def test_a_rollback_that_a_crash_cut_short_is_finished_at_the_start(proxy: Proxy) -> None:
     await first_version(proxy)
     await proxy.store.withdraw(1, "people liked it less", "rlproxy")
