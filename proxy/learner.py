@@ -193,8 +193,8 @@ class Learner:
         if self._when.paused or self._stopping:
             return
         for run in await self._store.open_runs():  # left by a crash, a stop, a pause or a rule
-            finished = run_folder.result(Path(run.folder)) is not None
-            self._when.kept = None if finished else await self._when.kept_from(run.id, starting=True)
+            over = self._cancelled == run.id or run_folder.result(Path(run.folder)) is not None
+            self._when.kept = None if over else await self._when.kept_from(run.id, starting=True)
             if self._when.kept is not None:
                 return
             if await self._is_strange(run):
@@ -289,7 +289,8 @@ class Learner:
 
     async def _carry_out(self, run: Run) -> None:
         """From the claim to its end, or to where it was told to stop."""
-        if self._cancelled == run.id:  # just before it came here: then it has been ended there
+        if self._cancelled == run.id:  # before it came here
+            await self._call_off(run)
             return
         self.run, self.progress = run, {}
         self._begun.set()
@@ -298,6 +299,7 @@ class Learner:
         try:
             await self._prepare(run)
             await self._train(run)
+            await self._called_off(run)  # whatever it was busy with, and whatever else has kept it from training
         finally:
             self.run, self._when.under_way, self.stalled = None, False, None
             self._outcome.recorded.set()
@@ -306,10 +308,10 @@ class Learner:
         found = run_folder.result(Path(run.folder))  # of a trainer that outlived us
         try:
             if found is None:
-                async with self._lending.lent(run.id, lambda: self._when.paused or self._stopping):
+                async with self._lending.lent(run.id, lambda: self._told_to_stop(run)):
                     found = await self._result(run)
         except NotLent as error:
-            if not (self._when.paused or self._stopping):
+            if not self._told_to_stop(run):
                 self._wait(run, str(error))
             return
         if found is not None:
@@ -319,11 +321,12 @@ class Learner:
     async def _result(self, run: Run) -> dict[str, Any] | None:
         """Supervise the trainer until the run has a result; None where it failed, or was stopped at a checkpoint."""
         folder = Path(run.folder)
-        if self._lending.on and (short := await self._when.kept_from(run.id, starting=False)) is not None:
+        short = await self._when.kept_from(run.id, starting=False) if self._lending.on else None
+        if self._told_to_stop(run):  # while the backend gave its memory back
+            return None
+        if short is not None:
             self._lending.put_off(short)
             self._wait(run, short)
-            return None
-        if self._when.paused or self._stopping:  # said while the backend gave its memory back
             return None
         status = None
         while (found := run_folder.result(folder)) is None:
@@ -360,12 +363,18 @@ class Learner:
 
     async def _called_off(self, run: Run) -> bool:
         """Whether somebody wanted it no more before it had a result; then it has ended."""
-        folder = Path(run.folder)
-        if self._cancelled != run.id or run_folder.result(folder) is not None:
+        if self._cancelled != run.id or run_folder.result(Path(run.folder)) is not None:
             return False
-        await self._outcome.end(run, "failed", CANCELLED, None)
-        await asyncio.to_thread(run_folder.tidy, folder)
+        await self._call_off(run)
         return True
+
+    async def _call_off(self, run: Run) -> None:
+        with contextlib.suppress(RunEnded):  # by who cancelled it while it waited
+            await self._outcome.end(run, "failed", CANCELLED, None)
+        await asyncio.to_thread(run_folder.tidy, Path(run.folder))
+
+    def _told_to_stop(self, run: Run) -> bool:
+        return self._when.paused or self._stopping or self._cancelled == run.id
 
     def _wait(self, run: Run, why: str) -> None:
         """What keeps the run, said: it goes on when that is over."""
@@ -394,7 +403,7 @@ class Learner:
             asyncio.create_task(self._mind_life(run, job), name="life"),
         ]
         try:
-            if self._when.paused or self._stopping or self._cancelled == run.id:  # said while the process was starting
+            if self._told_to_stop(run):  # while the process was starting
                 await job.terminate()
             async for event in job.events():
                 self._heard = time.monotonic()
