@@ -142,16 +142,31 @@ class Learner:
         run = self.run or next(iter(await self._store.open_runs()), None)
         if run is None:
             raise Conflict("There is no run to cancel.")
+        if (at_work := self.run) is not None:
+            await self._cancel_at_work(at_work)
+            return at_work
         self._cancelled = run.id
-        if self._job is not None:
-            await self._job.terminate()
-        elif self.run is None:
-            try:
-                await self._outcome.end(run, "failed", CANCELLED, None)
-            except RunEnded as error:  # somebody else was quicker
-                raise Conflict(str(error)) from None
-            await asyncio.to_thread(run_folder.tidy, Path(run.folder))
+        try:
+            await self._outcome.end(run, "failed", CANCELLED, None)
+        except RunEnded as error:  # somebody else was quicker
+            raise Conflict(str(error)) from None
+        await asyncio.to_thread(run_folder.tidy, Path(run.folder))
         return run
+
+    async def _cancel_at_work(self, run: Run) -> None:
+        """Its end goes on record where it is carried out. Raises Conflict where it came to one by itself."""
+        over = self._outcome.recorded.is_set() or run_folder.result(Path(run.folder)) is not None
+        if not over:
+            self._cancelled = run.id
+            if self._job is not None:
+                await self._job.terminate()
+                over = run_folder.result(Path(run.folder)) is not None  # it was at its last step
+        if over:
+            self._cancelled = None
+            raise Conflict(
+                f"Run {run.id} had ended before that, and its result stays; "
+                "`rlproxy rollback` takes a version of it back once it is live."
+            )
 
     async def reset(self, actor: str) -> None:
         """Back to the beginning: base, baseline 0, and the next run starts from there. Nothing is deleted."""

@@ -198,7 +198,10 @@ CONTROL: Final = (
     _act("/rl/pause", "A run under way stops at its next step, and no other starts.", answered.Paused),
     _act("/rl/resume", "It goes on from there.", answered.Paused),
     _act(
-        "/rl/cancel", "End the run under way, or the one that waits; its ratings are fresh again.", answered.Cancelled
+        "/rl/cancel",
+        "End the run under way, or the one that waits; its ratings are fresh again. One that came to its result "
+        "first stays (409).",
+        answered.Cancelled,
     ),
     _act(
         "/rl/forget",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from proxy import run_folder
+from tests.fakes.launcher import FakeJob, write_result
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_learner import rated, until
 
@@ -73,3 +74,39 @@ async def test_a_run_that_could_not_be_prepared_stays_cancelled(proxy: Proxy, mo
     prepared.open.set()
     status = await until(proxy, ended="failed")
     assert status["last_run"]["reason"] == "cancelled by a person"
+
+
+async def test_a_run_whose_version_is_about_to_go_live_is_not_said_to_be_cancelled(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.outcome.RETRY_SWAP_S", (0.02,) * 1000)
+    proxy.backend.refuse_load = True
+    await rated(proxy, 4)
+    async with asyncio.timeout(10):
+        while "did not go live" not in ((await proxy.get("/rl/status"))["problem"] or ""):
+            await asyncio.sleep(0.01)
+    status, body = await proxy.post("/rl/cancel")
+    assert status == 409 and body["error"]["message"].startswith("Run 1 had ended before that, and its result stays;")
+    proxy.backend.refuse_load = False
+    assert (await until(proxy, live=1))["ratings"]["fresh"] == 0
+
+
+async def test_a_trainer_that_ends_with_a_result_when_it_is_cancelled_is_not_said_to_be(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was at its last step: the result is there by the time that it has stopped."""
+    stop = FakeJob.terminate
+
+    async def finish(job: FakeJob) -> None:
+        if run_folder.result(job.folder) is None:
+            write_result(job.folder, "passed", {})
+        await stop(job)
+
+    monkeypatch.setattr(FakeJob, "terminate", finish)
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    async with asyncio.timeout(10):
+        while not (await proxy.get("/rl/status"))["training"]["progress"]:
+            await asyncio.sleep(0.01)
+    assert (await proxy.post("/rl/cancel"))[0] == 409
+    assert (await until(proxy, live=1))["ratings"]["fresh"] == 0
