@@ -84,6 +84,7 @@ class Learner:
         self._begun = asyncio.Event()  # cleared: a run that was asked for may be about to begin
         self._begun.set()
         self._stopping = False
+        self._halted = False  # whether the last trainer was told to stop: that is no failed attempt
         self._exceeded: str | None = None  # the limit that the last trainer was killed for
         self._cancelled: int | None = None  # the run that somebody wants no more
         self._heard = 0.0  # when its trainer last said something, by the monotonic clock
@@ -128,8 +129,7 @@ class Learner:
         """No new run; one under way stops at its next step and keeps its checkpoint."""
         await self._when.pause(True)
         self._events.emit("paused")
-        if self._job is not None:
-            await self._job.terminate()
+        await self._halt()
 
     async def resume(self) -> None:
         await self._when.pause(False)
@@ -158,9 +158,8 @@ class Learner:
         over = self._outcome.recorded.is_set() or run_folder.result(Path(run.folder)) is not None
         if not over:
             self._cancelled = run.id
-            if self._job is not None:
-                await self._job.terminate()
-                over = run_folder.result(Path(run.folder)) is not None  # it was at its last step
+            await self._halt()
+            over = run_folder.result(Path(run.folder)) is not None  # it was at its last step
         if over:
             self._cancelled = None
             raise Conflict(
@@ -180,11 +179,16 @@ class Learner:
         """The trainer stops at its next step; the run goes on when rlproxy starts again."""
         self._stopping = True
         self._begun.set()
-        if self._job is not None:
-            await self._job.terminate()
+        await self._halt()
         with contextlib.suppress(TimeoutError):  # until it is on record that this was no failed attempt
             async with asyncio.timeout(LET_GO_S):
                 await self._outcome.recorded.wait()
+
+    async def _halt(self) -> None:
+        """The trainer, at its next step."""
+        if self._job is not None:
+            self._halted = True
+            await self._job.terminate()
 
     # The loop
 
@@ -367,11 +371,10 @@ class Learner:
                 await self._outcome.end(run, "failed", self._exceeded, None)  # it would again
                 await asyncio.to_thread(run_folder.tidy, folder)
                 return None
-            if self._when.paused or self._stopping:
-                await self._store.run_paused(run.id)  # told to stop: that was no failed attempt
-                return None
-            if self._when.kept is not None and run_folder.result(folder) is None:
+            halted = self._halted and run_folder.result(folder) is None
+            if halted:  # whatever holds by now
                 await self._store.run_paused(run.id)
+            if halted or self._when.paused or self._stopping:
                 return None
             log.info("trainer ended", run=run.id, status=status)
         return found
@@ -400,6 +403,7 @@ class Learner:
     async def _supervise(self, run: Run) -> int:
         """One trainer process, from start to end. It never outlives this call."""
         train = self._settings.train
+        self._halted = False
         try:
             job = await self._launcher.start(
                 Path(run.folder),
@@ -414,12 +418,12 @@ class Learner:
         self.run, self._job, self._when.trainer = run, job, job.pid
         self._heard = time.monotonic()
         minding = [
-            asyncio.create_task(self._mind_rules(run, job), name="rules"),
+            asyncio.create_task(self._mind_rules(run), name="rules"),
             asyncio.create_task(self._mind_life(run, job), name="life"),
         ]
         try:
             if self._told_to_stop(run):  # while the process was starting
-                await job.terminate()
+                await self._halt()
             async for event in job.events():
                 self._heard = time.monotonic()
                 if event.get("event") == "alive":
@@ -438,14 +442,14 @@ class Learner:
             self._job = self._when.trainer = None
             await job.terminate()
 
-    async def _mind_rules(self, run: Run, job: Job) -> None:
+    async def _mind_rules(self, run: Run) -> None:
         """Hours end, and memory may be short: then the run stops at its next step."""
         while self._when.kept is None:
             await asyncio.sleep(LOOK_AGAIN_S)
             self._when.kept = await self._when.kept_from(run.id, starting=False)
         self._lending.put_off(self._when.kept)  # or it would be freed for it again and again
         self._wait(run, self._when.kept)
-        await job.terminate()
+        await self._halt()
 
     async def _mind_life(self, run: Run, job: Job) -> None:
         """A trainer that has long said nothing is hung: it is ended, and tried again as one that crashed."""
@@ -460,4 +464,5 @@ class Learner:
         )
         log.error("trainer is hung", run=run.id, why=self.stalled)
         self._events.emit("problem", message=f"The trainer of run {run.id} is tried again: {self.stalled}.")
+        self._job = None  # nobody else ends it: this attempt has failed, whatever is said from now on
         await job.terminate()

@@ -14,14 +14,14 @@ from tests.proxy.test_learner import rated, until
 
 
 class Gate:
-    """What goes through a function of the store waits here."""
+    """Who calls that function waits here."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
         self.reached, self.open = asyncio.Event(), asyncio.Event()
         self._real = getattr(owner, name)
-        monkeypatch.setattr(owner, name, self._through)
+        monkeypatch.setattr(owner, name, self.through)
 
-    async def _through(self, *args: Any, **more: Any) -> Any:
+    async def through(self, *args: Any, **more: Any) -> Any:
         self.reached.set()
         await self.open.wait()
         return await self._real(*args, **more)
@@ -110,3 +110,39 @@ async def test_a_trainer_that_ends_with_a_result_when_it_is_cancelled_is_not_sai
             await asyncio.sleep(0.01)
     assert (await proxy.post("/rl/cancel"))[0] == 409
     assert (await until(proxy, live=1))["ratings"]["fresh"] == 0
+
+
+async def test_a_trainer_that_was_paused_and_let_go_on_before_it_stopped_did_not_fail(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops = Gate(monkeypatch, FakeJob, "terminate")
+    monkeypatch.setattr(FakeJob, "terminate", lambda job: stops.through(job))  # of any job
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    async with asyncio.timeout(10):
+        while not (await proxy.get("/rl/status"))["training"]["progress"]:
+            await asyncio.sleep(0.01)
+    pausing = asyncio.create_task(proxy.post("/rl/pause"))
+    await stops.reached.wait()
+    await proxy.post("/rl/resume")
+    proxy.launcher.hold = False
+    stops.open.set()
+    await pausing
+    status = await until(proxy, live=1)
+    assert status["last_run"]["attempts"] == 1 and len(proxy.launcher.started) == 2
+
+
+async def test_a_trainer_that_hung_has_failed_whatever_is_said_while_it_is_ended(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await proxy.stop()
+    await proxy.start(train__stall_minutes=0.005)
+    stops = Gate(monkeypatch, FakeJob, "terminate")
+    monkeypatch.setattr(FakeJob, "terminate", lambda job: stops.through(job))  # of any job
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    await stops.reached.wait()
+    assert (await proxy.post("/rl/pause"))[0] == (await proxy.post("/rl/resume"))[0] == 200
+    proxy.launcher.hold = False
+    stops.open.set()
+    assert (await until(proxy, live=1))["last_run"]["attempts"] == 2
