@@ -119,8 +119,8 @@ class Swap:
                         await self._fall_back(error)
 
     async def _fall_back(self, error: Exception) -> None:
-        for version in dict.fromkeys((self._pointer.previous, BASE)):
-            if version == self._pointer.live or await self._withdrawn(version) is not None:
+        for version in dict.fromkeys((await self.way_back(), BASE)):
+            if version == self._pointer.live:
                 continue
             try:
                 await self._load(version)
@@ -277,6 +277,11 @@ class Swap:
                 f"`rlproxy promote v{version}` takes it back all the same."
             )
         return await self.to(version, f"rollback from {self._label(live)}", actor)
+
+    async def way_back(self) -> int:
+        """Where rlproxy goes back to by itself: the version before, or the base where that one is withdrawn."""
+        previous = self._pointer.previous
+        return previous if await self._withdrawn(previous) is None else BASE
 
     async def _withdrawn(self, version: int) -> str | None:
         """Why it goes live by name only; None where it may answer, or where it is gone and cannot."""
