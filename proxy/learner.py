@@ -84,6 +84,7 @@ class Learner:
         self._begun = asyncio.Event()  # cleared: a run that was asked for may be about to begin
         self._begun.set()
         self._stopping = False
+        self._halted = False  # whether the last trainer was told to stop: that is no failed attempt
         self._exceeded: str | None = None  # the limit that the last trainer was killed for
         self._cancelled: int | None = None  # the run that somebody wants no more
         self._heard = 0.0  # when its trainer last said something, by the monotonic clock
@@ -128,8 +129,7 @@ class Learner:
         """No new run; one under way stops at its next step and keeps its checkpoint."""
         await self._when.pause(True)
         self._events.emit("paused")
-        if self._job is not None:
-            await self._job.terminate()
+        await self._halt()
 
     async def resume(self) -> None:
         await self._when.pause(False)
@@ -142,16 +142,30 @@ class Learner:
         run = self.run or next(iter(await self._store.open_runs()), None)
         if run is None:
             raise Conflict("There is no run to cancel.")
+        if (at_work := self.run) is not None:
+            await self._cancel_at_work(at_work)
+            return at_work
         self._cancelled = run.id
-        if self._job is not None:
-            await self._job.terminate()
-        elif self.run is None:
-            try:
-                await self._outcome.end(run, "failed", CANCELLED, None)
-            except RunEnded as error:  # somebody else was quicker
-                raise Conflict(str(error)) from None
-            await asyncio.to_thread(run_folder.tidy, Path(run.folder))
+        try:
+            await self._outcome.end(run, "failed", CANCELLED, None)
+        except RunEnded as error:  # somebody else was quicker
+            raise Conflict(str(error)) from None
+        await asyncio.to_thread(run_folder.tidy, Path(run.folder))
         return run
+
+    async def _cancel_at_work(self, run: Run) -> None:
+        """Its end goes on record where it is carried out. Raises Conflict where it came to one by itself."""
+        over = self._outcome.recorded.is_set() or run_folder.result(Path(run.folder)) is not None
+        if not over:
+            self._cancelled = run.id
+            await self._halt()
+            over = run_folder.result(Path(run.folder)) is not None  # it was at its last step
+        if over:
+            self._cancelled = None
+            raise Conflict(
+                f"Run {run.id} had ended before that, and its result stays; "
+                "`rlproxy rollback` takes a version of it back once it is live."
+            )
 
     async def reset(self, actor: str) -> None:
         """Back to the beginning: base, baseline 0, and the next run starts from there. Nothing is deleted."""
@@ -165,11 +179,16 @@ class Learner:
         """The trainer stops at its next step; the run goes on when rlproxy starts again."""
         self._stopping = True
         self._begun.set()
-        if self._job is not None:
-            await self._job.terminate()
+        await self._halt()
         with contextlib.suppress(TimeoutError):  # until it is on record that this was no failed attempt
             async with asyncio.timeout(LET_GO_S):
                 await self._outcome.recorded.wait()
+
+    async def _halt(self) -> None:
+        """The trainer, at its next step."""
+        if self._job is not None:
+            self._halted = True
+            await self._job.terminate()
 
     # The loop
 
@@ -193,8 +212,8 @@ class Learner:
         if self._when.paused or self._stopping:
             return
         for run in await self._store.open_runs():  # left by a crash, a stop, a pause or a rule
-            finished = run_folder.result(Path(run.folder)) is not None
-            self._when.kept = None if finished else await self._when.kept_from(run.id, starting=True)
+            over = self._cancelled == run.id or run_folder.result(Path(run.folder)) is not None
+            self._when.kept = None if over else await self._when.kept_from(run.id, starting=True)
             if self._when.kept is not None:
                 return
             if await self._is_strange(run):
@@ -289,7 +308,8 @@ class Learner:
 
     async def _carry_out(self, run: Run) -> None:
         """From the claim to its end, or to where it was told to stop."""
-        if self._cancelled == run.id:  # just before it came here: then it has been ended there
+        if self._cancelled == run.id:  # before it came here
+            await self._call_off(run)
             return
         self.run, self.progress = run, {}
         self._begun.set()
@@ -298,6 +318,7 @@ class Learner:
         try:
             await self._prepare(run)
             await self._train(run)
+            await self._called_off(run)  # whatever it was busy with, and whatever else has kept it from training
         finally:
             self.run, self._when.under_way, self.stalled = None, False, None
             self._outcome.recorded.set()
@@ -306,10 +327,10 @@ class Learner:
         found = run_folder.result(Path(run.folder))  # of a trainer that outlived us
         try:
             if found is None:
-                async with self._lending.lent(run.id, lambda: self._when.paused or self._stopping):
+                async with self._lending.lent(run.id, lambda: self._told_to_stop(run)):
                     found = await self._result(run)
         except NotLent as error:
-            if not (self._when.paused or self._stopping):
+            if not self._told_to_stop(run):
                 self._wait(run, str(error))
             return
         if found is not None:
@@ -319,11 +340,12 @@ class Learner:
     async def _result(self, run: Run) -> dict[str, Any] | None:
         """Supervise the trainer until the run has a result; None where it failed, or was stopped at a checkpoint."""
         folder = Path(run.folder)
-        if self._lending.on and (short := await self._when.kept_from(run.id, starting=False)) is not None:
+        short = await self._when.kept_from(run.id, starting=False) if self._lending.on else None
+        if self._told_to_stop(run):  # while the backend gave its memory back
+            return None
+        if short is not None:
             self._lending.put_off(short)
             self._wait(run, short)
-            return None
-        if self._when.paused or self._stopping:  # said while the backend gave its memory back
             return None
         status = None
         while (found := run_folder.result(folder)) is None:
@@ -349,23 +371,28 @@ class Learner:
                 await self._outcome.end(run, "failed", self._exceeded, None)  # it would again
                 await asyncio.to_thread(run_folder.tidy, folder)
                 return None
-            if self._when.paused or self._stopping:
-                await self._store.run_paused(run.id)  # told to stop: that was no failed attempt
-                return None
-            if self._when.kept is not None and run_folder.result(folder) is None:
+            halted = self._halted and run_folder.result(folder) is None
+            if halted:  # whatever holds by now
                 await self._store.run_paused(run.id)
+            if halted or self._when.paused or self._stopping:
                 return None
             log.info("trainer ended", run=run.id, status=status)
         return found
 
     async def _called_off(self, run: Run) -> bool:
         """Whether somebody wanted it no more before it had a result; then it has ended."""
-        folder = Path(run.folder)
-        if self._cancelled != run.id or run_folder.result(folder) is not None:
+        if self._cancelled != run.id or run_folder.result(Path(run.folder)) is not None:
             return False
-        await self._outcome.end(run, "failed", CANCELLED, None)
-        await asyncio.to_thread(run_folder.tidy, folder)
+        await self._call_off(run)
         return True
+
+    async def _call_off(self, run: Run) -> None:
+        with contextlib.suppress(RunEnded):  # by who cancelled it while it waited
+            await self._outcome.end(run, "failed", CANCELLED, None)
+        await asyncio.to_thread(run_folder.tidy, Path(run.folder))
+
+    def _told_to_stop(self, run: Run) -> bool:
+        return self._when.paused or self._stopping or self._cancelled == run.id
 
     def _wait(self, run: Run, why: str) -> None:
         """What keeps the run, said: it goes on when that is over."""
@@ -376,6 +403,7 @@ class Learner:
     async def _supervise(self, run: Run) -> int:
         """One trainer process, from start to end. It never outlives this call."""
         train = self._settings.train
+        self._halted = False
         try:
             job = await self._launcher.start(
                 Path(run.folder),
@@ -390,12 +418,12 @@ class Learner:
         self.run, self._job, self._when.trainer = run, job, job.pid
         self._heard = time.monotonic()
         minding = [
-            asyncio.create_task(self._mind_rules(run, job), name="rules"),
+            asyncio.create_task(self._mind_rules(run), name="rules"),
             asyncio.create_task(self._mind_life(run, job), name="life"),
         ]
         try:
-            if self._when.paused or self._stopping or self._cancelled == run.id:  # said while the process was starting
-                await job.terminate()
+            if self._told_to_stop(run):  # while the process was starting
+                await self._halt()
             async for event in job.events():
                 self._heard = time.monotonic()
                 if event.get("event") == "alive":
@@ -414,14 +442,14 @@ class Learner:
             self._job = self._when.trainer = None
             await job.terminate()
 
-    async def _mind_rules(self, run: Run, job: Job) -> None:
+    async def _mind_rules(self, run: Run) -> None:
         """Hours end, and memory may be short: then the run stops at its next step."""
         while self._when.kept is None:
             await asyncio.sleep(LOOK_AGAIN_S)
             self._when.kept = await self._when.kept_from(run.id, starting=False)
         self._lending.put_off(self._when.kept)  # or it would be freed for it again and again
         self._wait(run, self._when.kept)
-        await job.terminate()
+        await self._halt()
 
     async def _mind_life(self, run: Run, job: Job) -> None:
         """A trainer that has long said nothing is hung: it is ended, and tried again as one that crashed."""
@@ -436,4 +464,5 @@ class Learner:
         )
         log.error("trainer is hung", run=run.id, why=self.stalled)
         self._events.emit("problem", message=f"The trainer of run {run.id} is tried again: {self.stalled}.")
+        self._job = None  # nobody else ends it: this attempt has failed, whatever is said from now on
         await job.terminate()

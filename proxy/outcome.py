@@ -19,8 +19,8 @@ from proxy.events import Events
 from proxy.foreign import NEWEST, Foreign
 from proxy.lending import Lending
 from proxy.metrics import Metrics
-from proxy.swap import Swap
-from store.records import Adapter, Run
+from proxy.swap import Overtaken, Swap
+from store.records import BASE, Adapter, Run
 from store.runs import WAITING
 from store.store import Store
 from trainer.launch import AdapterError, verify_adapter
@@ -57,29 +57,48 @@ class Outcome:
             await self.end(run, "failed", f"the adapter is not what the trainer wrote: {error}", found)
             return
         adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
-        baseline = found.get("baseline_after", await self._store.get_meta("baseline", 0.0))
         if self._foreign:
             await self._foreign.publishes(run.version)
-        await self._store.publish(run.id, adapter, found, float(baseline))
+        stands = self._foreign or await self._overtaken(adapter) is None
+        await self._store.publish(run.id, adapter, found, found.get("baseline_after") if stands else None)
         self._ended(run, "done", found.get("reason", ""))
         if self._foreign:
             await self._foreign.published(run.version)
-            return
-        parent = await self._store.adapter(run.parent)
-        if parent is not None and parent.withdrawn:  # while the run was under way
-            message = f"v{run.version} was trained from v{run.parent}, which was rolled back: it waits for `promote`."
-            log.warning("version waits", version=run.version, why=message)
-            self._events.emit("problem", message=message)
-            return
-        await self._go_live(run.version, run.id)
+        else:
+            await self._go_live(adapter)
 
-    async def _go_live(self, version: int, run_id: int | None) -> None:
+    async def _overtaken(self, adapter: Adapter) -> str | None:
+        """Why a version is not to go live by itself: what it was trained from does not answer any more."""
+        parent = await self._store.adapter(adapter.parent)
+        live = (await self._store.pointer()).live  # read last: the baseline that is published next goes by it
+        if live == adapter.version:  # a person was quicker
+            return None
+        if parent is not None and parent.withdrawn:
+            return "was rolled back"
+        return None if live == adapter.parent else "is not live any more"
+
+    async def _waits(self, adapter: Adapter) -> bool:
+        if (why := await self._overtaken(adapter)) is None:
+            return False
+        parent = "the base model" if adapter.parent == BASE else f"v{adapter.parent}"
+        message = f"v{adapter.version} was trained from {parent}, which {why}: it waits for `promote`."
+        log.warning("version waits", version=adapter.version, why=message)
+        self._events.emit("problem", message=message)
+        return True
+
+    async def _go_live(self, adapter: Adapter) -> None:
         """A backend that is down for a moment is asked again; then the version waits for `promote`."""
-        await self._lending.awake()
+        version, why = adapter.version, f"run {adapter.run_id} passed the gate"
         for pause in (*RETRY_SWAP_S, None):
+            if await self._waits(adapter):
+                return
+            await self._lending.awake()
             try:
-                await self._swap.to(version, f"run {run_id} passed the gate", "rlproxy")
+                await self._swap.to(version, why, "rlproxy", instead_of=adapter.parent)
                 self._metrics.swaps.inc()
+                return
+            except Overtaken:  # while it waited for the backend, or for its turn
+                await self._waits(adapter)
                 return
             except Conflict:
                 return  # live already, or damaged: then swap.problem says so
@@ -102,11 +121,11 @@ class Outcome:
     async def finish_swap(self) -> None:
         """A version that was published just before a crash goes live now; not one that nobody was to serve."""
         adapters = await self._store.adapters()
-        pointer = self._swap.pointer
+        live = (await self._store.pointer()).live  # of a backend that is still asleep, the swap does not know it yet
         if adapters and not self._foreign:
             newest = max(adapters, key=lambda a: a.version)
             if newest.version == await self._store.get_meta(NEWEST, None):
                 return
             waiting = await self._store.get_meta(WAITING, None) == newest.version
-            if waiting and newest.withdrawn is None and newest.parent == pointer.live:
-                await self._go_live(newest.version, newest.run_id)
+            if waiting and newest.withdrawn is None and newest.parent == live:
+                await self._go_live(newest)

@@ -33,6 +33,10 @@ log = structlog.get_logger()
 ROOM_S = 120.0  # that a swap waits for the last requests of a version whose place it needs
 
 
+class Overtaken(Conflict):
+    """Another version went live before this one could."""
+
+
 class Lease:
     """One request's hold on a version: while it is held, the version stays loaded."""
 
@@ -120,8 +124,9 @@ class Swap:
                         await self._fall_back(error)
 
     async def _fall_back(self, error: Exception) -> None:
-        candidates = [v for v in (self._pointer.previous, BASE) if v != self._pointer.live]
-        for version in candidates:
+        for version in dict.fromkeys((await self.way_back(), BASE)):
+            if version == self._pointer.live:
+                continue
             try:
                 await self._load(version)
             except (AdapterError, BackendBroke, NotFound):
@@ -199,30 +204,33 @@ class Swap:
 
     # Changes
 
-    async def to(self, version: int, reason: str, actor: str) -> Pointer:
-        """Make `version` live. Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke.
+    async def to(self, version: int, reason: str, actor: str, *, instead_of: int | None = None) -> Pointer:
+        """Make `version` live; where `instead_of` is given, only while that one is live (Overtaken).
 
+        Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke.
         Whoever asked may hang up: a change that has begun goes on to its end, so that the pointer on disk and the one
         that answers are never two.
         """
-        swap = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor))
+        swap = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor, instead_of))
         found: Pointer | Exception = await asyncio.shield(swap)
         if isinstance(found, Exception):
             raise found
         return found
 
-    async def _outcome(self, version: int, reason: str, actor: str) -> Pointer | Exception:
+    async def _outcome(self, version: int, reason: str, actor: str, instead_of: int | None) -> Pointer | Exception:
         try:
-            return await self._change(version, reason, actor)
+            return await self._change(version, reason, actor, instead_of)
         except (ProxyError, StoreError) as error:  # for who asked; the task itself did what it should
             return error
 
-    async def _change(self, version: int, reason: str, actor: str) -> Pointer:
+    async def _change(self, version: int, reason: str, actor: str, instead_of: int | None) -> Pointer:
         async with self._door.through(wait=False), self._changing:
             if version == self.live:
                 raise Conflict(f"{self._label(version)} is live already.")
             if not self._backend.capabilities.adapters:
                 raise Unsupported(self._backend.capabilities.why_not)
+            if instead_of not in (None, self.live):  # changed while this one waited for its turn
+                raise Overtaken(f"{self._label(instead_of)} is not live any more; {self._label(self.live)} stays.")
             began, at_once = time.perf_counter(), version == self._pointer.previous
             try:
                 if version != BASE:
@@ -264,10 +272,26 @@ class Swap:
             yield
 
     async def rollback(self, actor: str) -> Pointer:
-        """Back to the version that was live before. Raises Conflict where there is none."""
-        if self._pointer.previous == self.live:
-            raise Conflict(f"{self._label(self.live)} is live, and there is no version before it to go back to.")
-        return await self.to(self._pointer.previous, f"rollback from {self._label(self.live)}", actor)
+        """Back to the version that was live before. Raises Conflict where there is none, or where it is withdrawn."""
+        live, version = self.live, self._pointer.previous
+        if version == live:
+            raise Conflict(f"{self._label(live)} is live, and there is no version before it to go back to.")
+        if (why := await self._withdrawn(version)) is not None:
+            raise Conflict(
+                f"{self._label(live)} stays live, since v{version} before it is withdrawn: {why}; "
+                f"`rlproxy promote v{version}` takes it back all the same."
+            )
+        return await self.to(version, f"rollback from {self._label(live)}", actor)
+
+    async def way_back(self) -> int:
+        """Where rlproxy goes back to by itself: the version before, or the base where that one is withdrawn."""
+        previous = self._pointer.previous
+        return previous if await self._withdrawn(previous) is None else BASE
+
+    async def _withdrawn(self, version: int) -> str | None:
+        """Why it goes live by name only; None where it may answer, or where it is gone and cannot."""
+        adapter = await self._store.adapter(version)
+        return None if adapter is None or adapter.gone else adapter.withdrawn
 
     async def read_again(self) -> None:
         """What the store has changed: the version that a rollback returns to may be gone for good."""

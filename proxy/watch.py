@@ -15,9 +15,9 @@ import structlog
 from proxy.comparison import NEW, Comparison, compare
 from proxy.errors import ProxyError
 from proxy.events import Events
-from proxy.swap import Swap
+from proxy.swap import Overtaken, Swap
 from store.errors import StoreError
-from store.records import BASE
+from store.records import BASE, Pointer
 from store.runs import RATED_BEFORE
 from store.store import Store
 
@@ -60,11 +60,16 @@ class Watch:
 
     async def look(self) -> None:
         """Roll the live version back if it is rated worse than the one before. Raises ProxyError, StoreError."""
-        found = await self.comparison()
+        pointer = self._swap.pointer
+        live, before = pointer.live, pointer.previous
+        found = await self.comparison(pointer)
         if found is None:
             return
-        live, before = self._swap.live, self._swap.pointer.previous
         adapter = await self._store.adapter(live)
+        back_to = await self._swap.way_back()
+        if self._swap.pointer is not pointer:  # by now another one is live: it is looked at by its own ratings
+            self.wake()
+            return
         reason = adapter.withdrawn if adapter else None
         if reason is None:
             if not found.worse:
@@ -74,13 +79,16 @@ class Watch:
                 f"{found.new}, {found.old} before (p = {found.p:.2g})"
             )
             await self._store.withdraw(live, reason, ACTOR)  # first: a crash from here on ends in the rollback too
-        await self._swap.to(before, f"rolled back by itself: {reason}", ACTOR)
+        try:
+            await self._swap.to(back_to, f"rolled back by itself: {reason}", ACTOR, instead_of=live)
+        except Overtaken:
+            log.warning("withdrawn, and not live any more", version=live, reason=reason)
+            return
         log.warning("rolled back", reason=reason)
-        self._events.emit("watch", version=live, back_to=before, reason=reason)
+        self._events.emit("watch", version=live, back_to=back_to, reason=reason)
 
-    async def comparison(self) -> Comparison | None:
+    async def comparison(self, pointer: Pointer) -> Comparison | None:
         """Of the live version with the one before; None where there is nothing to watch."""
-        pointer = self._swap.pointer
         went_live_by_itself = pointer.actor == ACTOR and pointer.live > pointer.previous
         if not self._on or pointer.live == BASE or not went_live_by_itself:
             return None
@@ -91,7 +99,7 @@ class Watch:
     async def report(self) -> dict[str, Any] | None:
         """For `status`: what is watched and how it stands, or what was rolled back."""
         pointer = self._swap.pointer
-        if (found := await self.comparison()) is not None:
+        if (found := await self.comparison(pointer)) is not None:
             return {
                 "version": pointer.live,
                 "against": pointer.previous,

@@ -45,8 +45,10 @@ def end(
     )
 
 
-def publish(db: sqlite3.Connection, run_id: int, adapter: Adapter, result: dict[str, Any], baseline: float) -> None:
-    """The run has made this adapter: its samples are used up and the baseline moves, all or nothing."""
+def publish(
+    db: sqlite3.Connection, run_id: int, adapter: Adapter, result: dict[str, Any], baseline: float | None
+) -> None:
+    """The run has made this adapter: its samples are used up and the baseline moves (None: stays), all or nothing."""
     end(db, run_id, "done", result.get("reason"), result)
     db.execute(
         """INSERT INTO adapters (version, parent, run_id, model, path, created_at, manifest)
@@ -56,7 +58,8 @@ def publish(db: sqlite3.Connection, run_id: int, adapter: Adapter, result: dict[
             to_json(adapter.manifest),
         ),
     )  # fmt: skip
-    ledger.set_meta(db, BASELINE, baseline)
+    if baseline is not None:
+        ledger.set_meta(db, BASELINE, float(baseline))
     ledger.set_meta(db, WAITING, adapter.version)
 
 

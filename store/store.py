@@ -441,7 +441,7 @@ class Store:
         """The run made no adapter; its samples are fresh again."""
         await self._writer.submit(lambda db: runs.end(db, run_id, status, reason, result))
 
-    async def publish(self, run_id: int, adapter: Adapter, result: dict[str, Any], baseline: float) -> None:
+    async def publish(self, run_id: int, adapter: Adapter, result: dict[str, Any], baseline: float | None) -> None:
         await self._writer.submit(lambda db: runs.publish(db, run_id, adapter, result, baseline))
 
     async def runs(self, limit: int = 50) -> list[Run]:

@@ -198,7 +198,10 @@ CONTROL: Final = (
     _act("/rl/pause", "A run under way stops at its next step, and no other starts.", answered.Paused),
     _act("/rl/resume", "It goes on from there.", answered.Paused),
     _act(
-        "/rl/cancel", "End the run under way, or the one that waits; its ratings are fresh again.", answered.Cancelled
+        "/rl/cancel",
+        "End the run under way, or the one that waits; its ratings are fresh again. One that came to its result "
+        "first stays (409).",
+        answered.Cancelled,
     ),
     _act(
         "/rl/forget",
@@ -208,15 +211,19 @@ CONTROL: Final = (
         answered.Forgotten, takes=asked.Forget, more="privacy.md",
     ),
     _act(
-        "/rl/rollback", "Back to the version before; `?base` to the base model.", answered.Pointer,
-        query={"base": FLAG},
+        "/rl/rollback",
+        "Back to the version before, unless that is withdrawn (409: only `promote` brings it back); `?base` to the "
+        "base model.",
+        answered.Pointer, query={"base": FLAG},
     ),
     _act(
         "/rl/promote/{version}", "Make `v3`, `3` or `base` live.", answered.Pointer,
         path_schema={"type": "string", "pattern": "^(v?[0-9]{1,9}|base)$"},
     ),
     _act(
-        "/rl/reset", "The base answers, the next run starts from it, the baseline is 0. Nothing is deleted.",
+        "/rl/reset",
+        "The base answers, the next run starts from it, the baseline is 0. What a run under way makes of another "
+        "version waits for `promote`. Nothing is deleted.",
         answered.Reset,
     ),
     _read("/rl/keys", "All keys ever made, without their secrets.", answered.Keys),

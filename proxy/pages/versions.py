@@ -5,6 +5,7 @@ Owns two views. Not here: moving the live pointer (swap), what a run was (accoun
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -75,7 +76,7 @@ class VersionsPage:
             "base_share": shares.get(BASE),
             "verdicts": verdicts,
             "pointer": pointer,
-            "can_roll_back": can_roll_back(pointer),
+            "can_roll_back": can_roll_back(pointer, adapters),
             "choices": [BASE, *(a.version for a in adapters if not a.gone)],
         }
 
@@ -102,5 +103,6 @@ class VersionsPage:
         return Trained(outcome, rating, row, surprise)
 
 
-def can_roll_back(pointer: Pointer) -> bool:
-    return pointer.previous != pointer.live
+def can_roll_back(pointer: Pointer, adapters: Iterable[Adapter]) -> bool:
+    withdrawn = {a.version for a in adapters if a.withdrawn}
+    return pointer.previous != pointer.live and pointer.previous not in withdrawn

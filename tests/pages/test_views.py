@@ -80,6 +80,8 @@ async def test_versions_and_why(proxy: Proxy) -> None:
     await visit.post("/page/versions/promote", version="2")
     assert (await proxy.get("/rl/adapters"))["live"] == 2
     assert "live already" in await visit.post("/page/versions/promote", 409, version="2")
+    await proxy.store.withdraw(1, "people liked it less", "rlproxy")
+    assert "Roll back to" not in await visit.get("/versions")
     await visit.post("/page/versions/promote", 404, version="9")
     await visit.post("/page/versions/promote", 400, version="x")
     await visit.post("/page/versions/dance", 404)

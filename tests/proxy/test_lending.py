@@ -197,6 +197,22 @@ async def test_a_pause_while_it_waits_for_the_last_answer(sharing: Proxy, router
     await until(sharing, live=1)
 
 
+async def test_a_run_is_cancelled_while_it_waits_for_the_last_answer(sharing: Proxy, router: FakeLlama) -> None:
+    router.pause_s = 0.1
+    stream = await sharing.chat("x", stream=True)
+    await rated(sharing, 3)
+    last = await sharing.chat("good")
+    await sharing.rate(completion_id=last.headers["x-rl-completion-id"], rating="good")
+    async with asyncio.timeout(10):
+        while (await sharing.get("/rl/status"))["held"]["why"] is None:
+            await asyncio.sleep(0.01)
+    assert await sharing.post("/rl/cancel") == (200, {"cancelled": 1})
+    status = await until(sharing, ended="failed")
+    assert status["last_run"]["reason"] == "cancelled by a person" and status["ratings"]["fresh"] == 4
+    assert not sharing.launcher.started and status["held"]["why"] is None
+    assert (await stream.read()).endswith(b"data: [DONE]\n\n") and router.cut == []
+
+
 async def test_hours_that_end_wake_it(sharing: Proxy, router: FakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
     from datetime import datetime
 

@@ -173,6 +173,18 @@ async def test_a_live_version_that_rotted_is_replaced_and_said(proxy: Proxy, ver
     assert "v2 is damaged" in (await proxy.get("/rl/status"))["problem"]
 
 
+async def test_a_withdrawn_version_does_not_replace_one_that_rotted(proxy: Proxy, versions: list[Path]) -> None:
+    await proxy.post("/rl/promote/1")
+    await proxy.post("/rl/promote/2")
+    await proxy.store.withdraw(1, "people liked it less", "rlproxy")
+    await proxy.stop()
+    proxy.backend.adapters.clear()
+    (versions[1] / "adapter_model.safetensors").write_bytes(b"rot")
+    await proxy.start()
+    assert await answered_by(proxy) == "base"
+    assert "v2 is damaged, The base model answers instead" in (await proxy.get("/rl/status"))["problem"]
+
+
 async def test_a_backend_that_lost_its_adapters_gets_them_back(proxy: Proxy, versions: list[Path]) -> None:
     await proxy.post("/rl/promote/1")
     proxy.backend.adapters.clear()  # as a server that was restarted

@@ -6,10 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from store.errors import StoreFull
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_learner import rated, until
+from tests.proxy.test_swap import publish
 
 
 async def answers_rated(proxy: Proxy, good: int, bad: int) -> None:
@@ -105,6 +107,20 @@ async def test_a_person_may_make_it_live_again_and_is_not_contradicted(proxy: Pr
     assert status["live"] == 1 and status["watch"] is None
 
 
+async def test_a_rollback_by_hand_does_not_bring_it_back(proxy: Proxy) -> None:
+    """By then the version before is the withdrawn one, and who asks may have seen bad answers only."""
+    await first_version(proxy)
+    await answers_rated(proxy, 0, 8)
+    await rolled_back(proxy, 0)
+    status, body = await proxy.post("/rl/rollback")
+    assert status == 409 and body["error"]["message"].startswith(
+        "The base model stays live, since v1 before it is withdrawn: v1 was rated worse than the base model, beyond"
+    )
+    assert "`rlproxy promote v1`" in body["error"]["message"]
+    assert "rlproxy promote v1" in await proxy.say("/rl rollback")
+    assert (await proxy.get("/rl/status"))["live"] == 0
+
+
 async def test_a_rollback_that_a_crash_cut_short_is_finished_at_the_start(proxy: Proxy) -> None:
     await first_version(proxy)
     await proxy.store.withdraw(1, "people liked it less", "rlproxy")
@@ -147,3 +163,65 @@ async def test_what_was_trained_from_a_withdrawn_version_waits_for_a_person(prox
     await proxy.post("/rl/resume")
     status = await until(proxy, ended="done", runs=2)
     assert status["last_run"]["version"] == 2 and status["live"] == 1
+
+
+async def test_what_goes_live_while_the_ratings_are_compared_is_not_judged_by_them(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await first_version(proxy)
+    await answers_rated(proxy, 1, 0)
+    await publish(proxy, 2)
+    votes, promoted = proxy.store.votes, asyncio.Event()
+
+    async def slowly(version: int) -> Any:
+        found = await votes(version)
+        if version == 1 and len(found) < 9:
+            return []  # the look that finds it worse finds all of them
+        if version == 1 and not promoted.is_set():
+            promoted.set()
+            assert (await proxy.post("/rl/promote/2"))[1]["live"] == 2
+        return found
+
+    monkeypatch.setattr(proxy.store, "votes", slowly)
+    await answers_rated(proxy, 0, 8)
+    await promoted.wait()
+    await asyncio.sleep(0.1)
+    assert (await proxy.get("/rl/status"))["live"] == 2
+    assert [a["withdrawn"] for a in (await proxy.get("/rl/adapters"))["data"]] == [None, None]
+
+
+async def test_what_goes_live_while_a_worse_version_is_withdrawn_stays(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await first_version(proxy)
+    await answers_rated(proxy, 1, 0)
+    await publish(proxy, 2)
+    real, promoted = proxy.store.withdraw, asyncio.Event()
+
+    async def slowly(*args: Any) -> None:
+        await real(*args)
+        assert (await proxy.post("/rl/promote/2"))[1]["live"] == 2
+        promoted.set()
+
+    monkeypatch.setattr(proxy.store, "withdraw", slowly)
+    with capture_logs() as logs:
+        await answers_rated(proxy, 0, 8)
+        await promoted.wait()
+        await asyncio.sleep(0.1)
+    assert (await proxy.get("/rl/status"))["live"] == 2
+    assert [bool(a["withdrawn"]) for a in (await proxy.get("/rl/adapters"))["data"]] == [True, False]
+    assert not [one for one in logs if one["log_level"] == "error"]
+
+
+async def test_a_version_that_took_the_place_of_a_withdrawn_one_gives_way_to_the_base(proxy: Proxy) -> None:
+    """It went live in the moment in which that one was withdrawn."""
+    await first_version(proxy)
+    await answers_rated(proxy, 20, 4)
+    await publish(proxy, 2)
+    await proxy.store.point(2, "run 2 passed the gate", "rlproxy")
+    await proxy.store.withdraw(1, "people liked it less", "rlproxy")
+    await proxy.stop()
+    await proxy.start(train__start_at=1000)
+    await answers_rated(proxy, 0, 8)
+    status = await rolled_back(proxy, 0)
+    assert "v2 was rated worse than v1" in status["live_because"]
