@@ -333,6 +333,21 @@ def test_one_bad_line_does_not_lose_the_run(tmp_path, model, lines):
     assert len(of(events, "warning")) == 2
 
 
+@pytest.mark.parametrize(("rate", "status"), [(1e-9, "rejected"), (3e-3, "passed")])
+def test_rounding_is_no_change(tmp_path, model, lines, monkeypatch, rate, status):
+    """bf16 rounds a token's log-prob by what is computed beside it: as much as a small step changes it."""
+    real = TorchPolicy.log_probs
+
+    def rounded(self, packed, states=None):
+        scored = real(self, packed, states)
+        return scored._replace(plain=scored.plain + 5e-3 * np.sin(len(packed.target) + np.arange(len(packed.target))))
+
+    monkeypatch.setattr(TorchPolicy, "log_probs", rounded)
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines, overrides={"learning_rate": rate, "band": "off"}))
+    assert result["status"] == status, result["reason"]
+    assert ("no_op" in result["reason"]) == (status == "rejected")
+
+
 def test_a_number_that_is_not_finite_publishes_nothing(tmp_path, model, lines, monkeypatch):
     monkeypatch.setattr(TorchPolicy, "backward", lambda *_: {"loss": float("nan"), "kl_old": 0.0})
     result, _ = go(tiny.run_folder(tmp_path / "run", model, lines))
