@@ -178,7 +178,18 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Given]:
         # Only these are parsed by the source; all other values stay text until they are checked.
         at, kind = next((key, kind) for key, kind in PARSED.items() if not _is_json(environ.get(names.get(key, ""))))
         raise SettingsError(f"{at} from env {names[at]} should be a JSON {kind}.") from None
+    values |= _as_spelt(environ, values)
     return {key: Given(value, f"env {names[key]}") for key, value in values.items()}
+
+
+def _as_spelt(environ: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of people, whose names are no settings: the source lowers them with the rest of a variable's name."""
+    found: dict[str, Any] = {}
+    for table in (table for table in TABLES if table != OVERRIDES and isinstance(values.get(table), Mapping)):
+        start = f"{PREFIX}{table}.".replace(".", "__").upper()
+        spelt = {name[len(start) :].lower(): name[len(start) :] for name in environ if name.upper().startswith(start)}
+        found[table] = {spelt.get(name, name): value for name, value in values[table].items()}
+    return found
 
 
 def _is_json(text: str | None) -> bool:

@@ -39,7 +39,7 @@ RAISED: Final = re.compile(r"([A-Za-z_][\w.]*(?:Error|Exception|Down|Broke|Faile
 SAFE: Final = {"run", "status", "version", "live", "previous", "kind", "task", "code", "dialect", "restart_in_s",
                "again_in_s", "waiting", "completions", "ratings", "completion", "seconds", "free_gb"}  # fmt: skip
 # Settings of other people's names and of own secrets: only whether they are set.
-PERSONAL: Final = ("raters", "admins", "patterns", "rules", "command")
+PERSONAL: Final = ("raters", "admins", "chat_admins", "patterns", "rules", "command")
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 

@@ -75,7 +75,9 @@ class Chat:
         model = self._model if version == "live" else f"{self._model}@{version}"
         body = {"model": model, "messages": messages, "stream": True}
         id, pieces = "", list[str]()
-        events = self._client.events(f"/s/{self._session}/v1/chat/completions", body)
+        # One of two is always bad: beside each other they say nothing of how a version is liked.
+        turn = "side" if len(self._versions) > 1 else None
+        events = self._client.events(f"/s/{self._session}/v1/chat/completions", body, turn)
         try:
             for event in events:
                 id = str(event.get("id") or id)

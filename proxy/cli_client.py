@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -53,9 +53,10 @@ class Client:
             response = self._send("GET", path, None)
         return (line.decode().rstrip("\n") for line in response)
 
-    def events(self, path: str, body: Any) -> Generator[Any, None, None]:
-        """The events of a stream, as JSON; closing it ends the connection. Raises Refused, NoProxyAnswers."""
-        with self._send("POST", path, body) as response:
+    def events(self, path: str, body: Any, turn: str | None = None) -> Generator[Any, None, None]:
+        """The events of a stream, as JSON; closing it ends the connection. `turn`: as in `x-rl-turn`. Raises Refused,
+        NoProxyAnswers."""
+        with self._send("POST", path, body, {"x-rl-turn": turn} if turn else {}) as response:
             for line in response:
                 if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
                     yield json.loads(data)
@@ -69,14 +70,17 @@ class Client:
         except NoProxyAnswers as error:
             fail(str(error), NO_PROXY)
 
-    def _send(self, method: str, path: str, body: Any) -> http.client.HTTPResponse:
+    def _send(
+        self, method: str, path: str, body: Any, more: Mapping[str, str] | None = None
+    ) -> http.client.HTTPResponse:
         where = urlsplit(self.url)
         connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=TIMEOUT_S)
         if isinstance(body, dict):
             body = json.dumps({k: v for k, v in body.items() if v is not None}).encode()
         data: bytes | None = body
         kind = {"content-type": "application/json"} if data else {}
-        headers = {**self._headers, **kind, "connection": "close"}  # one request each: the answer, read, ends it
+        # One request each: the answer, read, ends it.
+        headers = {**self._headers, **(more or {}), **kind, "connection": "close"}
         try:
             connection.request(method, path, body=data, headers=headers)
             response = connection.getresponse()

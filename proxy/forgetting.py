@@ -26,7 +26,7 @@ from store.copies import Copies
 from store.errors import InOpenRun, StoreError
 from store.records import Forgetting, Target
 from store.store import Store
-from trainer.launch import Seal
+from trainer.launch import IN_THE_CLEAR, Seal
 
 log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ class Forgetter:
         """What would go. Raises NotFound where there is nothing of that name, in copies neither."""
         found = await self._store.would_forget(kind, name)
         there = await self._store.copies_with(self._home, kind, name)
-        if not found.completions and not found.ratings and not there.holding:
+        if not (found.completions or found.ratings or found.reactions or there.holding):
             raise NotFound(f"There is no {kind} {name} here, so there is nothing to forget.", param=kind)
         return Gone(found, Copies(*(tuple(self._shown(file) for file in files) for files in there)))
 
@@ -99,9 +99,11 @@ class Forgetter:
             return 0
         completions, ratings = set(owed["completions"]), set(owed["ratings"])
         gone = 0
-        for run in await self._store.runs(limit=EVERY_RUN):
-            seal = Seal(await self._store.known_run_key(run.id))
-            gone += await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings, seal)
+        runs = await self._store.runs(limit=EVERY_RUN)
+        folders = [(Path(run.folder), Seal(await self._store.known_run_key(run.id))) for run in runs]
+        unknown = await asyncio.to_thread(run_folder.others, self._home / "runs", [run.folder for run in runs])
+        for folder, seal in (*folders, *((folder, IN_THE_CLEAR) for folder in unknown)):
+            gone += await asyncio.to_thread(run_folder.without, folder, completions, ratings, seal)
         if not await self._store.left_run_folders(owed):
             log.warning("what was forgotten is still in the database's log, until it is written over or rlproxy stops")
         return gone

@@ -92,7 +92,8 @@ class Retention:
         self._calendar.hold_s = self.days * DAY_S
         before = self._calendar.now() - self.days * DAY_S
         gone = await self._store.expire(before)
-        await asyncio.to_thread(run_folder.expire, self._home / "runs", before)
+        needed = {Path(run.folder).name for run in await self._store.open_runs()}
+        await asyncio.to_thread(run_folder.expire, self._home / "runs", before, needed)
         await asyncio.to_thread(backup.expire, self._home, before)
         if gone:
             log.info("unrated completions expired", completions=gone)

@@ -170,6 +170,12 @@ def without(folder: Path, completions: Collection[str], ratings: Collection[str]
     return gone
 
 
+def others(runs: Path, known: Iterable[str]) -> list[Path]:
+    """Run folders that are none of these: an older backup was restored, and they are of after it. Blocking."""
+    there = {Path(folder).resolve() for folder in known}
+    return [folder for folder in runs.glob("r*") if folder.resolve() not in there]
+
+
 def trains_on(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> bool:
     """Whether a sample of this run is one of these; not where nobody can read them. Blocking; raises OSError."""
     path = folder / "samples.jsonl"
@@ -183,12 +189,13 @@ def _of(line: Mapping[str, Any], completions: Collection[str], ratings: Collecti
     return line.get("completion") in completions or not set(line.get("ratings") or ()).isdisjoint(ratings)
 
 
-def expire(runs: Path, before: float) -> int:
-    """Unrated completions are in run folders, too: of runs that ended before then, they go. Blocking."""
+def expire(runs: Path, before: float, needed: Collection[str]) -> int:
+    """Unrated completions are in run folders, too: those written before then go, but of runs whose folders (by name)
+    are `needed`. Blocking."""
     gone = 0
     for file in runs.glob("r*/calibration.jsonl"):
         with contextlib.suppress(OSError):
-            if (file.parent / "result.json").stat().st_mtime < before:
+            if file.stat().st_mtime < before and file.parent.name not in needed:
                 file.unlink()
                 gone += 1
     return gone

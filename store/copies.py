@@ -8,6 +8,7 @@ there ever was. Not here: copies elsewhere, which nobody can find, and exports, 
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -79,12 +80,19 @@ def _begins_as_one(file: Path) -> bool:
         return False
 
 
+def _asks(db: sqlite3.Connection, kind: Target) -> Iterator[str]:
+    yield _HAS[kind]
+    # Copies of before there were any have no such table.
+    if kind == "rater" and db.execute("SELECT 1 FROM sqlite_master WHERE name = 'reactions'").fetchone():
+        yield "SELECT 1 FROM reactions WHERE rater = ? LIMIT 1"
+
+
 def _has(file: Path, kind: Target, name: str, secret: Secret | None) -> bool | None:
     # Without a log of its own it is not in use, and looking must leave no such log beside it.
     alone = not file.with_name(file.name + "-wal").exists()
     try:
         secret = None if _begins_as_one(file) else secret
         with closing(driver.connect(file, secret, read_only=True, alone=alone)) as db:
-            return db.execute(_HAS[kind], (name,)).fetchone() is not None
+            return any(db.execute(sql, (name,)).fetchone() is not None for sql in _asks(db, kind))
     except driver.errors(StoreError):
         return None

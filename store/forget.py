@@ -36,9 +36,11 @@ WHERE u.status = 'done' AND json_extract(o.value, '$.used') = 1 AND o.key IN (SE
 
 def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
     """What would go, without touching it."""
+    reactions = 0
     if kind == "rater":
         going: list[str] = []
         ratings = _ids(db, _OF_RATER, name)
+        (reactions,) = db.execute("SELECT count(*) FROM reactions WHERE rater = ?", (name,)).fetchone()
     else:
         going = _ids(db, _COMPLETIONS[kind], name)
         ratings = _ids(db, _OF_COMPLETIONS, _json(going))
@@ -49,9 +51,8 @@ def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
     there = {row["version"]: row["parent"] for row in rows}
     trained &= there.keys()
     open_run = next((row["id"] for row in runs if row["status"] in ("claimed", "running")), None)
-    return Forgetting(
-        tuple(going), tuple(ratings), tuple(sorted(trained)), tuple(sorted(_heirs(there, trained))), open_run
-    )
+    heirs = tuple(sorted(_heirs(there, trained)))
+    return Forgetting(tuple(going), tuple(ratings), tuple(sorted(trained)), heirs, open_run, reactions)
 
 
 def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str, *, retrain: bool = False) -> Forgetting:
@@ -65,6 +66,8 @@ def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str, *, retra
     tainted = {*found.trained, *found.heirs}
     if retrain and (on_top := _open_run_on(db, tainted)) is not None:
         raise InOpenRun(on_top)
+    if found.reactions:  # a rating follows from what is left of them
+        db.execute("DELETE FROM reactions WHERE rater = ?", (name,))
     if not found.completions and not found.ratings:
         return found
     completions.forget(db, found.completions)

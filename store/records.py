@@ -250,6 +250,7 @@ class Forgetting:
     trained: tuple[int, ...]  # versions that were trained on these ratings
     heirs: tuple[int, ...]  # versions that were built on those
     open_run: int | None  # a run under way that has taken one of them
+    reactions: int = 0  # of a rater, on chat platforms, those taken back too
 
 
 @dataclass(frozen=True, slots=True)

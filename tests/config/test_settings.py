@@ -70,6 +70,12 @@ def test_tables_and_lists_come_from_the_file_and_the_environment(tmp_path: Path)
     assert train.raters == {"Bob": 3.0} and train.hours == ("22:00-07:00",)
 
 
+def test_names_in_variables_are_taken_as_they_are_spelt(tmp_path: Path) -> None:
+    given = {"RLPROXY_TRAIN__RATERS__Ann": "2", "RLPROXY_WEBHOOKS__SLACK__RATERS__U12345": "ann"}
+    settings = read(tmp_path, **given).settings
+    assert settings.train.raters == {"Ann": 2.0} and settings.webhooks.slack.raters == {"U12345": "ann"}
+
+
 def test_settings_built_bare_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLPROXY_SERVER__PORT", "9")
     assert Settings().server.port == 8484

@@ -56,6 +56,8 @@ async def test_two_versions_and_a_pick(cli: Proxy) -> None:  # noqa: F811
         assert await terminal.ended(again=CTRL_C) == 0
     counts = (await cli.get("/rl/status"))["counts"]
     assert (counts["done"], counts["good"], counts["bad"]) == (2, 1, 1)
+    # One of two is always bad: that says nothing of a version, and `rlproxy good` means none of them.
+    assert await cli.store.votes(0) == []
 
 
 async def test_an_answer_that_is_stopped(cli: Proxy) -> None:  # noqa: F811

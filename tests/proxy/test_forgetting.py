@@ -57,6 +57,19 @@ async def test_a_rejected_candidate_that_learned_from_it_goes(proxy: Proxy) -> N
     assert not (folder / "rejected").exists()
 
 
+async def test_run_folders_that_the_database_does_not_know_are_looked_into_too(proxy: Proxy) -> None:
+    """An older backup was restored: what ran since is still there."""
+    id = (await proxy.chat("secret")).headers["x-rl-completion-id"]
+    folder = proxy.home / "runs" / "r00042"
+    folder.mkdir(parents=True)
+    line = {"completion": id, "ratings": [], "text": "secret"}
+    other = {"completion": "other", "ratings": [], "text": "stays"}
+    (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (line, other)))
+    (folder / "calibration.jsonl").write_text(json.dumps(line) + "\n")
+    await forget(proxy, completion=id)
+    assert lines(folder) == [other] and lines(folder, "calibration.jsonl") == []
+
+
 async def test_a_rater_leaves_the_samples(proxy: Proxy) -> None:
     await rated(proxy, 3)
     await proxy.chat("x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from proxy.retention import KEY, LONGEST, Retention, as_it_is, days_of
 from store import schema
 from store.errors import StoreError
 from store.store import Store
-from tests.store.making import put, rating
+from tests.store.making import claim, put, rating
 
 DAY = 86400
 
@@ -46,6 +47,24 @@ async def test_a_persons_days_win_outlive_a_restart_and_are_taken_back(tmp_path:
     await store.close()
     store, retention = await opened(tmp_path)
     assert retention.chosen is None
+    await store.close()
+
+
+async def test_what_runs_kept_to_compare_goes_whether_they_had_a_result_or_not(tmp_path: Path) -> None:
+    store, retention = await opened(tmp_path)
+    await put(store, "a", "b")
+    await store.rate(rating("a"))
+    open_run, _ = await claim(store, held_share=0.0)
+    files = [Path(tmp_path, "runs", name, "calibration.jsonl") for name in ("r00007", Path(open_run.folder).name, "r9")]
+    for file, days in zip(files, (9, 9, 1), strict=True):
+        file.parent.mkdir(parents=True)
+        file.write_text("{}\n")
+        os.utime(file, (time.time() - days * DAY,) * 2)
+    await retention._expire()
+    assert [file.exists() for file in files] == [False, True, True]  # the second one's run is open
+    await store.end_run(open_run.id, "failed", "cancelled", None)
+    await retention._expire()
+    assert [file.exists() for file in files] == [False, False, True]
     await store.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from store import schema
 from store.errors import InOpenRun
-from store.records import Message, Wanted
+from store.records import Message, NewReaction, Wanted
 from store.store import Store
 from tests.store.making import adapter, claim, end, new, put, rating
 
@@ -92,6 +92,19 @@ async def test_a_rater_goes_and_the_answers_stay(store: Store) -> None:
     assert [r.rater for r in await store.ratings_of("a")] == ["bob"]
     listed = await store.listed("a")
     assert listed is not None and [r.rater for r in listed.ratings] == ["bob"]
+
+
+async def test_a_raters_reactions_go_too_and_come_back_as_no_rating(store: Store) -> None:
+    await put(store, "a")
+    await store.react(NewReaction("a", "ann", "slack", "1", "c 1", "thumbsup", 1.0, 1.0))
+    found = await store.forget_for_good("rater", "ann", "ann")
+    assert len(found.ratings) == 1 and found.reactions == 1
+    await store.react(NewReaction("a", "ann", "slack", "2", "c 1", "thumbsdown", None, 2.0))
+    assert await store.live_rating("a", "ann") is None
+    again = await store.would_forget("rater", "ann")  # what was taken back names them as well
+    assert again.ratings == () and again.reactions == 1
+    await store.forget_for_good("rater", "ann", "ann")
+    assert (await store.would_forget("rater", "ann")).reactions == 0
 
 
 async def test_versions_that_were_trained_on_it_are_named(store: Store) -> None:
