@@ -137,6 +137,17 @@ class _Wave:
         self.cache = RowCache(layers, [0] * len(self.asks))
 
 
+def context_of(config: Any) -> int:
+    """How many tokens a row may have. With longrope, as many as the model had before it was stretched: beyond, its
+    rotary factors change for a whole batch, and so a long request would change the answers beside it."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    longest = int(config.max_position_embeddings)
+    if rope.get("rope_type") != "longrope":
+        return longest
+    short = rope.get("original_max_position_embeddings")
+    return int(short or getattr(config, "original_max_position_embeddings", None) or longest)
+
+
 class Engine:
     def __init__(self, model: Any, tokenizer: Any, *, max_rows: int = MAX_ROWS) -> None:
         self.model = model.eval()
@@ -145,7 +156,7 @@ class Engine:
         kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention", "sliding_attention"}
         if kinds:
             raise EngineError(f"This server runs models with attention layers only, this one has {sorted(kinds)}.")
-        self.context: int = config.max_position_embeddings
+        self.context = context_of(config)
         self._layers: int = config.num_hidden_layers
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

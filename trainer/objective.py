@@ -117,11 +117,11 @@ def log_ratio(old: Floats, behaviour: Floats) -> Floats:
 def verdict(old: Floats, behaviour: Floats, *, token_low: float, token_high: float, band: Band) -> Verdict:
     """The two-level filter on one reply; both (T,), both under the distribution that was sampled from.
 
-    ℓ_old is −inf where the token is outside the truncated support (top-p, top-k): such a token is masked and left
-    out of ρ̄, where one of them would outweigh all the others.
+    ℓ_old is −inf where the token is outside the truncated support (top-p, top-k), and a recomputed ℓ_β may be: such a
+    token is masked and left out of ρ̄, where one of them would outweigh all the others.
     """
-    inside = np.isfinite(old)
-    log_x = log_ratio(np.where(inside, old, behaviour), behaviour)
+    inside = np.isfinite(old) & np.isfinite(behaviour)
+    log_x = log_ratio(np.where(inside, old, 0.0), np.where(inside, behaviour, 0.0))
     x = np.exp(log_x)
     log_rho = float(log_x[inside].mean()) if inside.any() else -CLIP
     low, high = band.limits(int(inside.sum()))

@@ -7,6 +7,7 @@ costs that line: it becomes `Unusable` with its reason, and the run goes on. Not
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -310,10 +311,9 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
     for call in calls:
         function = call.get("function", {})
         if isinstance(function.get("arguments"), str):
-            try:
-                function["arguments"] = json.loads(function["arguments"])
-            except ValueError:
-                raise BadLine("a tool call's arguments are not JSON") from None
+            # What a model wrote need not be JSON; the server hands it to the template as it is, too.
+            with contextlib.suppress(ValueError):
+                function["arguments"] = json.loads(function["arguments"] or "{}")
     if calls:
         plain["tool_calls"] = calls
     return plain

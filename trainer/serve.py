@@ -110,7 +110,8 @@ async def _serve(
 
 
 def load_model(weights: Weights, threads: int) -> tuple[Any, Any]:
-    """Model and tokenizer in fp32, as the trainer has them: both sides must compute the same log-probs."""
+    """Model and tokenizer in fp32, as the trainer has them on a CPU. Where it computes in bf16 (a GPU), what that
+    rounds is noise between the two, by which the band is widened (acceptance)."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging

@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
 
 from tests.trainer.serving import QUESTIONS, Served, forward_logprobs, greedy, peft_model, until
-from trainer.engine import Ask, Engine, EngineError
+from trainer.engine import Ask, Engine, EngineError, context_of
 from trainer.lora_rows import read_adapter
 from trainer.manifest import AdapterError
 from trainer.sampling import Sampling
@@ -21,6 +22,28 @@ pytestmark = pytest.mark.model
 
 GREEDY = Sampling(temperature=0)
 TOKENS = 16
+
+
+@pytest.mark.parametrize("where", ["rope", "config"])
+def test_no_request_changes_the_positions_of_those_beside_it(where):
+    """longrope takes other factors for a whole batch as soon as one row is longer than the model once was."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+        "factor": 4,
+    }
+    short = {"original_max_position_embeddings": 64}
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=256, rope_parameters={**rope, **short},
+    )  # fmt: skip
+    if where == "config":
+        config.rope_parameters = rope
+        config.original_max_position_embeddings = 64
+    assert context_of(config) == 64
+    assert context_of(LlamaConfig(max_position_embeddings=256)) == 256
 
 
 def ids(reply):

@@ -187,6 +187,9 @@ def test_a_token_outside_the_support_is_masked_and_left_out_of_rho():
     verdict = objective.verdict(old, behaviour, **LIMITS, band=PAPER)
     assert verdict.keep.tolist() == [True, False, True, True]
     assert verdict.log_rho == 0
+    mirrored = objective.verdict(behaviour, old, **LIMITS, band=PAPER)  # ℓ_β, recomputed under top-p
+    assert mirrored.keep.tolist() == [True, False, True, True]
+    assert mirrored.log_rho == 0
     nowhere = objective.verdict(np.full(4, -np.inf), behaviour, **LIMITS, band=PAPER)
     assert nowhere.cause(stale=False) == "fresh-mismatch"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.trainer import tiny
-from trainer.samples import BadLine, Template, load, load_calibration, parse
+from trainer.samples import BadLine, Template, _plain, load, load_calibration, parse
 
 GOOD = {
     "rating": "rt-1",
@@ -103,6 +103,17 @@ def test_text_parts_and_tool_arguments_are_as_templates_want_them(template):
     assert template.prompt([{"role": "user", "content": parts}]) == template.prompt(
         [{"role": "user", "content": "a\nb"}]
     )
+
+
+@pytest.mark.parametrize(("said", "rendered"), [("", {}), ("{}", {}), ("no json", "no json")])
+def test_a_tool_call_is_rendered_as_the_server_does_whatever_its_arguments(template, said, rendered):
+    def asked(arguments):
+        call = {"id": "c", "type": "function", "function": {"name": "now", "arguments": arguments}}
+        return [{"role": "user", "content": "when"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+
+    shown = _plain(asked(said)[1])["tool_calls"][0]["function"]["arguments"]
+    assert shown == rendered
+    assert template.prompt(asked(said)) == template.prompt(asked(rendered))
 
 
 def test_penalties_make_log_probs_inexact(template):
