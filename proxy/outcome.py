@@ -59,11 +59,13 @@ class Outcome:
         adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
         if self._foreign:
             await self._foreign.publishes(run.version)
-        stands = self._foreign or await self._overtaken(adapter) is None
-        await self._store.publish(run.id, adapter, found, found.get("baseline_after") if stands else None)
+        waits = None if self._foreign else await self._overtaken(adapter)
+        await self._store.publish(run.id, adapter, found, None if waits else found.get("baseline_after"))
         self._ended(run, "done", found.get("reason", ""))
         if self._foreign:
             await self._foreign.published(run.version)
+        elif waits:
+            self._wait(adapter, waits)
         else:
             await self._go_live(adapter)
 
@@ -77,28 +79,24 @@ class Outcome:
             return "was rolled back"
         return None if live == adapter.parent else "is not live any more"
 
-    async def _waits(self, adapter: Adapter) -> bool:
-        if (why := await self._overtaken(adapter)) is None:
-            return False
+    def _wait(self, adapter: Adapter, why: str) -> None:
         parent = "the base model" if adapter.parent == BASE else f"v{adapter.parent}"
         message = f"v{adapter.version} was trained from {parent}, which {why}: it waits for `promote`."
         log.warning("version waits", version=adapter.version, why=message)
         self._events.emit("problem", message=message)
-        return True
 
     async def _go_live(self, adapter: Adapter) -> None:
         """A backend that is down for a moment is asked again; then the version waits for `promote`."""
-        version, why = adapter.version, f"run {adapter.run_id} passed the gate"
+        await self._lending.awake()
+        version, reason = adapter.version, f"run {adapter.run_id} passed the gate"
         for pause in (*RETRY_SWAP_S, None):
-            if await self._waits(adapter):
-                return
-            await self._lending.awake()
             try:
-                await self._swap.to(version, why, "rlproxy", instead_of=adapter.parent)
+                await self._swap.to(version, reason, "rlproxy", instead_of=adapter.parent)
                 self._metrics.swaps.inc()
                 return
-            except Overtaken:  # while it waited for the backend, or for its turn
-                await self._waits(adapter)
+            except Overtaken:  # while it waited for the backend, for the next try or for its turn
+                if (why := await self._overtaken(adapter)) is not None:
+                    self._wait(adapter, why)
                 return
             except Conflict:
                 return  # live already, or damaged: then swap.problem says so
