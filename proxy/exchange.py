@@ -27,7 +27,7 @@ from proxy.dialects import CHAT, Dialect
 from proxy.door import Door
 from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError, UnknownModel
 from proxy.events import Events
-from proxy.formats import MISSING, Formats
+from proxy.formats import MISSING, Formats, about_what_was_asked
 from proxy.held_stream import KEEPALIVE, HeldStream
 from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
@@ -111,6 +111,7 @@ class Exchange:
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
         self._way: Way
+        self._refusal = b""  # a 404 that was read to see what it is about
         self._finished = False
         self._gap = b""  # what ends the last event, where the backend did not
         self._address: Address | None = None  # where the question is
@@ -204,12 +205,15 @@ class Exchange:
             return await self._ask_once()
         await self._go(translated=False)
         upstream = await self._ask_once()
-        if upstream.status not in MISSING or self._dialect is CHAT:
+        if upstream.status not in MISSING or self._dialect is CHAT or formats.shown(name):
             if upstream.status == 200:
                 formats.has(name)
             return upstream
+        refusal = await whole(upstream)
+        if about_what_was_asked(refusal, self._asked.model, self._dialect.paths[0]):
+            self._refusal = refusal
+            return upstream
         # No such route, or no such model: if it answers in chat completions, it was the route.
-        await whole(upstream)
         await self._go(translated=True)
         upstream = await self._ask_once()
         if upstream.status not in MISSING:
@@ -350,7 +354,7 @@ class Exchange:
         return self._dialect.rules(id=self._capture.id, model=model, asked=asked)
 
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
-        answer = Answer(body := await whole(upstream))
+        answer = Answer(body := self._refusal or await whole(upstream))
         headers = self._headers(upstream)
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._begun is not None:

@@ -147,6 +147,8 @@ async def apply_template(fake: Any, request: web.Request, body: dict[str, Any]) 
 
 
 async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    if fake.lacks is not None:
+        return web.json_response(fake.lacks, status=404)
     include = body.get("include") or []
     logprobs = "message.output_text.logprobs" in include
     if logprobs and fake.mood == "refuse-logprobs":
