@@ -479,7 +479,7 @@ class Exchange:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""
         if self._capture is None and not self._way.translated:
             return
-        if self._capture is not None and (failed := self._capture.failed) is not None:
+        if (failed := self._failed) is not None:
             await self._finish("error", error=failed)  # its own word has been passed on
             return
         replies = self._capture.replies() if self._capture is not None else []
@@ -493,15 +493,20 @@ class Exchange:
         if last:
             await response.write(last)
 
+    @property
+    def _failed(self) -> str | None:
+        """Why the backend gave up, where it said so inside its stream."""
+        return self._capture.failed if self._capture is not None else None
+
     def _said_all(self) -> None:
         """What is written next is the last of it. A client that goes before it has that may ask for it again."""
-        if self._attempt is not None and (self._capture is None or self._capture.failed is None):
+        if self._attempt is not None and self._failed is None:
             self._attempt.streamed()
 
     async def _broken_off(self, response: web.StreamResponse, error: ProxyError) -> None:
-        already = self._finished
-        await self._finish("partial", error=error.message)
-        if not already:
+        already, failed = self._finished, self._failed
+        await self._finish("partial" if failed is None else "error", error=failed or error.message)
+        if not already and (failed is None or self._way.translated):  # else its own word has been passed on
             await response.write(self._gap + self._way.broken(error))
 
     async def _finish(self, status: Any, *, whole: Answer | None = None, error: str | None = None) -> None:

@@ -257,7 +257,7 @@ async def test_an_error_inside_a_stream(proxy: Proxy) -> None:
     assert b"response.completed" not in raw
     found = await proxy.store.completion(id)
     assert found is not None and found.end is not None
-    assert found.status == "partial" and found.end.text == "You said: "
+    assert (found.status, found.end.text, found.end.error) == ("error", "You said: ", "out of memory")
 
 
 async def test_a_stream_that_just_ends_whole(proxy: Proxy) -> None:
