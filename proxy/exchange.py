@@ -27,7 +27,7 @@ from proxy.dialects import CHAT, Dialect
 from proxy.door import Door
 from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError, UnknownModel
 from proxy.events import Events
-from proxy.formats import MISSING, Formats
+from proxy.formats import MISSING, Formats, about_what_was_asked
 from proxy.held_stream import KEEPALIVE, HeldStream
 from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
@@ -111,6 +111,7 @@ class Exchange:
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
         self._way: Way
+        self._refusal = b""  # a 404 that was read to see what it is about
         self._finished = False
         self._gap = b""  # what ends the last event, where the backend did not
         self._address: Address | None = None  # where the question is
@@ -204,12 +205,15 @@ class Exchange:
             return await self._ask_once()
         await self._go(translated=False)
         upstream = await self._ask_once()
-        if upstream.status not in MISSING or self._dialect is CHAT:
+        if upstream.status not in MISSING or self._dialect is CHAT or formats.shown(name):
             if upstream.status == 200:
                 formats.has(name)
             return upstream
+        refusal = await whole(upstream)
+        if about_what_was_asked(refusal, self._asked.model, self._dialect.paths[0]):
+            self._refusal = refusal
+            return upstream
         # No such route, or no such model: if it answers in chat completions, it was the route.
-        await whole(upstream)
         await self._go(translated=True)
         upstream = await self._ask_once()
         if upstream.status not in MISSING:
@@ -350,7 +354,7 @@ class Exchange:
         return self._dialect.rules(id=self._capture.id, model=model, asked=asked)
 
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
-        answer = Answer(body := await whole(upstream))
+        answer = Answer(body := self._refusal or await whole(upstream))
         headers = self._headers(upstream)
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._begun is not None:
@@ -475,7 +479,7 @@ class Exchange:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""
         if self._capture is None and not self._way.translated:
             return
-        if self._capture is not None and (failed := self._capture.failed) is not None:
+        if (failed := self._failed) is not None:
             await self._finish("error", error=failed)  # its own word has been passed on
             return
         replies = self._capture.replies() if self._capture is not None else []
@@ -489,15 +493,20 @@ class Exchange:
         if last:
             await response.write(last)
 
+    @property
+    def _failed(self) -> str | None:
+        """Why the backend gave up, where it said so inside its stream."""
+        return self._capture.failed if self._capture is not None else None
+
     def _said_all(self) -> None:
         """What is written next is the last of it. A client that goes before it has that may ask for it again."""
-        if self._attempt is not None and (self._capture is None or self._capture.failed is None):
+        if self._attempt is not None and self._failed is None:
             self._attempt.streamed()
 
     async def _broken_off(self, response: web.StreamResponse, error: ProxyError) -> None:
-        already = self._finished
-        await self._finish("partial", error=error.message)
-        if not already:
+        already, failed = self._finished, self._failed
+        await self._finish("partial" if failed is None else "error", error=failed or error.message)
+        if not already and (failed is None or self._way.translated):  # else its own word has been passed on
             await response.write(self._gap + self._way.broken(error))
 
     async def _finish(self, status: Any, *, whole: Answer | None = None, error: str | None = None) -> None:

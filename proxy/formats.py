@@ -1,14 +1,17 @@
 """Which wire formats the backend speaks: what it declares, and what asking it has shown.
 
-Owns the choice between passing a request through and translating it, and the memory of a route that was not there.
+Owns the choice between passing a request through and translating it, what tells that a route is not there, and the
+memory of it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
 from proxy.backends.base import Capabilities
+from proxy.wire import loads
 
 MISSING: Final = (404, 405, 501)  # what a server answers where it has no such route
 
@@ -29,9 +32,14 @@ class Formats:
     def has(self, dialect: str) -> None:
         self._shown[dialect] = True
 
+    def shown(self, dialect: str) -> bool:
+        """Whether it has answered in this dialect."""
+        return self._shown.get(dialect, False)
+
     def lacks(self, dialect: str) -> None:
-        """From now on it is translated; a backend that learns it is asked again after a restart of rlproxy."""
-        self._shown[dialect] = False
+        """From now on it is translated, unless it has answered in it; a backend that learns it is asked again after a
+        restart of rlproxy."""
+        self._shown.setdefault(dialect, False)
 
     def table(self, dialects: Iterable[str]) -> dict[str, Literal["native", "translated", "untried"]]:
         """For `status`: how a request in each dialect reaches the backend."""
@@ -48,3 +56,16 @@ class Formats:
         if not (wishes.token_ids and wishes.logprobs):
             return []
         return [name for name in dialects if self.native(name) and name not in wishes.asks]
+
+
+def about_what_was_asked(answer: bytes, model: str, path: str) -> bool:
+    """Whether a 404 names a parameter or the model, so that the route is there. Else only asking elsewhere tells."""
+    try:
+        body = loads(answer)
+        error = body.get("error") or body
+        if isinstance(error.get("param"), str):
+            return True
+        said = str(error["message"])
+    except (ValueError, KeyError, AttributeError):
+        return False
+    return bool(model) and path not in said and re.search(rf"(?<!\w){re.escape(model)}(?!\w)", said) is not None

@@ -15,6 +15,7 @@ import orjson
 from proxy import sse
 from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
+from proxy.dialects.chat_form import Calls
 from proxy.dialects.fields import an_object, count, member, numbers
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
@@ -153,6 +154,7 @@ class ChatFold(Fold):
         self._replies: dict[int, Reply] = {}
         self._pieces: dict[int, dict[str, list[str]]] = {}  # of each reply's texts, from the first one on
         self._calls: dict[int, list[_Call]] = {}
+        self._places: dict[int, Calls] = {}
         self._usage: dict[str, Any] | None = None
         self._prompt_token_ids: list[int] | None = None
 
@@ -176,7 +178,7 @@ class ChatFold(Fold):
     def _begin(self, index: Any) -> Reply:
         if not isinstance(index, int):
             raise TypeError(f"the index {index!r} of a choice is no number")
-        self._pieces[index], self._calls[index] = {}, []
+        self._pieces[index], self._calls[index], self._places[index] = {}, [], Calls()
         self._replies[index] = Reply(index)
         return self._replies[index]
 
@@ -196,8 +198,8 @@ class ChatFold(Fold):
                 reply.message[key] = value
 
     def _call(self, reply: Reply, deltas: list[dict[str, Any]] | None) -> None:
-        """Arguments arrive in pieces, names and ids at once; `index` says which call a piece belongs to. Some servers
-        send an empty list with each piece of a text: it takes nothing away."""
+        """Arguments arrive in pieces, names and ids at once. Some servers send an empty list with each piece of a text:
+        it takes nothing away."""
         if deltas is None:
             return
         if not isinstance(deltas, list):
@@ -205,8 +207,8 @@ class ChatFold(Fold):
         reply.message.setdefault("tool_calls", [])
         calls = self._calls[reply.index]
         for delta in deltas:
-            at = delta.get("index", 0)
-            while len(calls) <= at:
+            at = self._places[reply.index].place(delta)
+            if at == len(calls):
                 calls.append(_Call())
             call, function = calls[at], delta.get("function") or {}
             call.id = delta.get("id") or call.id

@@ -19,6 +19,35 @@ def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
 
 
+class Calls:
+    """Which tool call of a streamed answer a piece belongs to: the place of the call, counted from 0.
+
+    `index` tells. Some servers (Ollama 0.20, Dynamo, adapters for Gemini) give it as 0 for every call, or leave it out:
+    there a name with another id begins the next call. Without a name it does not: others (Poolside, mlx-openai-server)
+    make up an id for each piece.
+    """
+
+    def __init__(self) -> None:
+        self._ids: list[Any] = []  # of each call, the newest
+        self._grows: dict[Any, int] = {}  # by index: the call that has had the newest piece
+        self._known: dict[tuple[Any, Any], int] = {}  # by index and id
+
+    def place(self, piece: Mapping[str, Any]) -> int:
+        index, id = piece.get("index") or 0, piece.get("id")
+        at = self._known.get((index, id), self._grows.get(index))
+        if at is None or (id and self._ids[at] and (index, id) not in self._known and _names(piece)):
+            at = len(self._ids)
+            self._ids.append(None)
+        if id:
+            self._ids[at], self._known[index, id] = id, at
+        self._grows[index] = at
+        return at
+
+
+def _names(piece: Mapping[str, Any]) -> bool:
+    return bool((piece.get("function") or {}).get("name"))
+
+
 # Arguments are read by Python's own parser: orjson turns integers of more than 64 bits into floats.
 
 

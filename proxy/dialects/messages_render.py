@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from proxy.dialects.base import Renderer
-from proxy.dialects.chat_form import arguments_of, counted, reasoning_of
+from proxy.dialects.chat_form import Calls, arguments_of, counted, reasoning_of
 from proxy.errors import BackendBroke
 from proxy.wire import dumps
 
@@ -32,9 +32,10 @@ class MessagesRenderer(Renderer):
     def __init__(self, *, id: str, model: str) -> None:
         self._head = {"id": id, "type": "message", "role": "assistant", "model": model}
         self._started = False
-        self._open: str | int | None = None  # text, thinking, or the index of a tool call
+        self._open: str | int | None = None  # text, thinking, or the place of a tool call
         self._blocks = 0
-        self._calls: dict[int, dict[str, str]] = {}  # by their index: id, name, and arguments not yet sent
+        self._places = Calls()
+        self._calls: dict[int, dict[str, str]] = {}  # by their place: id, name, and arguments not yet sent
         self._reason: str | None = None
         self._stop_sequence: str | None = None
         self._usage: Mapping[str, Any] = {}
@@ -98,7 +99,7 @@ class MessagesRenderer(Renderer):
 
     def _call(self, piece: Mapping[str, Any]) -> list[bytes]:
         """A piece of a call. The block begins with the name, which some servers send after the id."""
-        at, function = piece.get("index", 0), piece.get("function") or {}
+        at, function = self._places.place(piece), piece.get("function") or {}
         begun = at in self._calls and bool(self._calls[at]["name"])
         call = self._calls.setdefault(at, {"id": "", "name": "", "arguments": ""})
         call["id"] = piece.get("id") or call["id"]

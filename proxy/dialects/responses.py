@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from proxy.conversations import named
-from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply
+from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply, given_up
 from proxy.dialects.chat import SAMPLING
 from proxy.dialects.fields import an_object, member, numbers, objects
 from proxy.dialects.responses_chat import LOGPROBS, to_chat, tools_of
@@ -132,6 +132,7 @@ class ResponsesFold(Fold):
     """The events as they come; the last one has all of it once more."""
 
     def __init__(self) -> None:
+        self.failed: str | None = None
         self._items: dict[int, dict[str, Any]] = {}
         self._pieces: dict[int, list[str]] = {}  # of each item's text or arguments, since it was last sent whole
         self._logprobs: list[float] = []
@@ -139,10 +140,13 @@ class ResponsesFold(Fold):
 
     def add(self, chunk: Any) -> None:
         kind, at = str(chunk.get("type")), chunk.get("output_index", 0)
-        if kind in _ENDS:
+        if kind == "error" or chunk.get("error"):  # OpenAI's own has its members beside the type
+            self.failed = given_up(chunk.get("error") or chunk)
+        elif kind in _ENDS:
             self._final = chunk["response"]
             if kind == "response.failed":
-                self.failed = str((self._final.get("error") or {}).get("message") or "the backend gave up")
+                why = (self._final.get("error") or {}).get("message")
+                self.failed = str(why or self.failed or "the backend gave up")
         elif kind in ("response.output_item.added", "response.output_item.done"):
             self._items[at] = chunk["item"]
             self._pieces.pop(at, None)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.dialects.base import Asked, Renderer
-from proxy.dialects.chat_form import counted
+from proxy.dialects.chat_form import Calls, counted
 from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import call_item, item_id, response, text_part, unfinished
 from proxy.errors import ProxyError
@@ -32,7 +32,8 @@ class ResponsesRenderer(Renderer):
         self._tools = tools_of(asked.body)
         self._output: list[dict[str, Any]] = []
         self._open: tuple[int, str] | None = None  # the item that grows, and the kind of its last part
-        self._calls: dict[int, tuple[int, dict[str, Any]]] = {}  # index in chat -> item's place, call in chat form
+        self._places = Calls()
+        self._calls: dict[int, tuple[int, dict[str, Any]]] = {}  # place as a call -> as an item, call in chat form
         self._named: dict[str, int] = {}  # ids given, by kind
         self._usage: Mapping[str, Any] | None = None
         self._finish: str | None = None
@@ -128,7 +129,7 @@ class ResponsesRenderer(Renderer):
         return {**head, "summary": []} if of == "reasoning" else {**head, "role": "assistant"}
 
     def _call(self, delta: Mapping[str, Any]) -> None:
-        index, function = delta.get("index", 0), delta.get("function") or {}
+        index, function = self._places.place(delta), delta.get("function") or {}
         if index not in self._calls:
             if self._open is not None:
                 self._close_item()

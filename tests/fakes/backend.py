@@ -51,6 +51,7 @@ class FakeBackend(Listening):
         self.window: int | None = None  # how many tokens it says to take
         self.prompt_tokens = 3  # what it says that it has read
         self.speaks = {"chat"}
+        self.lacks: dict[str, Any] | None = None  # its 404 to a Responses request, though it has the route
         self.wants: tuple[str, dict[str, Any]] | None = None  # the tool it calls, if offered; else the first one
         self.asked: list[tuple[str, dict[str, Any]]] = []  # every request: path and body
 

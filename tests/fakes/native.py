@@ -55,7 +55,7 @@ async def _sse(
     response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
     for event in events:
-        head = f"event: {event['type']}\n".encode() if named else b""
+        head = f"event: {event['type']}\n".encode() if named and "type" in event else b""
         await response.write(head + b"data: " + json.dumps(event).encode() + b"\n\n")
     if not named:
         await response.write(b"data: [DONE]\n\n")
@@ -147,6 +147,8 @@ async def apply_template(fake: Any, request: web.Request, body: dict[str, Any]) 
 
 
 async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    if fake.lacks is not None:
+        return web.json_response(fake.lacks, status=404)
     include = body.get("include") or []
     logprobs = "message.output_text.logprobs" in include
     if logprobs and fake.mood == "refuse-logprobs":
@@ -188,8 +190,11 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
         {"type": "response.completed", "response": done},
     ]  # fmt: skip
     numbered = [{**event, "sequence_number": n} for n, event in enumerate(events)]
-    if fake.mood == "cut":
-        await _sse(request, numbered[:6], named=True, whole=False)
+    if fake.mood == "error-event":
+        return await _sse(request, [*numbered[:6], GAVE_UP], named=True)
+    if fake.mood in ("cut", "error-event-and-cut"):
+        said = [] if fake.mood == "cut" else [GAVE_UP]
+        await _sse(request, [*numbered[:6], *said], named=True, whole=False)
         assert request.transport is not None
         request.transport.abort()
     return await _sse(request, numbered, named=True)

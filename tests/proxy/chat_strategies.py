@@ -52,11 +52,13 @@ def completions(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{key: piece} for piece in draw(cuts(thinking))]
     deltas += [{"content": piece} for piece in draw(cuts(text))]
+    numbers = draw(st.sampled_from(["each its own", "all 0", "none"]))  # all are seen in the wild; ids differ
     for i, call in enumerate(calls):
+        at = {"each its own": {"index": i}, "all 0": {"index": 0}, "none": {}}[numbers]
         first, *rest = draw(cuts(call["function"]["arguments"]))
-        begin = {**call, "index": i, "function": {"name": call["function"]["name"], "arguments": first}}
+        begin = {**call, **at, "function": {"name": call["function"]["name"], "arguments": first}}
         deltas.append({"tool_calls": [begin]})
-        deltas += [{"tool_calls": [{"index": i, "function": {"arguments": piece}}]} for piece in rest]
+        deltas += [{"tool_calls": [{**at, "function": {"arguments": piece}}]} for piece in rest]
     choices: list[list[dict[str, Any]]] = [[{"index": 0, "delta": d, "finish_reason": None}] for d in deltas]
     choices += [[{"index": 0, "delta": {}, "finish_reason": reason}], []]
     chunks = [{**head, "object": "chat.completion.chunk", "choices": c} for c in choices]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects import CHAT, DIALECTS, Reply
+from proxy.dialects import CHAT, DIALECTS, Dialect, Reply
 from proxy.dialects.base import longer
+from proxy.ndjson import Splitter as LineSplitter
+from proxy.sse import Splitter
 from tests.proxy.chat_strategies import unhurried
 
 _texts = st.none() | st.text("ab\n", max_size=3)
@@ -67,16 +70,25 @@ def plainly(chunks: list[dict[str, Any]]) -> list[Reply]:
                 reply.logprobs = (reply.logprobs or []) + [one["logprob"] for one in content]
     for reply in replies.values():
         reply.usage, reply.prompt_token_ids = usage, prompt
+        for call in reply.message.get("tool_calls", ()):
+            del call["index"], call["ids"], call["last"]
     return [replies[index] for index in sorted(replies)]
 
 
 def _add_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:
+    """Each call with its index, its ids so far, and the place of its last piece."""
     for delta in deltas:
-        while len(calls) <= delta.get("index", 0):
-            calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
-        call, function = calls[delta.get("index", 0)], delta.get("function") or {}
-        if delta.get("id"):
-            call["id"] = delta["id"]
+        index, id, function = delta.get("index", 0), delta.get("id"), delta.get("function") or {}
+        mine = sorted((call for call in calls if call["index"] == index), key=lambda call: call["last"])
+        newest = mine[-1] if mine else None
+        call = next((call for call in mine if id in call["ids"]), newest)
+        if call is None or (id and call["ids"] and id not in call["ids"] and function.get("name")):
+            call = {"type": "function", "function": {"name": "", "arguments": ""}, "index": index, "ids": []}
+            calls.append(call)
+        call["last"] = max((one.get("last", 0) for one in calls), default=0) + 1
+        if id:
+            call["id"] = id
+            call["ids"].append(id)
         for key in ("name", "arguments"):
             call["function"][key] += function.get(key) or ""
 
@@ -109,6 +121,53 @@ def test_an_empty_list_takes_no_tool_call_away() -> None:
     fold.add({"choices": [{"index": 0, "delta": {"content": "", "tool_calls": []}, "finish_reason": "tool_calls"}]})
     (reply,) = fold.replies()
     assert [call["function"]["name"] for call in reply.message["tool_calls"]] == ["look"]
+
+
+def _piece(text: str, id: str | None = None, name: str | None = None, index: int | None = 0) -> dict[str, Any]:
+    """One tool call delta, without the members that are None."""
+    delta: dict[str, Any] = {"function": {"arguments": text, **({"name": name} if name else {})}}
+    return delta | ({} if id is None else {"id": id}) | ({} if index is None else {"index": index})
+
+
+TWO = {
+    "numbered": [_piece('{"x":', "a", "f"), _piece("1}"), _piece('{"y":2}', "b", "g", 1)],
+    "numbered from 1": [_piece('{"x":1}', "a", "f", 1), _piece('{"y":2}', "b", "g", 2)],
+    "all at index 0": [_piece('{"x":1}', "a", "f"), _piece('{"y":2}', "b", "g")],
+    "without an index": [_piece('{"x":1}', "a", "f", None), _piece('{"y":2}', "b", "g", None)],
+    "an id at first": [_piece("", "a", "f"), _piece('{"x":1}'), _piece("", "b", "g"), _piece('{"y":2}')],
+    "an empty id later": [_piece("", "a", "f"), _piece('{"x":1}', ""), _piece("", "b", "g"), _piece('{"y":2}', "")],
+    "the id each time": [_piece("", "a", "f"), _piece('{"x":1}', "a"), _piece("", "b", "g"), _piece('{"y":2}', "b")],
+    "a new id each time": [_piece("", "a", "f"), _piece('{"x":1}', "c"), _piece("", "b", "g"), _piece('{"y":2}', "d")],
+}
+
+
+@pytest.mark.parametrize("deltas", TWO.values(), ids=TWO)
+@pytest.mark.parametrize("dialect", [d for d in DIALECTS if d.name != "completions"], ids=lambda d: d.name)
+def test_parallel_calls_are_told_apart_however_a_server_numbers_them(
+    dialect: Dialect, deltas: list[dict[str, Any]]
+) -> None:
+    body = {"model": "m", "prompt": "p", "input": "p", "messages": [{"role": "user", "content": "p"}], "max_tokens": 9}
+    say, fold = dialect.renderer(id="rl-1", asked=dialect.parse(body), created=1), dialect.fold()
+    out = [piece for delta in deltas for piece in say.chunk({"choices": [{"delta": {"tool_calls": [delta]}}]})]
+    before, last = say.end()
+    splitter = Splitter() if dialect.framing == "sse" else LineSplitter()
+    for event in splitter.feed(b"".join([*out, *before, last])):
+        if event.data != b"[DONE]":
+            fold.add(event.json())
+    (reply,) = fold.replies()
+    calls = [call["function"] for call in reply.message["tool_calls"]]
+    assert [(call["name"], json.loads(call["arguments"])) for call in calls] == [("f", {"x": 1}), ("g", {"y": 2})]
+    ids = [call.get("id") for call in reply.message["tool_calls"]]
+    assert dialect.name.startswith("ollama") or len(set(ids)) == 2
+
+
+def test_a_call_taken_up_again_by_its_id_goes_on() -> None:
+    fold = CHAT.fold()
+    for delta in (_piece('{"x":', "a", "f"), _piece('{"y":', "b", "g"), _piece("1}", "a"), _piece("2}", "b")):
+        fold.add({"choices": [{"delta": {"tool_calls": [delta]}}]})
+    (reply,) = fold.replies()
+    calls = [(call["id"], call["function"]["arguments"]) for call in reply.message["tool_calls"]]
+    assert calls == [("a", '{"x":1}'), ("b", '{"y":2}')]
 
 
 @pytest.mark.parametrize("wrong", [{"arguments": 5}, {"name": ["look"]}])

@@ -13,7 +13,9 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from proxy.conversations import as_chat
+from proxy.dialects.responses import Responses
 from store.records import Completion, FinishedCompletion
+from tests.fakes import native
 from tests.proxy.conftest import Proxy
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -402,6 +404,38 @@ async def test_images(proxy: Proxy, client: AsyncOpenAI) -> None:
     assert sent[1] == {"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}}
     await client.responses.create(model="fake", input="and?", previous_response_id=one.id)
     assert proxy.backend.requests[-1]["messages"][0]["content"] == sent
+
+
+@pytest.mark.parametrize("mood", ["error-event", "error-event-and-cut"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"type": "error", "code": "server_error", "message": "out of memory", "param": None, "sequence_number": 6},
+        {"type": "error", "error": {"type": "server_error", "message": "out of memory"}},
+        native.GAVE_UP,
+    ],
+    ids=["as OpenAI", "typed", "bare"],
+)
+async def test_a_native_stream_that_the_backend_gives_up_is_an_error_and_ends_in_its_words_alone(
+    proxy: Proxy, said: dict[str, Any], mood: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "GAVE_UP", said)
+    proxy.backend.speaks.add("responses")
+    proxy.backend.mood = mood
+    body = {"model": "fake", "input": "a b c", "stream": True}
+    async with proxy.http.post("/v1/responses", json=body) as response:
+        raw, id = await response.read(), response.headers["x-rl-completion-id"]
+    got = [json.loads(line.removeprefix(b"data: ")) for line in raw.split(b"\n") if line.startswith(b"data: ")]
+    assert got[-1] == said and [event["type"] for event in got[:-1]].count("error") == 0
+    _, end = await captured(proxy, id)
+    assert (end.status, end.text, end.error) == ("error", "You said: ", "out of memory")
+
+
+def test_the_words_that_a_stream_was_given_up_with_outlast_an_end_without_any() -> None:
+    fold = Responses().fold()
+    fold.add({"type": "error", "message": "out of memory"})
+    fold.add({"type": "response.failed", "response": {"status": "failed", "error": None, "output": []}})
+    assert fold.failed == "out of memory"
 
 
 async def test_a_native_stream_is_passed_byte_for_byte(proxy: Proxy) -> None:

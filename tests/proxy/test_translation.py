@@ -17,7 +17,7 @@ from proxy import exchange, sse
 from proxy.backends.base import Capabilities
 from proxy.backends.openai import OpenAICompatible
 from proxy.dialects import CHAT, DIALECTS, Dialect, Reply, dialect_at
-from proxy.formats import Formats
+from proxy.formats import Formats, about_what_was_asked
 from proxy.ways import Question, Translated
 from tests.fakes import backend as fake
 from tests.proxy.chat_strategies import unhurried
@@ -62,13 +62,70 @@ async def test_a_model_that_is_not_there_teaches_nothing(proxy: Proxy) -> None:
     assert (await proxy.get("/rl/status"))["backend"]["dialects"]["responses"] == "native"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"message": "Item with id 'rs_7' not found.", "type": "invalid_request_error", "param": "input", "code": None},
+        {"message": "The model `fake` is a chat model.", "type": "NotFoundError", "param": None, "code": 404},
+    ],
+    ids=["item", "model"],
+)
+async def test_a_404_about_what_was_asked_teaches_nothing_and_passes_unchanged(
+    proxy: Proxy, said: dict[str, Any]
+) -> None:
+    proxy.backend.speaks.add("responses")
+    proxy.backend.lacks = {"error": said}
+    status, raw, id = await ask(proxy, "responses")
+    assert status == 404 and json.loads(raw) == proxy.backend.lacks
+    row = await proxy.store.completion(id)
+    assert row is not None and row.end is not None and "answered 404" in (row.end.error or "")
+    proxy.backend.lacks = None
+    assert (await ask(proxy, "responses"))[0] == 200
+    assert [path for path, _ in proxy.backend.asked] == ["/v1/responses"] * 2
+
+
+async def test_a_404_where_the_route_has_answered_before_is_not_about_the_route(proxy: Proxy) -> None:
+    proxy.backend.speaks.add("responses")
+    await ask(proxy, "responses")
+    proxy.backend.lacks = {"detail": "Not Found"}
+    status, raw, _ = await ask(proxy, "responses")
+    assert status == 404 and json.loads(raw) == proxy.backend.lacks
+    assert [path for path, _ in proxy.backend.asked] == ["/v1/responses"] * 2
+    assert (await proxy.get("/rl/status"))["backend"]["dialects"]["responses"] == "native"
+
+
+@pytest.mark.parametrize(
+    ("said", "about"),
+    [
+        ({"error": {"message": "Item with id 'rs_7' not found.", "param": "input"}}, True),
+        ({"object": "error", "message": "The model `fake` does not exist.", "param": None}, True),
+        ({"type": "error", "error": {"type": "not_found_error", "message": "model: fake"}}, True),
+        ({"error": {"message": "Invalid URL (POST /v1/responses)", "param": None}}, False),
+        ({"error": {"message": "Not fakeable", "param": None}}, False),
+        ({"error": {"message": "fake has no /v1/responses", "param": None}}, False),
+        ({"error": "model 'fake' not found"}, False),  # as good as any text: chat completions tell
+        ({"detail": "Not Found"}, False),
+        (["fake"], False),
+    ],
+)
+def test_what_a_404_is_about(said: Any, about: bool) -> None:
+    assert about_what_was_asked(json.dumps(said).encode(), "fake", "/v1/responses") is about
+
+
+def test_a_404_in_plain_text_or_of_no_model_is_about_the_route() -> None:
+    assert not about_what_was_asked(b"404 page not found", "fake", "/v1/responses")
+    assert not about_what_was_asked(b'{"error": {"message": "File Not Found"}}', "", "/v1/responses")
+
+
 def test_what_a_backend_speaks() -> None:
     formats = Formats(OpenAICompatible.capabilities)
     assert formats.table(["chat", "responses"]) == {"chat": "native", "responses": "untried"}
     formats.has("responses")
     assert formats.table(["responses"]) == {"responses": "native"}
     formats.lacks("responses")
-    assert not formats.native("responses") and formats.table(["responses"]) == {"responses": "translated"}
+    assert formats.native("responses")  # what has been seen is not unseen
+    formats.lacks("messages")
+    assert not formats.native("messages") and formats.table(["messages"]) == {"messages": "translated"}
     fixed = Formats(Capabilities(adapters=False, token_ids=False, logprobs=False))
     assert fixed.native("chat") and not fixed.native("responses")
 
@@ -200,7 +257,7 @@ async def test_an_error_inside_a_stream(proxy: Proxy) -> None:
     assert b"response.completed" not in raw
     found = await proxy.store.completion(id)
     assert found is not None and found.end is not None
-    assert found.status == "partial" and found.end.text == "You said: "
+    assert (found.status, found.end.text, found.end.error) == ("error", "You said: ", "out of memory")
 
 
 async def test_a_stream_that_just_ends_whole(proxy: Proxy) -> None:
