@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -73,11 +74,14 @@ class Asker:
         return found if status == 200 and isinstance(found, dict) and "error" not in found else {}
 
 
-async def look(urls: Iterable[str], key: str | None = None) -> list[Server]:
-    """The servers that answer at these addresses, in their order, all asked at once."""
+async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({})) -> list[Server]:
+    """The servers that answer at these addresses, in their order, all asked at once; `keys` by plain address.
+
+    Who listens on a port is known only once it answers, so none is sent a key that is another's.
+    """
     async with aiohttp.ClientSession() as http:
         unique = dict.fromkeys(plain(url) for url in urls)
-        found = await asyncio.gather(*(recognise(Asker(http, url, key)) for url in unique))
+        found = await asyncio.gather(*(recognise(Asker(http, url, keys.get(url))) for url in unique))
     return [server for server in found if server is not None]
 
 
@@ -87,6 +91,7 @@ def loopback(ports: Iterable[int] = PORTS) -> list[str]:
 
 def plain(url: str) -> str:
     url = url if "://" in url else f"http://{url}"
+    url = url.replace("//0.0.0.0", "//127.0.0.1")  # where a server listens, not where it is asked
     return url.rstrip("/").removesuffix("/v1").removesuffix("/api")
 
 
@@ -99,7 +104,7 @@ async def recognise(asker: Asker) -> Server | None:
     entries = [m for m in _list(listed, "data") if isinstance(m, dict) and m.get("id")]
     owners = {OWNERS[o] for m in entries if (o := str(m.get("owned_by"))) in OWNERS}
     if status in (401, 403):
-        note = "it wants a key: set RLPROXY_BACKEND__API_KEY and start init again"
+        note = f"it wants a key: start init again with RLPROXY_BACKEND__API_KEY and RLPROXY_BACKEND__URL={asker.url}"
         return Server(await _by_open_routes(asker), asker.url, note=note)
     if version := (await asker.table("/api/version")).get("version"):
         return await _ollama(asker, str(version))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from config.sections import Backend
 from config.settings import Settings
 from proxy.init import discovery, matching
 from proxy.init.answers import Answers, BadAnswers
@@ -57,9 +58,9 @@ class Choices:
 class Asked:
     """`console` None: nobody is asked, the defaults hold where the answers are silent."""
 
-    def __init__(self, found: Found, answers: Answers, console: Console | None, models_dir: Path, key: str | None):
+    def __init__(self, found: Found, answers: Answers, console: Console | None, models_dir: Path) -> None:
         self._found, self._answers, self._console = found, answers, console
-        self._models_dir, self._key = models_dir, key
+        self._models_dir, self._keys = models_dir, keys(found.now.backend, answers.url)
 
     def choices(self) -> Choices:
         server, model = self._backend()
@@ -88,7 +89,8 @@ class Asked:
             pairs = self._pairs(self._ask_there(given)) or pairs
 
     def _ask_there(self, url: str) -> list[Server]:
-        found = asyncio.run(discovery.look([url], self._key))
+        self._keys = keys(self._found.now.backend, url)
+        found = asyncio.run(discovery.look([url], self._keys))
         assert self._console is not None
         if not found:
             self._console.say(f"  No model server answers at {url}.")
@@ -106,7 +108,7 @@ class Asked:
         backend = self._found.now.backend
         if backend.kind == "builtin":
             return None
-        url = discovery.plain(backend.url or f"http://127.0.0.1:{USUAL.get(backend.kind, '')}")
+        url = address(backend)
         server = next((s for s in self._found.servers if s.url == url), Server(backend.kind, url))
         only = server.models[0] if len(server.models) == 1 else Model("")
         return server, Model(backend.model) if backend.model else only
@@ -145,7 +147,8 @@ class Asked:
         if server.kind == "builtin":
             own = now.train.weights if now.backend.kind == "builtin" else ""
             return Proposal(own, "the built-in server trains what it serves", True)
-        about = asyncio.run(discovery.metadata(server, model.name, self._models_dir, self._key)) if model.name else {}
+        key = self._keys.get(server.url)
+        about = asyncio.run(discovery.metadata(server, model.name, self._models_dir, key)) if model.name else {}
         proposals = matching.propose(server.kind, model.name, model.root, about)
         if now.train.weights and (same := self._now()) is not None and _same(same, (server, model)):
             kept = Proposal(now.train.weights, "as in the settings now", matching.local(now.train.weights) is not None)
@@ -199,6 +202,21 @@ class Asked:
         return self._console.agree(
             f"\n5  Start rlproxy at login, as a service of {self._found.service}?", default=False
         )
+
+
+def address(backend: Backend) -> str:
+    """Where the settings have their server; empty where they name none."""
+    usual = USUAL.get(backend.kind)
+    url = backend.url or (f"http://127.0.0.1:{usual}" if usual else "")
+    return discovery.plain(url) if url else ""
+
+
+def keys(backend: Backend, named: str | None) -> dict[str, str]:
+    """The backend's key, by the one address that it is for: the settings' own, or where they name no server yet, the
+    one that a person names."""
+    yet = backend.kind != "builtin" or backend.url
+    url = address(backend) if yet else discovery.plain(named or "") if named else ""
+    return {url: backend.api_key.get_secret_value()} if url and backend.api_key else {}
 
 
 def _same(one: tuple[Server, Model], other: tuple[Server, Model]) -> bool:

@@ -12,7 +12,7 @@ from proxy.init.answers import Answers, BadAnswers
 from proxy.init.console import Wrong
 from proxy.init.discovery import Model, Server
 from proxy.init.matching import Proposal
-from proxy.init.questions import Asked, Choices, Found, _number, _several, _weights_given
+from proxy.init.questions import Asked, Choices, Found, _number, _several, _weights_given, keys
 from proxy.init.surroundings import Agent, Machine
 
 VLLM = Server("vllm", "http://127.0.0.1:8000", (Model("a", 4096, "own/a"), Model("b")))
@@ -23,7 +23,7 @@ MACHINE = Machine(None, "cpu", None, 16.0, 8.0, 100.0)
 def choose(tmp_path: Path, *servers: Server, settings: dict[str, Any] | None = None, **answers: Any) -> Choices:
     now = load({"home": tmp_path, **(settings or {})}, environ={}).settings
     found = Found(list(servers), [Agent("codex", "/bin/codex", True)], MACHINE, now, None)
-    return Asked(found, Answers(**answers), None, tmp_path, None).choices()
+    return Asked(found, Answers(**answers), None, tmp_path).choices()
 
 
 def test_the_first_server_and_its_first_model(tmp_path: Path) -> None:
@@ -88,3 +88,20 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     about = {"general.architecture": "llama", "llama.block_count": 30}
     with pytest.raises(Wrong, match="12 layers"):
         _weights_given([], about)(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "named", "at"),
+    [
+        ({"kind": "vllm", "url": "http://10.0.0.1:8000/v1"}, "http://10.0.0.2:8000", "http://10.0.0.1:8000"),
+        ({"kind": "openai", "url": "http://0.0.0.0:9"}, None, "http://127.0.0.1:9"),
+        ({"kind": "ollama"}, "http://10.0.0.2:8000", "http://127.0.0.1:11434"),
+        ({}, "10.0.0.2:8000/v1", "http://10.0.0.2:8000"),
+        ({}, None, None),
+        ({"kind": "llamacpp", "command": "llama-server -m m"}, "http://10.0.0.2:8000", None),
+    ],
+)
+def test_whose_key_it_is(tmp_path: Path, settings: dict[str, str], named: str | None, at: str | None) -> None:
+    """That of the server in the settings; where they have none yet, of the one that a person names."""
+    flags = {"home": tmp_path, "backend.api_key": "sk", **{f"backend.{k}": v for k, v in settings.items()}}
+    assert keys(load(flags, environ={}).settings.backend, named) == ({at: "sk"} if at else {})
