@@ -23,6 +23,7 @@ from proxy.wire import loads
 
 PORTS: Final = (11434, 8000, 1234, 8080, 30000)  # Ollama, vLLM, LM Studio, llama.cpp and MLX, SGLang
 ASK_S: Final = 2.0  # loopback: what takes longer is stuck, or loading a model
+OWN_API: Final = ("ollama", "lmstudio")  # people add its /api to the address; a cloud's address may end so, too
 OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}  # as their model lists say
 
 
@@ -81,18 +82,26 @@ async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({
     """
     async with aiohttp.ClientSession() as http:
         unique = dict.fromkeys(plain(url) for url in urls)
-        found = await asyncio.gather(*(recognise(Asker(http, url, keys.get(url))) for url in unique))
+        found = await asyncio.gather(*(_at(http, url, keys) for url in unique))
     return [server for server in found if server is not None]
+
+
+async def _at(http: aiohttp.ClientSession, url: str, keys: Mapping[str, str]) -> Server | None:
+    root = url.removesuffix("/api")
+    found = await recognise(Asker(http, root, keys.get(root))) if root != url else None
+    return found if found and found.kind in OWN_API else await recognise(Asker(http, url, keys.get(url)))
 
 
 def loopback(ports: Iterable[int] = PORTS) -> list[str]:
     return [f"http://127.0.0.1:{port}" for port in ports]
 
 
-def plain(url: str) -> str:
+def plain(url: str, kind: str | None = None) -> str:
+    """As the settings have it, without what the server's kind adds by itself."""
     url = url if "://" in url else f"http://{url}"
     url = url.replace("//0.0.0.0", "//127.0.0.1")  # where a server listens, not where it is asked
-    return url.rstrip("/").removesuffix("/v1").removesuffix("/api")
+    url = url.rstrip("/").removesuffix("/v1")
+    return url.removesuffix("/api") if kind in OWN_API else url
 
 
 async def recognise(asker: Asker) -> Server | None:

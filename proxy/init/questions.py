@@ -64,12 +64,14 @@ class Asked:
 
     def choices(self) -> Choices:
         server, model = self._backend()
+        written = self._found.now.backend.url  # stays as a person wrote it where it is this address
+        url = written if written and discovery.plain(written) == server.url else server.url
         weights = self._weights(server, model)
         agents = self._agents()
         preset = self._preset()
         at_login = self._at_login()
         return Choices(
-            server.kind, server.url, model.name, model.window, weights.spec, agents, preset, at_login, server.note,
+            server.kind, url, model.name, model.window, weights.spec, agents, preset, at_login, server.note,
             weights.why, server.presets,
         )  # fmt: skip
 
@@ -120,8 +122,8 @@ class Asked:
             return self._pairs(self._found.servers)[0]
         if given.backend == "builtin":
             return BUILTIN, Model(given.model or "")
-        url = discovery.plain(given.url) if given.url else None
-        fits = [s for s in self._found.servers if given.backend in (None, s.kind) and url in (None, s.url)]
+        url = given.url and discovery.plain(given.url, given.backend)
+        fits = [s for s in self._found.servers if given.backend in (None, s.kind) and _is_at(s, given.url)]
         for server in fits:
             model = next((m for m in server.models if given.model in (None, m.name)), None)
             if model is not None:
@@ -208,7 +210,11 @@ def address(backend: Backend) -> str:
     """Where the settings have their server; empty where they name none."""
     usual = USUAL.get(backend.kind)
     url = backend.url or (f"http://127.0.0.1:{usual}" if usual else "")
-    return discovery.plain(url) if url else ""
+    return discovery.plain(url, backend.kind) if url else ""
+
+
+def _is_at(server: Server, url: str | None) -> bool:
+    return not url or discovery.plain(url, server.kind) == server.url
 
 
 def keys(backend: Backend, named: str | None) -> dict[str, str]:

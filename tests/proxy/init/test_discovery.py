@@ -67,6 +67,21 @@ async def test_all_kinds_at_once_in_the_order_of_the_addresses(tmp_path: Path) -
             await fake.stop()
 
 
+async def test_an_address_that_ends_in_api_is_a_clouds_or_ollamas_own(tmp_path: Path) -> None:
+    ollama, studio = FakeOllama(tmp_path / "o"), FakeLMStudio(tmp_path / "l")
+    cloud = Plain(api__v1__models={"object": "list", "data": [{"id": "m"}]})
+    for server in (ollama, studio, cloud):
+        await server.start()
+    try:
+        found = await look([f"{ollama.url}/api", f"{studio.url}/api/v1", f"{cloud.url}/api/v1"])
+        assert [(s.kind, s.url) for s in found] == [
+            ("ollama", ollama.url), ("lmstudio", studio.url), ("openai", f"{cloud.url}/api"),
+        ]  # fmt: skip
+    finally:
+        for server in (ollama, studio, cloud):
+            await server.stop()
+
+
 async def test_versions_of_ours_adapters_and_embedders_are_no_models_to_choose(tmp_path: Path) -> None:
     ollama, vllm = FakeOllama(tmp_path), FakeBackend()
     ollama.add("fake-rl:v3", "sha256:x")

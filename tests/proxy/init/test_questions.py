@@ -47,6 +47,25 @@ def test_what_the_settings_say_is_the_default(tmp_path: Path) -> None:
     assert (builtin.kind, builtin.weights) == ("builtin", "my/own"), "which it serves"
 
 
+def test_an_address_that_ends_in_api_stays_whole(tmp_path: Path) -> None:
+    now = {"backend.kind": "openai", "backend.url": "https://openrouter.example/api/v1"}
+    cloud = Server("openai", "https://openrouter.example/api", (Model("m"),))
+    for servers in ((), (cloud,)):
+        assert choose(tmp_path, *servers, settings=now).url == now["backend.url"], "as it was, nothing else was chosen"
+    for servers in ((), (cloud,)):
+        found = choose(tmp_path, *servers, backend="openai", url=now["backend.url"])
+        assert (found.kind, found.url) == ("openai", cloud.url)
+    assert choose(tmp_path, cloud, url=now["backend.url"]).model == "m"
+
+
+def test_ollamas_own_api_is_no_part_of_its_address(tmp_path: Path) -> None:
+    ollama = Server("ollama", "http://127.0.0.1:11434", (Model("m"),))
+    for servers in ((), (ollama,)):
+        assert choose(tmp_path, *servers, backend="ollama", url=f"{ollama.url}/api").url == ollama.url
+    now = {"backend.kind": "ollama", "backend.url": f"{ollama.url}/api/"}
+    assert choose(tmp_path, ollama, settings=now).model == "m"
+
+
 def test_answers_pick(tmp_path: Path) -> None:
     assert choose(tmp_path, VLLM, LLAMA, model="b").model == "b"
     assert choose(tmp_path, VLLM, LLAMA, url="127.0.0.1:8080/v1").kind == "llamacpp"
