@@ -22,7 +22,7 @@ from proxy.agents import connection
 from proxy.agents.connection import Change
 from proxy.agents.known import AGENTS, Home, Link
 from proxy.agents.places import MISSING, Unreadable, look
-from proxy.agents.toml_text import parse, put
+from proxy.agents.toml_text import drop, parse, put
 from proxy.init.questions import Choices
 
 HEAD: Final = "# rlproxy's settings, as `rlproxy init` found them; `rlproxy config show` has all others.\n\n"
@@ -79,6 +79,9 @@ def settings_text(text: str, choices: Choices) -> str:
         if was == value or (was is MISSING and value == ""):
             continue
         text = put(text, place, value)
+    for key in choices.stale:
+        if look(found, place := tuple(key.split("."))) is not MISSING:
+            text = drop(text, place)
     return _spaced(text)
 
 
@@ -124,7 +127,7 @@ def _overruled(loaded: Loaded, choices: Choices) -> list[str]:
     """Where the environment would go before what is written."""
     return [
         f"{key} is set by {loaded.sources[key]}, which goes before the file: unset it."
-        for key in values(choices)
+        for key in (*values(choices), *choices.stale)
         if loaded.sources[key].startswith(f"env {PREFIX}")
     ]
 

@@ -53,6 +53,7 @@ class Choices:
     note: str = ""  # of the server
     why_weights: str = ""
     presets: str = ""
+    stale: tuple[str, ...] = ()  # settings of the server or model before; most go before what is chosen
 
 
 class Asked:
@@ -64,15 +65,14 @@ class Asked:
 
     def choices(self) -> Choices:
         server, model = self._backend()
-        written = self._found.now.backend.url  # stays as a person wrote it where it is this address
-        url = written if written and discovery.plain(written) == server.url else server.url
+        written = self._found.now.backend.url if self._stays(server) else ""  # as the person wrote it
         weights = self._weights(server, model)
         agents = self._agents()
         preset = self._preset()
         at_login = self._at_login()
         return Choices(
-            server.kind, url, model.name, model.window, weights.spec, agents, preset, at_login, server.note,
-            weights.why, server.presets,
+            server.kind, written or server.url, model.name, model.window, weights.spec, agents, preset, at_login,
+            server.note, weights.why, server.presets, self._stale(server, model),
         )  # fmt: skip
 
     # 1 Which server, and which of its models
@@ -111,9 +111,27 @@ class Asked:
         if backend.kind == "builtin":
             return None
         url = address(backend)
+        if not (url or _managed(backend)):
+            return None
         server = next((s for s in self._found.servers if s.url == url), Server(backend.kind, url))
         only = server.models[0] if len(server.models) == 1 else Model("")
         return server, Model(backend.model) if backend.model else only
+
+    def _stays(self, server: Server) -> bool:
+        backend = self._found.now.backend
+        return (backend.kind, address(backend)) == (server.kind, server.url)
+
+    def _stale(self, server: Server, model: Model) -> tuple[str, ...]:
+        other, now = not self._stays(server), self._now()
+        plain = bool(server.about) and server.about.get("role") != "router"  # one that does not answer tells nothing
+        stale = {
+            "command": other,
+            "replicas": other,
+            "presets": not server.presets and (other or plain),
+            "gguf": other or (now is not None and now[1].name != model.name),
+            "models_dir": self._found.now.backend.kind != server.kind,
+        }
+        return tuple(f"backend.{key}" for key, goes in stale.items() if goes)
 
     def _answered(self) -> tuple[Server, Model]:
         """By the file, and where it is silent the first that fits."""
@@ -207,10 +225,16 @@ class Asked:
 
 
 def address(backend: Backend) -> str:
-    """Where the settings have their server; empty where they name none."""
+    """Where the settings have their server; empty where they name none, or rlproxy starts it."""
+    if backend.kind == "builtin" or _managed(backend):
+        return ""
     usual = USUAL.get(backend.kind)
     url = backend.url or (f"http://127.0.0.1:{usual}" if usual else "")
     return discovery.plain(url, backend.kind) if url else ""
+
+
+def _managed(backend: Backend) -> bool:
+    return backend.kind == "llamacpp" and bool(backend.command)
 
 
 def _is_at(server: Server, url: str | None) -> bool:
@@ -220,9 +244,8 @@ def _is_at(server: Server, url: str | None) -> bool:
 def keys(backend: Backend, named: str | None) -> dict[str, str]:
     """The backend's key, by the one address that it is for: the settings' own, or where they name no server yet, the
     one that a person names."""
-    yet = backend.kind != "builtin" or backend.url
-    url = address(backend) if yet else discovery.plain(named or "") if named else ""
-    return {url: backend.api_key.get_secret_value()} if url and backend.api_key else {}
+    url = address(backend) or (backend.kind == "builtin" and (backend.url or named))
+    return {discovery.plain(url): backend.api_key.get_secret_value()} if url and backend.api_key else {}
 
 
 def _same(one: tuple[Server, Model], other: tuple[Server, Model]) -> bool:
@@ -234,7 +257,8 @@ def _pair(server: Server, model: Model) -> str:
         return "the built-in server: a small model on this machine's CPU, to try it out"
     window = f", {model.window} tokens" if model.window else ""
     version = f" {server.version}" if server.version else ""
-    return f"{model.name or 'its model'}  ({server.kind}{version} at {server.url}{window})"
+    where = f" at {server.url}" if server.url else ", which rlproxy starts"
+    return f"{model.name or 'its model'}  ({server.kind}{version}{where}{window})"
 
 
 def _proposal(proposal: Proposal, size: float | None) -> str:

@@ -12,7 +12,7 @@ from proxy.init.answers import Answers, BadAnswers
 from proxy.init.console import Wrong
 from proxy.init.discovery import Model, Server
 from proxy.init.matching import Proposal
-from proxy.init.questions import Asked, Choices, Found, _number, _several, _weights_given, keys
+from proxy.init.questions import Asked, Choices, Found, _number, _pair, _several, _weights_given, keys
 from proxy.init.surroundings import Agent, Machine
 
 VLLM = Server("vllm", "http://127.0.0.1:8000", (Model("a", 4096, "own/a"), Model("b")))
@@ -66,6 +66,67 @@ def test_ollamas_own_api_is_no_part_of_its_address(tmp_path: Path) -> None:
     assert choose(tmp_path, ollama, settings=now).model == "m"
 
 
+MANAGED = {"backend.kind": "llamacpp", "backend.command": "llama-server -m old.gguf"}
+ROUTED = {"backend.kind": "llamacpp", "backend.url": LLAMA.url, "backend.model": "c", "backend.presets": "/my.ini"}
+SEVERAL = {"backend.kind": "vllm", "backend.url": VLLM.url, "backend.replicas": ["http://10.0.0.2:8000"]}
+TAGGED = {"backend.kind": "ollama", "backend.model": "m", "backend.gguf": "/m.gguf"}
+OLLAMA = Server("ollama", "http://127.0.0.1:11434", (Model("m"), Model("n")))
+UNPREPARED = Server("llamacpp", LLAMA.url, (Model("c"),), about={"total_slots": 1})
+ROUTER = Server("llamacpp", LLAMA.url, (Model("c"), Model("d")), about={"role": "router"})
+SGLANG = Server("sglang", "http://127.0.0.1:30000", (Model("a"),))
+
+
+@pytest.mark.parametrize(
+    ("settings", "server", "answers", "key"),
+    [
+        (MANAGED, LLAMA, {"url": LLAMA.url}, "command"),
+        ({**MANAGED, "backend.url": LLAMA.url}, LLAMA, {"url": LLAMA.url}, "command"),
+        (MANAGED, OLLAMA, {"backend": "ollama"}, "command"),
+        (ROUTED, UNPREPARED, {}, "presets"),
+        (ROUTED, SGLANG, {"backend": "sglang"}, "presets"),
+        (SEVERAL, SGLANG, {"backend": "sglang"}, "replicas"),
+        (SEVERAL, Server("vllm", "http://10.0.0.3:8000", (Model("a"),)), {"url": "10.0.0.3:8000"}, "replicas"),
+        (TAGGED, OLLAMA, {"model": "n"}, "gguf"),
+        (TAGGED, VLLM, {"backend": "vllm"}, "gguf"),
+        ({"backend.kind": "lmstudio", "backend.models_dir": "/m"}, VLLM, {"backend": "vllm"}, "models_dir"),
+        (SEVERAL, VLLM, {"backend": "builtin"}, "replicas"),
+        ({**SEVERAL, "backend.kind": "builtin"}, VLLM, {"backend": "vllm"}, "replicas"),
+    ],
+)
+def test_what_was_set_for_another_server_or_model_goes(
+    tmp_path: Path, settings: dict[str, Any], server: Server, answers: dict[str, str], key: str
+) -> None:
+    assert f"backend.{key}" in choose(tmp_path, server, settings=settings, **answers).stale
+
+
+@pytest.mark.parametrize(
+    ("settings", "servers", "answers", "key"),
+    [
+        (MANAGED, (), {}, "command"),
+        (MANAGED, (OLLAMA,), {}, "command"),
+        (ROUTED, (), {}, "presets"),
+        (ROUTED, (ROUTER,), {"model": "d"}, "presets"),
+        (SEVERAL, (), {}, "replicas"),
+        (SEVERAL, (VLLM,), {"model": "b"}, "replicas"),
+        (TAGGED, (OLLAMA,), {}, "gguf"),
+        ({"backend.kind": "lmstudio", "backend.models_dir": "/m"}, (), {}, "models_dir"),
+    ],
+)
+def test_what_was_set_for_the_same_server_stays(
+    tmp_path: Path, settings: dict[str, Any], servers: tuple[Server, ...], answers: dict[str, str], key: str
+) -> None:
+    found = choose(tmp_path, *servers, settings=settings, **answers)
+    assert found.kind == settings["backend.kind"] and f"backend.{key}" not in found.stale
+
+
+def test_a_server_that_rlproxy_starts_itself_has_no_address(tmp_path: Path) -> None:
+    found = choose(tmp_path, OLLAMA, settings=MANAGED)
+    assert (found.kind, found.url, found.model) == ("llamacpp", "", "")
+    unused = {**MANAGED, "backend.url": "http://127.0.0.1:1"}
+    assert choose(tmp_path, settings=unused).url == unused["backend.url"], "nothing else was chosen"
+    assert _pair(Server("llamacpp", ""), Model("")) == "its model  (llamacpp, which rlproxy starts)"
+
+
 def test_answers_pick(tmp_path: Path) -> None:
     assert choose(tmp_path, VLLM, LLAMA, model="b").model == "b"
     assert choose(tmp_path, VLLM, LLAMA, url="127.0.0.1:8080/v1").kind == "llamacpp"
@@ -115,6 +176,7 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
         ({"kind": "vllm", "url": "http://10.0.0.1:8000/v1"}, "http://10.0.0.2:8000", "http://10.0.0.1:8000"),
         ({"kind": "openai", "url": "http://0.0.0.0:9"}, None, "http://127.0.0.1:9"),
         ({"kind": "ollama"}, "http://10.0.0.2:8000", "http://127.0.0.1:11434"),
+        ({"url": "http://10.0.0.1:8000"}, "http://10.0.0.2:8000", "http://10.0.0.1:8000"),
         ({}, "10.0.0.2:8000/v1", "http://10.0.0.2:8000"),
         ({}, None, None),
         ({"kind": "llamacpp", "command": "llama-server -m m"}, "http://10.0.0.2:8000", None),
