@@ -55,6 +55,18 @@ def test_what_no_longer_fits_and_the_environment_sets_is_said(tmp_path: Path, mo
     assert note.startswith("backend.replicas is set by env") and note.endswith("unset it.")
 
 
+def test_before_a_cloud_connecting_leaves_the_agents_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".aider.conf.yml").write_text("openai-api-key: sk-mine\n")
+    cloud = replace(CHOICES, kind="openai", url="https://cloud.example", agents=("aider",))
+    plan = make(tmp_path / "home", cloud)
+    write(plan)
+    assert "openai-api-key: sk-mine\n" in (tmp_path / ".aider.conf.yml").read_text()
+    assert (
+        "RLPROXY_BACKEND__API_KEY" in plan.notes[0] and make(tmp_path / "home", replace(cloud, agents=())).notes == []
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
