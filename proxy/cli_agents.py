@@ -12,7 +12,7 @@ from config.settings import Settings
 from proxy import cli_client
 from proxy.agents import connection
 from proxy.agents.connection import Change
-from proxy.agents.known import AGENTS, Home, Link, Setup
+from proxy.agents.known import AGENTS, OWN_KEY, Home, Link, Setup
 from proxy.agents.places import Unreadable
 from proxy.cli_client import Client, NoProxyAnswers
 from proxy.server_address import address
@@ -48,7 +48,8 @@ def connect(
                 f"{agent} was not connected whole ({error}); `rlproxy disconnect {agent}` undoes it."
             ) from None
     return {
-        "agent": agent, "url": link.url, "model": link.model, "changed": done, "dry_run": dry_run, "note": plan.note,
+        "agent": agent, "url": link.url, "model": link.model, "changed": done, "dry_run": dry_run,
+        "note": f"{plan.note}\n{OWN_KEY}" if link.own_key else plan.note,
         "files": _files(changes, link.key),
     }  # fmt: skip
 
@@ -100,7 +101,8 @@ def _link(settings: Settings, model: str | None) -> Link:
         url = f"http://127.0.0.1:{urlsplit(url).port}"
     client = Client(settings)
     name = model or settings.backend.model or _served(client)
-    return Link(url, name, _key(settings), _window(client, name))
+    own = not (_key(settings) or settings.backend.api_key) and _foreign(client, settings)
+    return Link(url, name, _key(settings), _window(client, name), own)
 
 
 def _served(client: Client) -> str:
@@ -110,6 +112,14 @@ def _served(client: Client) -> str:
         raise Refused(str(refused)) from None
     except NoProxyAnswers as error:
         raise NoProxyAnswers(f"{error} Or name the model: --model NAME.") from None
+
+
+def _foreign(client: Client, settings: Settings) -> bool:
+    """As the running proxy says, which flags may have told."""
+    try:
+        return bool(client.ask("GET", "/rl/status")["backend"]["foreign"])
+    except (cli_client.Refused, NoProxyAnswers, KeyError, TypeError):
+        return settings.backend.kind == "openai"
 
 
 def _window(client: Client, name: str) -> int | None:

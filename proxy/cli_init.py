@@ -78,13 +78,11 @@ def _look(settings: Settings, answered: str | None) -> tuple[Found, Manager | No
     import asyncio
 
     from proxy.init import discovery, surroundings
-    from proxy.init.questions import Found
+    from proxy.init.questions import Found, keys
     from proxy.service import find
 
     urls = [u for u in (answered, settings.backend.url, os.environ.get("OLLAMA_HOST", "")) if u]
-    # 0.0.0.0 is where Ollama listens, not where it is asked.
-    urls = [url.replace("//0.0.0.0", "//127.0.0.1") for url in map(discovery.plain, urls)]
-    servers = asyncio.run(discovery.look([*urls, *discovery.loopback()], _key(settings)))
+    servers = asyncio.run(discovery.look([*urls, *discovery.loopback()], keys(settings.backend, answered)))
     manager = find(settings.home.absolute())
     agents = surroundings.agents(settings.home)
     kind = manager.kind if manager else None
@@ -110,11 +108,7 @@ def _ask(settings: Settings, found: Found, given: Answers, console: Console | No
     from proxy.init.questions import Asked
 
     models_dir = settings.backend.models_dir or Path(FOLDER).expanduser()
-    return Asked(found, given, console, models_dir, _key(settings)).choices()
-
-
-def _key(settings: Settings) -> str | None:
-    return settings.backend.api_key.get_secret_value() if settings.backend.api_key else None
+    return Asked(found, given, console, models_dir).choices()
 
 
 def _show_plan(console: Console, plan: Plan, choices: Choices, manager: Manager | None) -> None:

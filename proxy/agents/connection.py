@@ -205,17 +205,26 @@ def _without_us(now: bytes | None, recorded: dict[str, Any] | None) -> tuple[byt
 
 def _set(text: str, put: Put) -> tuple[str, list[dict[str, Any]]]:
     """The text with that value, and what to remember."""
-    made: dict[str, Any] = {"format": put.format, "place": _packed(put.place), "value": put.value}
+    made: dict[str, Any] = {"format": put.format, "place": _packed(put.place)}
     if put.format == "text":
-        return put.value, [{**made, "had": bool(text), "was": text}]
+        return put.value, [{**made, "value": put.value, "had": bool(text), "was": text}]
     module = FORMATS[put.format]
     found = module.parse(text) if text.strip() else None
     was = look(found, put.place)
     if put.default and was is not MISSING:
         return text, []
     depth = next((i for i in range(1, len(put.place)) if look(found, put.place[:i]) is MISSING), len(put.place))
-    new = text if was == put.value else module.put(text, put.place, put.value)
-    return new, [{**made, "had": was is not MISSING, "was": None if was is MISSING else was, "made_from": depth}]
+    value = put.value if put.own is None else _with_own(put.value, put.own, look(was, put.own))
+    new = text if was == value else module.put(text, put.place, value)
+    return new, [
+        {**made, "value": value, "had": was is not MISSING, "was": None if was is MISSING else was, "made_from": depth}
+    ]
+
+
+def _with_own(value: Any, place: tuple[str, ...], own: Any) -> Any:
+    if not place:
+        return own
+    return value if own is MISSING else {**value, place[0]: _with_own(value.get(place[0]), place[1:], own)}
 
 
 def _unset(text: str, one: dict[str, Any]) -> tuple[str, bool]:

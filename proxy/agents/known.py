@@ -15,6 +15,10 @@ from proxy.agents import json_text
 from proxy.agents.places import Item, Place, Unreadable
 
 NO_KEY: Final = "rlproxy"  # most agents want some key; rlproxy without keys takes any
+OWN_KEY: Final = (
+    "The cloud is asked with the agent's own key, which stays as it was; where it has none, start rlproxy with "
+    "RLPROXY_BACKEND__API_KEY."
+)
 NAME: Final = "rlproxy"
 ANSWER: Final = 32_000  # tokens that Claude Code asks for where it knows no better
 ROOMY: Final = 65_536  # a window in which it has room left for words beside what it reserves
@@ -34,6 +38,7 @@ class Link(NamedTuple):
     model: str
     key: str | None
     window: int | None = None  # how many tokens the model takes, question and answer together, if the server told
+    own_key: bool = False  # the agent's own goes through to a cloud, for which rlproxy has none
 
     @property
     def v1(self) -> str:
@@ -42,6 +47,10 @@ class Link(NamedTuple):
     @property
     def some_key(self) -> str:
         return self.key or NO_KEY
+
+    def own(self, *place: str) -> tuple[str, ...] | None:
+        """A `Put.own`."""
+        return place if self.own_key else None
 
 
 class Put(NamedTuple):
@@ -52,6 +61,7 @@ class Put(NamedTuple):
     place: Place
     value: Any
     default: bool = False  # only where the file says nothing there
+    own: tuple[str, ...] | None = None  # where in the value a key of the agent's own stays
 
 
 class Setup(NamedTuple):
@@ -81,7 +91,9 @@ def claude_code(link: Link, home: Home) -> Setup:
         env["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(min(ANSWER, link.window // 4))
     if link.window and link.window >= ROOMY:  # else it believes in a million; of a smaller one it refuses to speak
         env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(link.window)
-    puts = [Put(folder / "settings.json", "json", ("env", name), value) for name, value in env.items()]
+    # Before a cloud its own token stays; without any it would send its login there.
+    kept = {"ANTHROPIC_AUTH_TOKEN"} if link.own_key else set()
+    puts = [Put(folder / "settings.json", "json", ("env", name), value, name in kept) for name, value in env.items()]
     puts.append(Put(folder / "commands" / "rl.md", "text", (), RL_COMMAND))
     return Setup(puts, "Start claude anew. Rate with /rl good or /rl bad too long.")
 
@@ -113,7 +125,7 @@ def opencode(link: Link, home: Home) -> Setup:
         "models": {link.model: {"name": link.model}},
     }
     puts = [
-        Put(file, "json", ("provider", NAME), provider),
+        Put(file, "json", ("provider", NAME), provider, own=link.own("options", "apiKey")),
         Put(file, "json", ("model",), f"{NAME}/{link.model}"),
         Put(folder / "command" / "rl.md", "text", (), RL_COMMAND),
     ]
@@ -134,7 +146,10 @@ def openclaw(link: Link, home: Home) -> Setup:
     name = f"{NAME}/{link.model}"
     plain = isinstance(defaults.get("model"), str)
     model: Place = ("agents", "defaults", "model") if plain else ("agents", "defaults", "model", "primary")
-    puts = [Put(file, "json", ("models", "providers", NAME), provider), Put(file, "json", model, name)]
+    puts = [
+        Put(file, "json", ("models", "providers", NAME), provider, own=link.own("apiKey")),
+        Put(file, "json", model, name),
+    ]
     if isinstance(defaults.get("models"), dict):  # a list of the models that are allowed
         puts.append(Put(file, "json", ("agents", "defaults", "models", name), {}))
     return Setup(puts, "The gateway takes it up by itself. Rate with /rl good as a message of its own.")
@@ -143,6 +158,8 @@ def openclaw(link: Link, home: Home) -> Setup:
 def aider(link: Link, home: Home) -> Setup:
     file = home.folder / ".aider.conf.yml"
     values = {"openai-api-base": link.v1, "openai-api-key": link.some_key, "model": f"openai/{link.model}"}
+    if link.own_key:
+        del values["openai-api-key"]  # one in the file would also go before that of its environment
     return Setup(
         [Put(file, "yaml", (key,), value) for key, value in values.items()],
         "Start aider anew. Its own commands begin with a slash, so type a space first (` /rl good`), or rate with "
@@ -158,7 +175,7 @@ def continue_dev(link: Link, home: Home) -> Setup:
         "name": NAME, "provider": "openai", "model": link.model, "apiBase": link.v1, "apiKey": link.some_key,
         "roles": ["chat", "edit", "apply"],
     }  # fmt: skip
-    puts.append(Put(file, "yaml", ("models", Item("name", NAME)), model))
+    puts.append(Put(file, "yaml", ("models", Item("name", NAME)), model, own=link.own("apiKey")))
     return Setup(puts, "Choose the model `rlproxy` in Continue. Rate with /rl good as a message of its own.")
 
 
@@ -172,7 +189,8 @@ def llm(link: Link, home: Home) -> Setup:
     if link.key:
         model["api_key_name"] = NAME
         puts.append(Put(folder / "keys.json", "json", (NAME,), link.key))
-    puts.append(Put(folder / "extra-openai-models.yaml", "yaml", (Item("model_id", NAME),), model))
+    own = link.own("api_key_name")
+    puts.append(Put(folder / "extra-openai-models.yaml", "yaml", (Item("model_id", NAME),), model, own=own))
     return Setup(puts, "Ask with `llm -m rlproxy …`; rate with `llm -c '/rl good'`.")
 
 
@@ -180,7 +198,7 @@ def open_webui(link: Link, home: Home) -> Setup:
     """It has no file: its settings are in its database, or its environment at the first start."""
     lines = [
         f"OPENAI_API_BASE_URL={link.v1}",
-        f"OPENAI_API_KEY={link.some_key}",
+        f"OPENAI_API_KEY={'YOUR_KEY' if link.own_key else link.some_key}",
         "ENABLE_FORWARD_USER_INFO_HEADERS=true",
     ]
     return Setup(

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ from proxy.wire import loads
 
 PORTS: Final = (11434, 8000, 1234, 8080, 30000)  # Ollama, vLLM, LM Studio, llama.cpp and MLX, SGLang
 ASK_S: Final = 2.0  # loopback: what takes longer is stuck, or loading a model
+OWN_API: Final = ("ollama", "lmstudio")  # people add its /api to the address; a cloud's address may end so, too
 OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}  # as their model lists say
 
 
@@ -73,21 +75,33 @@ class Asker:
         return found if status == 200 and isinstance(found, dict) and "error" not in found else {}
 
 
-async def look(urls: Iterable[str], key: str | None = None) -> list[Server]:
-    """The servers that answer at these addresses, in their order, all asked at once."""
+async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({})) -> list[Server]:
+    """The servers that answer at these addresses, in their order, all asked at once; `keys` by plain address.
+
+    Who listens on a port is known only once it answers, so none is sent a key that is another's.
+    """
     async with aiohttp.ClientSession() as http:
         unique = dict.fromkeys(plain(url) for url in urls)
-        found = await asyncio.gather(*(recognise(Asker(http, url, key)) for url in unique))
+        found = await asyncio.gather(*(_at(http, url, keys) for url in unique))
     return [server for server in found if server is not None]
+
+
+async def _at(http: aiohttp.ClientSession, url: str, keys: Mapping[str, str]) -> Server | None:
+    root = url.removesuffix("/api")
+    found = await recognise(Asker(http, root, keys.get(root))) if root != url else None
+    return found if found and found.kind in OWN_API else await recognise(Asker(http, url, keys.get(url)))
 
 
 def loopback(ports: Iterable[int] = PORTS) -> list[str]:
     return [f"http://127.0.0.1:{port}" for port in ports]
 
 
-def plain(url: str) -> str:
+def plain(url: str, kind: str | None = None) -> str:
+    """As the settings have it, without what the server's kind adds by itself."""
     url = url if "://" in url else f"http://{url}"
-    return url.rstrip("/").removesuffix("/v1").removesuffix("/api")
+    url = url.replace("//0.0.0.0", "//127.0.0.1")  # where a server listens, not where it is asked
+    url = url.rstrip("/").removesuffix("/v1")
+    return url.removesuffix("/api") if kind in OWN_API else url
 
 
 async def recognise(asker: Asker) -> Server | None:
@@ -99,7 +113,7 @@ async def recognise(asker: Asker) -> Server | None:
     entries = [m for m in _list(listed, "data") if isinstance(m, dict) and m.get("id")]
     owners = {OWNERS[o] for m in entries if (o := str(m.get("owned_by"))) in OWNERS}
     if status in (401, 403):
-        note = "it wants a key: set RLPROXY_BACKEND__API_KEY and start init again"
+        note = f"it wants a key: start init again with RLPROXY_BACKEND__API_KEY and RLPROXY_BACKEND__URL={asker.url}"
         return Server(await _by_open_routes(asker), asker.url, note=note)
     if version := (await asker.table("/api/version")).get("version"):
         return await _ollama(asker, str(version))

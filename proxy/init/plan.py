@@ -20,9 +20,9 @@ from config.errors import SettingsError
 from config.settings import FILE_NAME, PREFIX, Loaded, Settings, load
 from proxy.agents import connection
 from proxy.agents.connection import Change
-from proxy.agents.known import AGENTS, Home, Link
+from proxy.agents.known import AGENTS, OWN_KEY, Home, Link
 from proxy.agents.places import MISSING, Unreadable, look
-from proxy.agents.toml_text import parse, put
+from proxy.agents.toml_text import drop, parse, put
 from proxy.init.questions import Choices
 
 HEAD: Final = "# rlproxy's settings, as `rlproxy init` found them; `rlproxy config show` has all others.\n\n"
@@ -65,8 +65,10 @@ def make(home: Path, choices: Choices) -> Plan:
     backup = None
     if now is not None and change.changes:
         backup = Change(path.with_name(f"{FILE_NAME}.{time.strftime('%Y%m%dT%H%M%S')}.bak"), None, now)
-    agents = {name: _connecting(loaded.settings, name, choices) for name in choices.agents}
-    return Plan(loaded.settings, change, backup, agents, _overruled(loaded, choices))
+    link = _link(loaded.settings, choices)
+    agents = {name: _connecting(loaded.settings, name, link) for name in choices.agents}
+    notes = _overruled(loaded, choices) + ([OWN_KEY] if agents and link.own_key else [])
+    return Plan(loaded.settings, change, backup, agents, notes)
 
 
 def settings_text(text: str, choices: Choices) -> str:
@@ -79,6 +81,9 @@ def settings_text(text: str, choices: Choices) -> str:
         if was == value or (was is MISSING and value == ""):
             continue
         text = put(text, place, value)
+    for key in choices.stale:
+        if look(found, place := tuple(key.split("."))) is not MISSING:
+            text = drop(text, place)
     return _spaced(text)
 
 
@@ -124,17 +129,21 @@ def _overruled(loaded: Loaded, choices: Choices) -> list[str]:
     """Where the environment would go before what is written."""
     return [
         f"{key} is set by {loaded.sources[key]}, which goes before the file: unset it."
-        for key in values(choices)
+        for key in (*values(choices), *choices.stale)
         if loaded.sources[key].startswith(f"env {PREFIX}")
     ]
 
 
-def _connecting(settings: Settings, agent: str, choices: Choices) -> tuple[list[Change], dict[str, Any] | None]:
+def _link(settings: Settings, choices: Choices) -> Link:
     server = settings.server
     host = "127.0.0.1" if server.host in ("0.0.0.0", "::") else server.host  # noqa: S104  agents here need one
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
     key = server.api_key.get_secret_value() if server.api_key else None
-    link = Link(url, choices.model, key, choices.window)
+    own = choices.kind == "openai" and not (key or settings.backend.api_key)
+    return Link(url, choices.model, key, choices.window, own)
+
+
+def _connecting(settings: Settings, agent: str, link: Link) -> tuple[list[Change], dict[str, Any] | None]:
     try:
         record = connection.load(settings.home, agent)
         return connection.connecting(AGENTS[agent](link, Home(Path.home(), os.environ)), record), record

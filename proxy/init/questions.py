@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from config.sections import Backend
 from config.settings import Settings
 from proxy.init import discovery, matching
 from proxy.init.answers import Answers, BadAnswers
@@ -52,24 +53,26 @@ class Choices:
     note: str = ""  # of the server
     why_weights: str = ""
     presets: str = ""
+    stale: tuple[str, ...] = ()  # settings of the server or model before; most go before what is chosen
 
 
 class Asked:
     """`console` None: nobody is asked, the defaults hold where the answers are silent."""
 
-    def __init__(self, found: Found, answers: Answers, console: Console | None, models_dir: Path, key: str | None):
+    def __init__(self, found: Found, answers: Answers, console: Console | None, models_dir: Path) -> None:
         self._found, self._answers, self._console = found, answers, console
-        self._models_dir, self._key = models_dir, key
+        self._models_dir, self._keys = models_dir, keys(found.now.backend, answers.url)
 
     def choices(self) -> Choices:
         server, model = self._backend()
+        written = self._found.now.backend.url if self._stays(server) else ""  # as the person wrote it
         weights = self._weights(server, model)
         agents = self._agents()
         preset = self._preset()
         at_login = self._at_login()
         return Choices(
-            server.kind, server.url, model.name, model.window, weights.spec, agents, preset, at_login, server.note,
-            weights.why, server.presets,
+            server.kind, written or server.url, model.name, model.window, weights.spec, agents, preset, at_login,
+            server.note, weights.why, server.presets, self._stale(server, model),
         )  # fmt: skip
 
     # 1 Which server, and which of its models
@@ -88,7 +91,8 @@ class Asked:
             pairs = self._pairs(self._ask_there(given)) or pairs
 
     def _ask_there(self, url: str) -> list[Server]:
-        found = asyncio.run(discovery.look([url], self._key))
+        self._keys = keys(self._found.now.backend, url)
+        found = asyncio.run(discovery.look([url], self._keys))
         assert self._console is not None
         if not found:
             self._console.say(f"  No model server answers at {url}.")
@@ -106,10 +110,28 @@ class Asked:
         backend = self._found.now.backend
         if backend.kind == "builtin":
             return None
-        url = discovery.plain(backend.url or f"http://127.0.0.1:{USUAL.get(backend.kind, '')}")
+        url = address(backend)
+        if not (url or _managed(backend)):
+            return None
         server = next((s for s in self._found.servers if s.url == url), Server(backend.kind, url))
         only = server.models[0] if len(server.models) == 1 else Model("")
         return server, Model(backend.model) if backend.model else only
+
+    def _stays(self, server: Server) -> bool:
+        backend = self._found.now.backend
+        return (backend.kind, address(backend)) == (server.kind, server.url)
+
+    def _stale(self, server: Server, model: Model) -> tuple[str, ...]:
+        other, now = not self._stays(server), self._now()
+        plain = bool(server.about) and server.about.get("role") != "router"  # one that does not answer tells nothing
+        stale = {
+            "command": other,
+            "replicas": other,
+            "presets": not server.presets and (other or plain),
+            "gguf": other or (now is not None and now[1].name != model.name),
+            "models_dir": self._found.now.backend.kind != server.kind,
+        }
+        return tuple(f"backend.{key}" for key, goes in stale.items() if goes)
 
     def _answered(self) -> tuple[Server, Model]:
         """By the file, and where it is silent the first that fits."""
@@ -118,8 +140,8 @@ class Asked:
             return self._pairs(self._found.servers)[0]
         if given.backend == "builtin":
             return BUILTIN, Model(given.model or "")
-        url = discovery.plain(given.url) if given.url else None
-        fits = [s for s in self._found.servers if given.backend in (None, s.kind) and url in (None, s.url)]
+        url = given.url and discovery.plain(given.url, given.backend)
+        fits = [s for s in self._found.servers if given.backend in (None, s.kind) and _is_at(s, given.url)]
         for server in fits:
             model = next((m for m in server.models if given.model in (None, m.name)), None)
             if model is not None:
@@ -145,7 +167,8 @@ class Asked:
         if server.kind == "builtin":
             own = now.train.weights if now.backend.kind == "builtin" else ""
             return Proposal(own, "the built-in server trains what it serves", True)
-        about = asyncio.run(discovery.metadata(server, model.name, self._models_dir, self._key)) if model.name else {}
+        key = self._keys.get(server.url)
+        about = asyncio.run(discovery.metadata(server, model.name, self._models_dir, key)) if model.name else {}
         proposals = matching.propose(server.kind, model.name, model.root, about)
         if now.train.weights and (same := self._now()) is not None and _same(same, (server, model)):
             kept = Proposal(now.train.weights, "as in the settings now", matching.local(now.train.weights) is not None)
@@ -201,6 +224,30 @@ class Asked:
         )
 
 
+def address(backend: Backend) -> str:
+    """Where the settings have their server; empty where they name none, or rlproxy starts it."""
+    if backend.kind == "builtin" or _managed(backend):
+        return ""
+    usual = USUAL.get(backend.kind)
+    url = backend.url or (f"http://127.0.0.1:{usual}" if usual else "")
+    return discovery.plain(url, backend.kind) if url else ""
+
+
+def _managed(backend: Backend) -> bool:
+    return backend.kind == "llamacpp" and bool(backend.command)
+
+
+def _is_at(server: Server, url: str | None) -> bool:
+    return not url or discovery.plain(url, server.kind) == server.url
+
+
+def keys(backend: Backend, named: str | None) -> dict[str, str]:
+    """The backend's key, by the one address that it is for: the settings' own, or where they name no server yet, the
+    one that a person names."""
+    url = address(backend) or (backend.kind == "builtin" and (backend.url or named))
+    return {discovery.plain(url): backend.api_key.get_secret_value()} if url and backend.api_key else {}
+
+
 def _same(one: tuple[Server, Model], other: tuple[Server, Model]) -> bool:
     return (one[0].kind, one[0].url, one[1].name) == (other[0].kind, other[0].url, other[1].name)
 
@@ -210,7 +257,8 @@ def _pair(server: Server, model: Model) -> str:
         return "the built-in server: a small model on this machine's CPU, to try it out"
     window = f", {model.window} tokens" if model.window else ""
     version = f" {server.version}" if server.version else ""
-    return f"{model.name or 'its model'}  ({server.kind}{version} at {server.url}{window})"
+    where = f" at {server.url}" if server.url else ", which rlproxy starts"
+    return f"{model.name or 'its model'}  ({server.kind}{version}{where}{window})"
 
 
 def _proposal(proposal: Proposal, size: float | None) -> str:

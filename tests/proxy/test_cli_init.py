@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.fakes.cloud import KEY, FakeCloud
 from tests.fakes.ollama import FakeOllama
 from tests.proxy.newcomer import Newcomer
 from tests.terminal import CTRL_C, CTRL_D, Terminal
@@ -204,6 +205,20 @@ async def test_the_environment_goes_before_the_file(person: Newcomer) -> None:
 async def test_answers_that_cannot_be(person: Newcomer, answers: dict[str, object], said: str) -> None:
     code, _, err = await person.run("init", "--answers", person.answers(**answers))
     assert code == 2 and said in err and err.count("\n") == 1 and person.files() == {}
+
+
+async def test_the_key_of_the_settings_is_told_to_no_other_server(person: Newcomer) -> None:
+    mine, other = FakeCloud(), FakeCloud()
+    await mine.start()
+    await other.start()
+    try:
+        env = {"RLPROXY_BACKEND__KIND": "openai", "RLPROXY_BACKEND__URL": mine.url, "RLPROXY_BACKEND__API_KEY": KEY}
+        code, out, _ = await person.run("init", "--yes", "--no-start", "--json", **env, OLLAMA_HOST=other.url)
+        assert code == 0 and json.loads(out)["settings"]["backend.url"] == mine.url
+        assert set(mine.keys) == {f"Bearer {KEY}"} and set(other.keys) == {None}
+    finally:
+        await mine.stop()
+        await other.stop()
 
 
 async def test_wrong_use(person: Newcomer) -> None:

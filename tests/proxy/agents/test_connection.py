@@ -16,6 +16,7 @@ from proxy.agents.places import Unreadable
 
 LINK = Link("http://127.0.0.1:8484", "small", None)
 KEYED = Link("http://127.0.0.1:8484", "small", "sk-secret")
+CLOUD = Link("http://127.0.0.1:8484", "small", None, own_key=True)
 
 CLAUDE = '{\n  // not JSON, but people do it\n  "permissions": {"allow": ["Bash(ls:*)"]},\n  "env": {"FOO": "1"}\n}\n'
 CODEX = '# mine\nmodel = "gpt-5"  # good\n\n[mcp_servers.x]\ncommand = "y"\n'
@@ -114,6 +115,40 @@ def test_comments_and_all_other_settings_survive(person: Person) -> None:
                 assert line.rstrip(",") in now, line
         for comment in ("// not JSON", "# mine", "# good", "/* themes */", "// yes", "// tokens", "# first", "# aider"):
             assert comment in now or comment not in text
+
+
+OWN_KEYS = {
+    "aider": (".aider.conf.yml", "model: gpt-5\nopenai-api-key: sk-mine\n"),
+    "claude-code": (".claude/settings.json", '{"env": {"ANTHROPIC_AUTH_TOKEN": "sk-mine"}}'),
+    "codex": (".codex/config.toml", '[model_providers.rlproxy]\nexperimental_bearer_token = "sk-mine"\n'),
+    "opencode": (".config/opencode/opencode.json", '{"provider": {"rlproxy": {"options": {"apiKey": "sk-mine"}}}}'),
+    "openclaw": (".openclaw/openclaw.json", '{"models": {"providers": {"rlproxy": {"apiKey": "sk-mine"}}}}'),
+    "continue": (".continue/config.yaml", "models:\n  - name: rlproxy\n    apiKey: sk-mine\n"),
+    "llm": (".config/io.datasette.llm/extra-openai-models.yaml", "- model_id: rlproxy\n  api_key_name: sk-mine\n"),
+}
+
+
+@pytest.mark.parametrize("person", OWN_KEYS, indirect=True)
+def test_before_a_cloud_an_agent_keeps_its_own_key(person: Person) -> None:
+    name, text = OWN_KEYS[person.agent]
+    person.have({name: text})
+    for link in (CLOUD, LINK, CLOUD):  # also where an earlier connection had replaced it
+        person.connect(link)
+    assert person.text(name).count("sk-mine") == 1
+    person.disconnect()
+    assert person.text(name) == text
+
+
+def test_before_a_cloud_aider_without_a_key_in_its_file_still_has_that_of_its_environment(tmp_path: Path) -> None:
+    person = Person(tmp_path, "aider")
+    person.connect(CLOUD)
+    assert "openai-api-key" not in person.text(".aider.conf.yml")
+
+
+def test_before_a_cloud_claude_code_does_not_send_its_login(tmp_path: Path) -> None:
+    person = Person(tmp_path, "claude-code")
+    person.connect(CLOUD)
+    assert json.loads(person.text(".claude/settings.json"))["env"]["ANTHROPIC_AUTH_TOKEN"] == "rlproxy"
 
 
 def readers(name: str, text: str) -> Any:

@@ -23,6 +23,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.cloud import KEY, FakeCloud
 from tests.proxy.backends.test_llamacpp import make_proxy
 from tests.proxy.conftest import Proxy
+from tests.proxy.test_cli import rlproxy
 from tests.proxy.test_learner import until
 from trainer.launch import LocalLauncher
 
@@ -298,3 +299,20 @@ async def test_the_real_trainer_takes_such_a_run(tmp_path: Path, cloud: FakeClou
         assert response.status == 200 and response.headers["x-rl-adapter"] == "v1"
     finally:
         await proxy.stop()
+
+
+async def test_connecting_an_agent_leaves_its_key_for_the_cloud(proxy: Proxy, tmp_path: Path) -> None:
+    """`serve` was told of the cloud by its flags, so only the running proxy knows of it."""
+    (proxy.home / ADDRESS_FILE).write_text(json.dumps({"url": proxy.url, "pid": os.getpid()}))
+    person = tmp_path / "person"
+    person.mkdir()
+    aider = person / ".aider.conf.yml"
+    aider.write_text(f"openai-api-key: {KEY}\n")
+    code, out, _ = await rlproxy(proxy.home, "connect", "aider", "--model", "gpt-9", "--yes", HOME=str(person))
+    assert code == 0 and f"openai-api-key: {KEY}\n" in aider.read_text() and "openai/gpt-9" in aider.read_text()
+    assert "own key" in out and "RLPROXY_BACKEND__API_KEY" in out
+    code, out, _ = await rlproxy(proxy.home, "connect", "open-webui", "--model", "gpt-9", HOME=str(person))
+    assert code == 0 and "OPENAI_API_KEY=YOUR_KEY" in out
+    env = {"HOME": str(person), "RLPROXY_BACKEND__API_KEY": "sk-cloud"}
+    code, out, _ = await rlproxy(proxy.home, "connect", "aider", "--model", "gpt-9", "--yes", **env)
+    assert code == 0 and "openai-api-key: rlproxy\n" in aider.read_text() and "own key" not in out

@@ -10,6 +10,7 @@ from aiohttp import web
 from proxy.init import discovery
 from proxy.init.discovery import Model, look, metadata
 from tests.fakes.backend import FakeBackend
+from tests.fakes.cloud import FakeCloud
 from tests.fakes.listening import Listening
 from tests.fakes.llamacpp import FakeLlama
 from tests.fakes.lmstudio import FakeLMStudio
@@ -66,6 +67,21 @@ async def test_all_kinds_at_once_in_the_order_of_the_addresses(tmp_path: Path) -
             await fake.stop()
 
 
+async def test_an_address_that_ends_in_api_is_a_clouds_or_ollamas_own(tmp_path: Path) -> None:
+    ollama, studio = FakeOllama(tmp_path / "o"), FakeLMStudio(tmp_path / "l")
+    cloud = Plain(api__v1__models={"object": "list", "data": [{"id": "m"}]})
+    for server in (ollama, studio, cloud):
+        await server.start()
+    try:
+        found = await look([f"{ollama.url}/api", f"{studio.url}/api/v1", f"{cloud.url}/api/v1"])
+        assert [(s.kind, s.url) for s in found] == [
+            ("ollama", ollama.url), ("lmstudio", studio.url), ("openai", f"{cloud.url}/api"),
+        ]  # fmt: skip
+    finally:
+        for server in (ollama, studio, cloud):
+            await server.stop()
+
+
 async def test_versions_of_ours_adapters_and_embedders_are_no_models_to_choose(tmp_path: Path) -> None:
     ollama, vllm = FakeOllama(tmp_path), FakeBackend()
     ollama.add("fake-rl:v3", "sha256:x")
@@ -82,6 +98,18 @@ async def test_versions_of_ours_adapters_and_embedders_are_no_models_to_choose(t
 
 async def test_an_rlproxy_is_no_backend(proxy: Proxy) -> None:  # noqa: F811
     assert await look([proxy.url]) == []
+
+
+async def test_a_key_goes_to_the_address_that_it_is_for_and_to_no_other() -> None:
+    own, other = FakeCloud(), FakeCloud()
+    await own.start()
+    await other.start()
+    try:
+        await look([f"{own.url}/v1", other.url], {own.url: "sk-mine"})
+        assert set(own.keys) == {"Bearer sk-mine"} and set(other.keys) == {None}
+    finally:
+        await own.stop()
+        await other.stop()
 
 
 async def test_servers_of_other_kinds() -> None:

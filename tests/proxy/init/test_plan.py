@@ -41,6 +41,32 @@ def test_an_old_file_keeps_what_is_not_ours(tmp_path: Path) -> None:
     assert make(tmp_path, replace(CHOICES, preset="careful")).changes == []
 
 
+def test_what_no_longer_fits_is_taken_out_and_shown(tmp_path: Path) -> None:
+    old = '[backend]\nkind = "llamacpp"\ncommand = "llama-server -m old.gguf"  # mine\nconnect_timeout_s = 9.0\n'
+    (tmp_path / "rlproxy.toml").write_text(old)
+    plan = make(tmp_path, replace(CHOICES, stale=("backend.command", "backend.presets")))
+    assert '-command = "llama-server -m old.gguf"' in plan.file.diff()
+    assert plan.settings.backend.command == "" and plan.settings.backend.connect_timeout_s == 9
+
+
+def test_what_no_longer_fits_and_the_environment_sets_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLPROXY_BACKEND__REPLICAS", '["http://10.0.0.2:8000"]')
+    (note,) = make(tmp_path, replace(CHOICES, stale=("backend.replicas",))).notes
+    assert note.startswith("backend.replicas is set by env") and note.endswith("unset it.")
+
+
+def test_before_a_cloud_connecting_leaves_the_agents_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".aider.conf.yml").write_text("openai-api-key: sk-mine\n")
+    cloud = replace(CHOICES, kind="openai", url="https://cloud.example", agents=("aider",))
+    plan = make(tmp_path / "home", cloud)
+    write(plan)
+    assert "openai-api-key: sk-mine\n" in (tmp_path / ".aider.conf.yml").read_text()
+    assert (
+        "RLPROXY_BACKEND__API_KEY" in plan.notes[0] and make(tmp_path / "home", replace(cloud, agents=())).notes == []
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

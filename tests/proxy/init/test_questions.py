@@ -12,7 +12,7 @@ from proxy.init.answers import Answers, BadAnswers
 from proxy.init.console import Wrong
 from proxy.init.discovery import Model, Server
 from proxy.init.matching import Proposal
-from proxy.init.questions import Asked, Choices, Found, _number, _several, _weights_given
+from proxy.init.questions import Asked, Choices, Found, _number, _pair, _several, _weights_given, keys
 from proxy.init.surroundings import Agent, Machine
 
 VLLM = Server("vllm", "http://127.0.0.1:8000", (Model("a", 4096, "own/a"), Model("b")))
@@ -23,7 +23,7 @@ MACHINE = Machine(None, "cpu", None, 16.0, 8.0, 100.0)
 def choose(tmp_path: Path, *servers: Server, settings: dict[str, Any] | None = None, **answers: Any) -> Choices:
     now = load({"home": tmp_path, **(settings or {})}, environ={}).settings
     found = Found(list(servers), [Agent("codex", "/bin/codex", True)], MACHINE, now, None)
-    return Asked(found, Answers(**answers), None, tmp_path, None).choices()
+    return Asked(found, Answers(**answers), None, tmp_path).choices()
 
 
 def test_the_first_server_and_its_first_model(tmp_path: Path) -> None:
@@ -45,6 +45,86 @@ def test_what_the_settings_say_is_the_default(tmp_path: Path) -> None:
     assert ollama.url == "http://127.0.0.1:11434"
     builtin = choose(tmp_path, settings={"train.weights": "my/own"})
     assert (builtin.kind, builtin.weights) == ("builtin", "my/own"), "which it serves"
+
+
+def test_an_address_that_ends_in_api_stays_whole(tmp_path: Path) -> None:
+    now = {"backend.kind": "openai", "backend.url": "https://openrouter.example/api/v1"}
+    cloud = Server("openai", "https://openrouter.example/api", (Model("m"),))
+    for servers in ((), (cloud,)):
+        assert choose(tmp_path, *servers, settings=now).url == now["backend.url"], "as it was, nothing else was chosen"
+    for servers in ((), (cloud,)):
+        found = choose(tmp_path, *servers, backend="openai", url=now["backend.url"])
+        assert (found.kind, found.url) == ("openai", cloud.url)
+    assert choose(tmp_path, cloud, url=now["backend.url"]).model == "m"
+
+
+def test_ollamas_own_api_is_no_part_of_its_address(tmp_path: Path) -> None:
+    ollama = Server("ollama", "http://127.0.0.1:11434", (Model("m"),))
+    for servers in ((), (ollama,)):
+        assert choose(tmp_path, *servers, backend="ollama", url=f"{ollama.url}/api").url == ollama.url
+    now = {"backend.kind": "ollama", "backend.url": f"{ollama.url}/api/"}
+    assert choose(tmp_path, ollama, settings=now).model == "m"
+
+
+MANAGED = {"backend.kind": "llamacpp", "backend.command": "llama-server -m old.gguf"}
+ROUTED = {"backend.kind": "llamacpp", "backend.url": LLAMA.url, "backend.model": "c", "backend.presets": "/my.ini"}
+SEVERAL = {"backend.kind": "vllm", "backend.url": VLLM.url, "backend.replicas": ["http://10.0.0.2:8000"]}
+TAGGED = {"backend.kind": "ollama", "backend.model": "m", "backend.gguf": "/m.gguf"}
+OLLAMA = Server("ollama", "http://127.0.0.1:11434", (Model("m"), Model("n")))
+UNPREPARED = Server("llamacpp", LLAMA.url, (Model("c"),), about={"total_slots": 1})
+ROUTER = Server("llamacpp", LLAMA.url, (Model("c"), Model("d")), about={"role": "router"})
+SGLANG = Server("sglang", "http://127.0.0.1:30000", (Model("a"),))
+
+
+@pytest.mark.parametrize(
+    ("settings", "server", "answers", "key"),
+    [
+        (MANAGED, LLAMA, {"url": LLAMA.url}, "command"),
+        ({**MANAGED, "backend.url": LLAMA.url}, LLAMA, {"url": LLAMA.url}, "command"),
+        (MANAGED, OLLAMA, {"backend": "ollama"}, "command"),
+        (ROUTED, UNPREPARED, {}, "presets"),
+        (ROUTED, SGLANG, {"backend": "sglang"}, "presets"),
+        (SEVERAL, SGLANG, {"backend": "sglang"}, "replicas"),
+        (SEVERAL, Server("vllm", "http://10.0.0.3:8000", (Model("a"),)), {"url": "10.0.0.3:8000"}, "replicas"),
+        (TAGGED, OLLAMA, {"model": "n"}, "gguf"),
+        (TAGGED, VLLM, {"backend": "vllm"}, "gguf"),
+        ({"backend.kind": "lmstudio", "backend.models_dir": "/m"}, VLLM, {"backend": "vllm"}, "models_dir"),
+        (SEVERAL, VLLM, {"backend": "builtin"}, "replicas"),
+        ({**SEVERAL, "backend.kind": "builtin"}, VLLM, {"backend": "vllm"}, "replicas"),
+    ],
+)
+def test_what_was_set_for_another_server_or_model_goes(
+    tmp_path: Path, settings: dict[str, Any], server: Server, answers: dict[str, str], key: str
+) -> None:
+    assert f"backend.{key}" in choose(tmp_path, server, settings=settings, **answers).stale
+
+
+@pytest.mark.parametrize(
+    ("settings", "servers", "answers", "key"),
+    [
+        (MANAGED, (), {}, "command"),
+        (MANAGED, (OLLAMA,), {}, "command"),
+        (ROUTED, (), {}, "presets"),
+        (ROUTED, (ROUTER,), {"model": "d"}, "presets"),
+        (SEVERAL, (), {}, "replicas"),
+        (SEVERAL, (VLLM,), {"model": "b"}, "replicas"),
+        (TAGGED, (OLLAMA,), {}, "gguf"),
+        ({"backend.kind": "lmstudio", "backend.models_dir": "/m"}, (), {}, "models_dir"),
+    ],
+)
+def test_what_was_set_for_the_same_server_stays(
+    tmp_path: Path, settings: dict[str, Any], servers: tuple[Server, ...], answers: dict[str, str], key: str
+) -> None:
+    found = choose(tmp_path, *servers, settings=settings, **answers)
+    assert found.kind == settings["backend.kind"] and f"backend.{key}" not in found.stale
+
+
+def test_a_server_that_rlproxy_starts_itself_has_no_address(tmp_path: Path) -> None:
+    found = choose(tmp_path, OLLAMA, settings=MANAGED)
+    assert (found.kind, found.url, found.model) == ("llamacpp", "", "")
+    unused = {**MANAGED, "backend.url": "http://127.0.0.1:1"}
+    assert choose(tmp_path, settings=unused).url == unused["backend.url"], "nothing else was chosen"
+    assert _pair(Server("llamacpp", ""), Model("")) == "its model  (llamacpp, which rlproxy starts)"
 
 
 def test_answers_pick(tmp_path: Path) -> None:
@@ -88,3 +168,21 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     about = {"general.architecture": "llama", "llama.block_count": 30}
     with pytest.raises(Wrong, match="12 layers"):
         _weights_given([], about)(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "named", "at"),
+    [
+        ({"kind": "vllm", "url": "http://10.0.0.1:8000/v1"}, "http://10.0.0.2:8000", "http://10.0.0.1:8000"),
+        ({"kind": "openai", "url": "http://0.0.0.0:9"}, None, "http://127.0.0.1:9"),
+        ({"kind": "ollama"}, "http://10.0.0.2:8000", "http://127.0.0.1:11434"),
+        ({"url": "http://10.0.0.1:8000"}, "http://10.0.0.2:8000", "http://10.0.0.1:8000"),
+        ({}, "10.0.0.2:8000/v1", "http://10.0.0.2:8000"),
+        ({}, None, None),
+        ({"kind": "llamacpp", "command": "llama-server -m m"}, "http://10.0.0.2:8000", None),
+    ],
+)
+def test_whose_key_it_is(tmp_path: Path, settings: dict[str, str], named: str | None, at: str | None) -> None:
+    """That of the server in the settings; where they have none yet, of the one that a person names."""
+    flags = {"home": tmp_path, "backend.api_key": "sk", **{f"backend.{k}": v for k, v in settings.items()}}
+    assert keys(load(flags, environ={}).settings.backend, named) == ({at: "sk"} if at else {})
