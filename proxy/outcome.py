@@ -72,18 +72,19 @@ class Outcome:
     async def _overtaken(self, adapter: Adapter) -> str | None:
         """Why a version is not to go live by itself: what it was trained from does not answer any more."""
         parent = await self._store.adapter(adapter.parent)
+        name = "the base model" if adapter.parent == BASE else f"v{adapter.parent}"
         live = (await self._store.pointer()).live  # read last: the baseline that is published next goes by it
         if live == adapter.version:  # a person was quicker
             return None
         if parent is not None and parent.withdrawn:
-            return "was rolled back"
-        return None if live == adapter.parent else "is not live any more"
+            return f"v{adapter.version} was trained from {name}, which was rolled back: it waits for `promote`."
+        if live == adapter.parent:
+            return None
+        return f"v{adapter.version} was trained from {name}, which is not live any more: it waits for `promote`."
 
     def _wait(self, adapter: Adapter, why: str) -> None:
-        parent = "the base model" if adapter.parent == BASE else f"v{adapter.parent}"
-        message = f"v{adapter.version} was trained from {parent}, which {why}: it waits for `promote`."
-        log.warning("version waits", version=adapter.version, why=message)
-        self._events.emit("problem", message=message)
+        log.warning("version waits", version=adapter.version, why=why)
+        self._events.emit("problem", message=why)
 
     async def _go_live(self, adapter: Adapter) -> None:
         """A backend that is down for a moment is asked again; then the version waits for `promote`."""
