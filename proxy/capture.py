@@ -92,6 +92,7 @@ class Capture:
         self._translated = False
         self._broken: str | None = None
         self._n = n
+        self.guessed: str | None = None  # why it is not known how the server samples, where it is not
         self._rows: list[NewCompletion] = []
         self._make: Callable[[], Awaitable[None]]
         self._making: Later | None = None
@@ -265,7 +266,7 @@ class Capture:
         said: set[str] = set()
         self._redactor.value(reply.message, said)  # all of it: the token ids have the reasoning too
         redacted = (*row.redacted, *places(reply=said))
-        reason = self._broken or (INEXACT if redacted else reply.inexact_reason())
+        reason = self._broken or (INEXACT if redacted else reply.inexact_reason() or self.guessed)
         if redacted:  # its token ids would spell the secret out
             numbers = _NONE
         message = {**reply.message, "role": "assistant"}

@@ -136,6 +136,17 @@ def exactness(facts: Facts) -> Check:
     return Check(name, "ok", "token ids and log-probs come with every answer")
 
 
+def sampling(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("sampling")
+    found = facts.status["backend"]
+    if not found["guessed"]:
+        return Check("sampling", "ok", found["sampling"])
+    fix = "start vLLM with --generation-config vllm and --logprobs-mode processed_logprobs, or say it in each request"
+    line = f"{found['sampling']}; captures that hang on it are marked inexact"
+    return Check("sampling", "note", line, fix)
+
+
 def adapters(facts: Facts) -> Check:
     if facts.status is None:
         return _unknown("adapters")
@@ -231,7 +242,7 @@ def ratings(facts: Facts) -> Check:
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
     proxy, data_folder, disk, doctor_here.memory, doctor_here.gpu, encryption, doctor_here.keys, backend, model,
-    formats, exactness, adapters, base, template, doctor_here.agents, capture, ratings, training, last_run,
+    formats, exactness, sampling, adapters, base, template, doctor_here.agents, capture, ratings, training, last_run,
 )  # fmt: skip
 
 

@@ -135,6 +135,7 @@ class Exchange:
             self._asked.n,
             self._keepable,
         )
+        self._capture.guessed = parts.backend.served.guessed(self._asked.sampling)
         if "x-rl-completion-id" not in self._request.headers:
             self._capture.begin_beside(parts.tasks, row, seen)
             return

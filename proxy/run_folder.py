@@ -18,7 +18,7 @@ import orjson
 from config.sections import Train
 from config.settings import Settings
 from proxy.conversations import as_chat
-from proxy.dialects import chat_tools
+from proxy.dialects import chat_tools, chat_turns, template_kwargs
 from proxy.redaction import was_redacted
 from proxy.rewards import worth
 from store.learning import why_held
@@ -250,6 +250,7 @@ def _sample(group: Sequence[Sample], train: Train, moments: Moments, split: str)
 def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str, Any]:
     new, end = completion.new, completion.end
     assert end is not None, "only ended completions are trained on"
+    chat = [as_chat(m) for m in messages]
     return {
         "completion": new.id,
         "version": new.version if new.version is not None else BASE,
@@ -259,8 +260,9 @@ def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str
         "prompt_token_ids": end.prompt_token_ids,
         "token_ids": end.token_ids,
         "logprobs": end.logprobs,
-        "messages": [as_chat(m) for m in messages],
+        "messages": chat_turns(new.dialect, chat) if end.translated else chat,
         "tools": chat_tools(new.dialect, new.request),
+        "template_kwargs": template_kwargs(new.dialect, new.request, translated=end.translated),
         "text": end.text,
     }
 

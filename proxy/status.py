@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from proxy.backends.base import Backend
+from proxy.backends.defaults import in_words
 from proxy.capture import Health
 from proxy.dialects import DIALECTS
 from proxy.door import Door
@@ -82,6 +83,8 @@ class StatusReport:
                 "exact": self._backend.capabilities.token_ids and self._backend.capabilities.logprobs,
                 "token_ids": self._backend.capabilities.token_ids,
                 "logprobs": self._backend.capabilities.logprobs,
+                "sampling": self._sampling(),
+                "guessed": bool(self._backend.served.unsure),
                 "inexact": self._formats.inexact(d.name for d in DIALECTS),
                 "lacks": self._backend.capabilities.why_not or None,
                 "obstacle": await self._when.obstacle(),
@@ -119,6 +122,10 @@ class StatusReport:
             or self._swap.problem
             or self._hung(run),
         }
+
+    def _sampling(self) -> str:
+        served = self._backend.served
+        return f"where a client says nothing: {in_words(served.sampling)} ({served.known})"
 
     def _behind(self) -> str | None:
         if (waiting := self._store.waiting) < ROOM:

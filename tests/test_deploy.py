@@ -67,7 +67,7 @@ def test_vllm_has_what_the_docs_ask_for(services: dict[str, Any]) -> None:
     flags = " ".join(vllm["command"]).replace("=", " ")
     section = (ROOT / "docs/backends.md").read_text().split("## vLLM")[1].split("##")[0]
     for flag in ("--enable-lora", "--max-lora-rank 16", "--max-loras 3", "--logprobs-mode processed_logprobs",
-                 "--enable-sleep-mode"):  # fmt: skip
+                 "--enable-sleep-mode", "--generation-config vllm"):  # fmt: skip
         assert flag in flags and flag in section, flag
     for name, value in {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_SERVER_DEV_MODE": "1"}.items():
         assert vllm["environment"][name] == value and f"{name}={value}" in section

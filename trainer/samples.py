@@ -8,6 +8,7 @@ costs that line: it becomes `Unusable` with its reason, and the run goes on. Not
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ class Sample:
     behaviour: Floats | None  # (T,) ℓ_β as captured; None: to be recomputed under `version`
     messages: tuple[dict[str, Any], ...] = ()
     tools: Any = None
+    template_kwargs: dict[str, Any] | None = None  # what the chat template was given besides
     comment: str | None = None  # None also where only spaces were said
     correction: str | None = None
     flags: tuple[Flag, ...] = ()
@@ -91,10 +93,16 @@ class Template:
         self.vocabulary = len(tokenizer)
         self.end = self._end_of_turn()
 
-    def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Any = None) -> tuple[int, ...]:
+    def prompt(
+        self, messages: Sequence[Mapping[str, Any]], tools: Any = None, kwargs: Mapping[str, Any] | None = None
+    ) -> tuple[int, ...]:
+        """`kwargs` are the template's own variables; one that is none of them means nothing to it."""
+        render = self._tokenizer.apply_chat_template
+        ours = inspect.signature(render).parameters  # what the tokeniser itself is told, no client says
+        variables = {name: value for name, value in (kwargs or {}).items() if name not in ours}
         try:
-            ids = self._tokenizer.apply_chat_template(
-                [_plain(m) for m in messages], tools=tools, add_generation_prompt=True, return_dict=False
+            ids = render(
+                [_plain(m) for m in messages], tools=tools, add_generation_prompt=True, return_dict=False, **variables
             )
         except BadLine:
             raise
@@ -192,6 +200,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         behaviour=behaviour,
         messages=_messages(line),
         tools=line.get("tools"),
+        template_kwargs=_template_kwargs(line),
         comment=_said(line, "comment"),
         correction=_said(line, "correction"),
         flags=flags,
@@ -211,7 +220,7 @@ def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
     instead = len(template.reply(correction, ended=True)) if correction else 0
 
     def fits(needed: int) -> Callable[[Chat], bool]:
-        return lambda chat: len(template.prompt(chat, sample.tools)) + needed <= max_seq_len
+        return lambda chat: len(template.prompt(chat, sample.tools, sample.template_kwargs)) + needed <= max_seq_len
 
     # With room for what its words will need; else its rating trains and they do not.
     chat = turns.cut(sample.messages, fits(max(reply + hint, instead))) or turns.cut(sample.messages, fits(reply))
@@ -222,7 +231,7 @@ def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
     return replace(
         sample,
         messages=tuple(dict(message) for message in chat),
-        tokens=replace(sample.tokens, prompt=template.prompt(chat, sample.tools)),
+        tokens=replace(sample.tokens, prompt=template.prompt(chat, sample.tools, sample.template_kwargs)),
         behaviour=None,
         captured=sample.behaviour,
         flags=(*sample.flags, "shortened"),
@@ -271,7 +280,7 @@ def _rendered(line: Mapping[str, Any], template: Template) -> Tokens:
         raise BadLine("not exact and without messages to render")
     if not isinstance(text, str) or not text:
         raise BadLine("not exact and without text")
-    prompt = template.prompt(messages, line.get("tools"))
+    prompt = template.prompt(messages, line.get("tools"), _template_kwargs(line))
     reply = template.reply(text, ended=line.get("finish_reason") == "stop")
     sampling = line.get("sampling")
     temperature = _number(sampling, "temperature", 1.0) if isinstance(sampling, dict) else 1.0
@@ -285,6 +294,13 @@ def _messages(line: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
         raise BadLine("messages are not a list of objects")
     return tuple(messages)
+
+
+def _template_kwargs(line: Mapping[str, Any]) -> dict[str, Any] | None:
+    found = line.get("template_kwargs")
+    if found is not None and not isinstance(found, dict):
+        raise BadLine("template_kwargs are not an object")
+    return found
 
 
 def _more_than_text(messages: Any) -> str | None:

@@ -131,10 +131,11 @@ def _hinted(
         if comment is None:
             continue
         try:
-            prompt = template.prompt(hint(sample.messages, comment), sample.tools)
+            prompt = template.prompt(hint(sample.messages, comment), sample.tools, sample.template_kwargs)
             if len(prompt) + len(sample.tokens.reply) > preset.max_seq_len:
                 raise BadLine("with it the sample is longer than max_seq_len")
-            differ += sample.exact and template.prompt(sample.messages, sample.tools) != sample.tokens.prompt
+            plain = template.prompt(sample.messages, sample.tools, sample.template_kwargs)
+            differ += sample.exact and plain != sample.tokens.prompt
         except BadLine as error:
             progress.warning(f"the comment of {sample.rating} does not teach, its rating does: {error}.")
             continue

@@ -41,34 +41,34 @@ def make_backend(settings: Settings, launcher: Launcher) -> Backend:
         from proxy.backends.mlx import MLX
 
         return MLX(settings, launcher)
-    return _at_its_url(chosen)
+    return _at_its_url(chosen, settings.train.weights)
 
 
-def _at_its_url(chosen: BackendSection) -> Backend:
+def _at_its_url(chosen: BackendSection, weights: str) -> Backend:
     """Of those with vLLM's routes, and of the clouds."""
     if chosen.replicas:
-        return _replicas(chosen)
+        return _replicas(chosen, weights)
     if chosen.kind == "vllm":
         from proxy.backends.vllm import VLLM
 
-        return VLLM(chosen)
+        return VLLM(chosen, weights)
     if chosen.kind == "sglang":
         from proxy.backends.sglang import SGLang
 
-        return SGLang(chosen)
+        return SGLang(chosen, weights)
     from proxy.backends.cloud import Cloud
 
     return Cloud(chosen)
 
 
-def _replicas(chosen: BackendSection) -> Backend:
+def _replicas(chosen: BackendSection, weights: str) -> Backend:
     from proxy.backends.replicas import Replicas
     from proxy.backends.vllm import VLLM
 
     if chosen.kind != "vllm":
         raise BadRequest(f"backend.replicas are for vLLM, and backend.kind is {chosen.kind}.")
     urls = dict.fromkeys(url.rstrip("/").removesuffix("/v1") for url in (chosen.url, *chosen.replicas))
-    return Replicas([VLLM(chosen.model_copy(update={"url": url})) for url in urls])
+    return Replicas([VLLM(chosen.model_copy(update={"url": url}), weights) for url in urls])
 
 
 __all__ = ["Backend", "Capabilities", "Told", "make_backend"]

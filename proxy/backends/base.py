@@ -5,7 +5,7 @@ Owns the Protocol. What a server cannot do is a capability it reports, never a s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,13 @@ class Served:
     model: str
     sampling: Mapping[str, float]  # in force where the client sets nothing
     by_dialect: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # where a dialect has other defaults
+    known: str = "its own defaults"  # from where this is known, in a few words
+    unsure: frozenset[str] = frozenset()  # members of `sampling` of which it is not known whether they are in force
+
+    def guessed(self, said: Collection[str]) -> str | None:
+        """Why nobody knows how a request that says these members was sampled; None where it is known."""
+        left = [name for name in self.sampling if name in self.unsure and name not in said]
+        return f"the client left {', '.join(left)} to the server, which does not tell what it took" if left else None
 
 
 class Address(NamedTuple):

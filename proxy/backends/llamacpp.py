@@ -18,7 +18,8 @@ from urllib.parse import quote
 
 from config.settings import Settings
 from proxy.backends import llamacpp_presets as presets
-from proxy.backends.base import Address, Capabilities, Served
+from proxy.backends.base import Address, Capabilities
+from proxy.backends.defaults import Defaults, in_props
 from proxy.backends.gguf_files import adapter_file
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, BackendDown, Unsupported
@@ -27,6 +28,8 @@ from proxy.wire import dumps, loads
 from trainer.launch import Launcher
 
 POLL_S: Final = 0.2
+# Its own, where nobody says otherwise at the start.
+UNTOLD: Final = Defaults({"temperature": 0.8, "top_p": 0.95, "top_k": 40.0, "min_p": 0.05}, "assumed: it did not say")
 LOAD_S: Final = 600.0  # a large model from a slow disk
 UNLOAD_S: Final = 60.0
 _VERSION: Final = re.compile(r".+@v\d+")
@@ -46,6 +49,7 @@ class LlamaCpp(OpenAICompatible):
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend)
+        self._defaults = UNTOLD
         self._weights = settings.train.weights or None
         self._launcher = launcher
         self._files = Path(os.path.abspath(settings.home / "gguf"))
@@ -55,10 +59,6 @@ class LlamaCpp(OpenAICompatible):
     @property
     def state(self) -> str:
         return f"llamacpp at {self._url}, a plain server: a new version waits until that is restarted with it"
-
-    @property
-    def served(self) -> Served:
-        return Served(self._model, {"temperature": 0.8, "top_p": 0.95, "top_k": 40.0, "min_p": 0.05})
 
     async def models(self) -> list[dict[str, Any]]:
         """Without our own versions: they are listed by their names anyway."""
@@ -72,6 +72,11 @@ class LlamaCpp(OpenAICompatible):
         asked = {"model": self._model, "content": loads(body)["prompt"], "add_special": True, "parse_special": True}
         status, body = await self._call("POST", "/tokenize", json=asked)
         return [int(id) for id in loads(body)["tokens"]] if status == 200 else None
+
+    async def _samples_by(self) -> Defaults | None:
+        status, body = await self._call("GET", f"/props?model={quote(self._model)}")
+        said = in_props(body) if status == 200 else {}
+        return Defaults({**UNTOLD.sampling, **said}, "as its /props say") if said else None
 
     async def _gguf(self, path: Path) -> Path:
         """The adapter as a GGUF file, made once. Raises BackendBroke."""
@@ -169,6 +174,7 @@ class LlamaRouter(LlamaCpp):
     async def ready(self) -> None:
         if not self._model or self._places is None:
             await self._name_model()
+        await self._look_how_it_samples()
 
     async def load(self, name: str, path: Path) -> None:
         await self.ready()

@@ -80,6 +80,7 @@ class LlamaManaged(LlamaCpp):
             async with asyncio.timeout(self._settings.ready_timeout_s):
                 for process in running:
                     await process.wait()
+        await self._look_how_it_samples()
 
     async def load(self, name: str, path: Path) -> None:
         if name in self._versions:

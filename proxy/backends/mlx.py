@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.settings import Settings
-from proxy.backends.base import Address, Capabilities, Served
+from proxy.backends.base import Address, Capabilities
+from proxy.backends.defaults import Defaults
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, BackendDown, BadRequest, Unsupported
 from proxy.wire import dumps
@@ -40,13 +41,10 @@ class MLX(OpenAICompatible):
                 f"mlx_lm.server ignores adapters where the model is `{WHATEVER}`; set backend.model to what it was "
                 "started with (--model)."
             )
+        self._defaults = Defaults({"temperature": 0.0, "top_p": 1.0}, "assumed: it does not tell its --temp")
         self._launcher = launcher
         self._folders = Path(os.path.abspath(settings.home / "mlx"))
         self._worn: dict[str, str] = {}  # the versions, and the folder of each
-
-    @property
-    def served(self) -> Served:
-        return Served(self._model, {"temperature": 0.0, "top_p": 1.0})  # its own defaults; --temp may say otherwise
 
     @property
     def weights(self) -> str | None:

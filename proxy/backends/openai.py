@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,14 +16,20 @@ import aiohttp
 
 from config.sections import Backend as BackendSection
 from proxy.backends.base import Address, Capabilities, Served, Told
+from proxy.backends.defaults import NEUTRAL, Defaults
 from proxy.errors import BackendBroke, BackendDown, Unsupported
 from proxy.wire import dumps, loads
 
 CALL_S: Final = 60.0  # for a control request, a load among them
+# How often a server is asked how it samples by default, as it may have been restarted otherwise; sooner where it did
+# not say. A client's request waits for that, but never long.
+LOOK_S: Final = 300.0
+LOOK_AGAIN_S: Final = 10.0
+LOOKS_S: Final = 10.0
 # What starts each of them, for who forgot to.
 START: Final[Mapping[str, str]] = {
-    "vllm": "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora",
-    "sglang": "python -m sglang.launch_server --model-path MODEL --enable-lora",
+    "vllm": "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora --generation-config vllm",
+    "sglang": "python -m sglang.launch_server --model-path MODEL --enable-lora --sampling-defaults openai",
     "llamacpp": "llama-server -m MODEL.gguf",
     "ollama": "ollama serve",
     "lmstudio": "lms server start",
@@ -48,6 +55,8 @@ class OpenAICompatible:
         self._url = settings.url.rstrip("/").removesuffix("/v1")
         self._model = settings.model
         self._http: aiohttp.ClientSession | None = None
+        self._defaults = Defaults(NEUTRAL, "assumed, as OpenAI's API does")
+        self._look_at = 0.0  # when to ask again how it samples
 
     @property
     def url(self) -> str:
@@ -55,7 +64,8 @@ class OpenAICompatible:
 
     @property
     def served(self) -> Served:
-        return Served(self._model, {"temperature": 1.0, "top_p": 1.0})
+        found = self._defaults
+        return Served(self._model, found.sampling, known=found.known, unsure=found.unsure)
 
     @property
     def weights(self) -> str | None:
@@ -100,6 +110,25 @@ class OpenAICompatible:
     async def ready(self) -> None:
         if not self._model:
             await self._name_model()
+        await self._look_how_it_samples()
+
+    async def _look_how_it_samples(self) -> None:
+        """One request asks; others go on with what was known."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_S
+        found = None
+        with contextlib.suppress(TimeoutError, BackendDown, BackendBroke):
+            async with asyncio.timeout(LOOKS_S):
+                found = await self._samples_by()
+        if found is None:
+            self._look_at = time.monotonic() + LOOK_AGAIN_S
+        else:
+            self._defaults = found
+
+    async def _samples_by(self) -> Defaults | None:
+        """How it samples where a client says nothing; None where it did not say. Raises BackendDown, BackendBroke."""
+        return self._defaults
 
     async def _name_model(self) -> None:
         """With no model in the settings, the first one that is not an adapter of another."""
@@ -133,9 +162,12 @@ class OpenAICompatible:
 
     async def tells(self) -> Told:
         """Its own entry in the model list: whatever a server puts there, but for what changes by itself."""
-        entry = next((m for m in await self.models() if m.get("id") == self._model), {"id": self._model})
+        entry = await self._own_entry()
         kept = {key: value for key, value in entry.items() if key not in PASSING}
         return _told(kept, await asyncio.to_thread(_config, entry.get("root")))
+
+    async def _own_entry(self) -> dict[str, Any]:
+        return next((m for m in await self.models() if m.get("id") == self._model), {"id": self._model})
 
     async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
         return None

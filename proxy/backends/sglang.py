@@ -7,17 +7,20 @@ gets a fresh name, as with vLLM.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from config.sections import Backend as BackendSection
 from proxy.backends.base import Address, Capabilities
+from proxy.backends.defaults import NEUTRAL, Defaults, filed
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, Unsupported
 from proxy.upstream import message_in
 from proxy.wire import dumps, loads
 
-START = "--enable-lora --max-lora-rank 16 --lora-target-modules all"
+START = "--enable-lora --max-lora-rank 16 --lora-target-modules all --sampling-defaults openai"
+INFO: Final = ("/server_info", "/get_server_info")  # newer, older
 
 
 class SGLang(OpenAICompatible):
@@ -31,13 +34,37 @@ class SGLang(OpenAICompatible):
         why_not="SGLang's log-probs are of before top-p and its chat streams have no ids: a run computes its own.",
     )
 
-    def __init__(self, settings: BackendSection) -> None:
+    def __init__(self, settings: BackendSection, weights: str = "") -> None:
         super().__init__(settings)
+        self._trained = weights
         self._given: dict[str, Path] = {}  # what it was given by us, by name
 
     def address(self, model: str) -> Address:
         version = model.startswith(f"{self._model}@")
         return Address(self.url, {"model": dumps(f"{self._model}:{model}" if version else model)})
+
+    async def _samples_by(self) -> Defaults | None:
+        """It tells whether it takes the model's own defaults, and which folder it has them from."""
+        args = await self._server_args()
+        said = args.get("sampling_defaults")
+        if said == "openai":
+            return Defaults(NEUTRAL, "as --sampling-defaults openai says")
+        for spec in (args.get("model_path"), self._trained):
+            if isinstance(spec, str) and spec and (found := await asyncio.to_thread(filed, spec)) is not None:
+                told = "which it says it takes" if said else "assumed: it does not say whether it takes it"
+                return Defaults({**NEUTRAL, **found[1]}, f"{found[0]}, {told}")
+        return Defaults(NEUTRAL, "assumed: the model's generation_config.json is not on this machine")
+
+    async def _server_args(self) -> dict[str, Any]:
+        for path in INFO:
+            status, answer = await self._call("GET", path)
+            if status == 200:
+                try:
+                    found = loads(answer)
+                except ValueError:
+                    continue
+                return found if isinstance(found, dict) else {}
+        return {}
 
     async def load(self, name: str, path: Path) -> None:
         if name in {m["id"] for m in await self.models()}:

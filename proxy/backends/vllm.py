@@ -1,8 +1,10 @@
 """vLLM: runtime LoRA routes, exact token ids and log-probs.
 
 Needs `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True; wants `--logprobs-mode processed_logprobs`, so that
-log-probs are of the sampling distribution. Every version gets a fresh name: reloading under an old one may serve
-stale prefix-cache blocks, and `load_inplace` changes running streams half-way. Not here: several of them (replicas).
+log-probs are of the sampling distribution, and `--generation-config vllm`, so that what no request says is neutral.
+Where the model's own defaults may be in force, its log-probs tell. Every version gets a fresh name: reloading under an
+old one may serve stale prefix-cache blocks, and `load_inplace` changes running streams half-way. Not here: several of
+them (replicas).
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import aiohttp
 import structlog
 
 from config.sections import Backend as BackendSection
 from proxy.backends.base import Capabilities
+from proxy.backends.defaults import FILE, MEMBERS, NEUTRAL, Defaults, filed, in_force, likeliest
 from proxy.backends.openai import START, OpenAICompatible
 from proxy.errors import BackendBroke, Unsupported
 from proxy.upstream import message_in
@@ -30,6 +35,8 @@ SLEEP_S: Final = 600.0  # running answers end first, and the weights of a large 
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that --max-lora-rank takes
 PROBE_RANK: Final = 1_000_000
 NO_ROUTES: Final = f"vLLM at {{url}} has no routes to load an adapter: start it with `{START['vllm']}`"
+# A first word that could be many, so that sampling differently shows.
+ASK: Final = [{"role": "user", "content": "Say one word, any word."}]
 _MOST: Final = re.compile(r"max_lora_rank\D{1,3}(\d+)")
 
 
@@ -48,9 +55,46 @@ class VLLM(OpenAICompatible):
         frees=True,
     )
 
-    def __init__(self, settings: BackendSection) -> None:
+    def __init__(self, settings: BackendSection, weights: str = "") -> None:
         super().__init__(settings)
+        self._trained = weights
+        self._defaults = Defaults(NEUTRAL, "not asked yet", frozenset(NEUTRAL))
         self._given: dict[str, Path] = {}  # what it was given by us, by name
+
+    async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
+        await super().start(http, on_restart)
+        if self._model:
+            await self._look_how_it_samples()
+
+    async def _samples_by(self) -> Defaults | None:
+        """The model's own defaults, unless it was started with `--generation-config vllm`. No route tells, but its
+        log-probs do: one token, asked without saying how to sample, with the file's way, and with the neutral one."""
+        root = (await self._own_entry()).get("root")
+        for spec in (root, self._trained):
+            if isinstance(spec, str) and spec and (found := await asyncio.to_thread(filed, spec)) is not None:
+                break
+        else:
+            named = frozenset(NEUTRAL) if root or self._trained else frozenset[str]()
+            return Defaults(NEUTRAL, f"assumed: the model's {FILE} is not on this machine", named)
+        file, said = found
+        if not said:
+            return Defaults(NEUTRAL, f"{file} says nothing else")
+        ways: tuple[Mapping[str, float], ...] = ({}, said, MEMBERS)
+        used = in_force(*await asyncio.gather(*(self._likeliest(way) for way in ways)))
+        if used is False:
+            return Defaults(NEUTRAL, f"its log-probs are not those of {file}")
+        if used:
+            return Defaults({**NEUTRAL, **said}, f"{file}, and its log-probs agree")
+        return Defaults({**NEUTRAL, **said}, f"{file}; whether vLLM takes it cannot be told", frozenset(said))
+
+    async def _likeliest(self, way: Mapping[str, float]) -> list[float]:
+        """Empty where it does not tell."""
+        body = {"model": self._model, "messages": ASK, "max_tokens": 1, "logprobs": True, "top_logprobs": 5, **way}
+        status, answer = await self._call("POST", "/v1/chat/completions", json=body)
+        try:
+            return likeliest(answer) if status == 200 else []
+        except (ValueError, KeyError, TypeError, IndexError):
+            return []
 
     async def load(self, name: str, path: Path) -> None:
         if name in {m["id"] for m in await self.models()}:

@@ -19,6 +19,8 @@ MESSAGES = Messages()
 DIALECTS: tuple[Dialect, ...] = (CHAT, Completions(), Responses(), MESSAGES, OllamaChat(), OllamaGenerate())
 
 COUNT_TOKENS = "/v1/messages/count_tokens"  # answers nothing, but its errors have the format's shape
+# Of requests that the backend let pass and that make no sense here.
+_SENSELESS = (ProxyError, ValueError, TypeError, AttributeError, KeyError, IndexError)
 _AT = {COUNT_TOKENS: MESSAGES, **{path: dialect for dialect in DIALECTS for path in dialect.paths}}
 
 
@@ -32,11 +34,31 @@ def dialect_at(path: str) -> Dialect | None:
 def chat_tools(name: str, request: bytes) -> list[dict[str, Any]] | None:
     """What tools a stored request of this format offered, in chat form. None also for a request that the backend let
     pass and that makes no sense here: it may not keep others from training."""
-    dialect = next((one for one in DIALECTS if one.name == name), CHAT)
     try:
-        return dialect.tools(orjson.loads(request)) or None
-    except (ProxyError, ValueError, TypeError, AttributeError, KeyError):
+        return _named(name).tools(orjson.loads(request)) or None
+    except _SENSELESS:
         return None
+
+
+def chat_turns(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of a stored request of this format, as its translation sent them."""
+    try:
+        return _named(name).turns(messages)
+    except _SENSELESS:
+        return messages
+
+
+def template_kwargs(name: str, request: bytes, *, translated: bool) -> dict[str, Any] | None:
+    """What the chat template was given for a stored request of this format, besides messages and tools."""
+    try:
+        found = _named(name).template_kwargs(orjson.loads(request), translated=translated)
+    except _SENSELESS:
+        return None
+    return found if found and isinstance(found, dict) else None
+
+
+def _named(name: str) -> Dialect:
+    return next((one for one in DIALECTS if one.name == name), CHAT)
 
 
 __all__ = [
@@ -51,5 +73,7 @@ __all__ = [
     "Renderer",
     "Reply",
     "chat_tools",
+    "chat_turns",
     "dialect_at",
+    "template_kwargs",
 ]

@@ -153,6 +153,14 @@ class Dialect(ABC):
         """What tools a request offers, in chat form."""
         return None
 
+    def turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Messages of a request in chat form, as `to_chat` sends them."""
+        return messages
+
+    def template_kwargs(self, body: Mapping[str, Any], *, translated: bool) -> Any:
+        """What the backend is told to give the chat template besides messages and tools."""
+        return body.get("chat_template_kwargs")
+
     @abstractmethod
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         """The members of the request that carry the messages, as JSON, with only those of `asked.messages` left

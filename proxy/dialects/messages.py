@@ -16,7 +16,16 @@ from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat_form import tidy_arguments, usage
 from proxy.dialects.fields import an_object, member, numbers, objects
-from proxy.dialects.messages_chat import SAMPLING, assistant_message, chat_request, chat_tools, conversation, results_of
+from proxy.dialects.messages_chat import (
+    SAMPLING,
+    assistant_message,
+    chat_request,
+    chat_tools,
+    conversation,
+    in_turns,
+    results_of,
+    template_kwargs,
+)
 from proxy.dialects.messages_render import MessagesRenderer, event
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
@@ -80,6 +89,13 @@ class Messages(Dialect):
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         return chat_tools(body)
+
+    def turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return in_turns(messages)
+
+    def template_kwargs(self, body: Mapping[str, Any], *, translated: bool) -> Any:
+        """A server that has this format takes what it knows of `thinking`, which is not said to be the template's."""
+        return template_kwargs(body) if translated else None
 
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         """A `/rl` line typed beside a tool's result is taken out of its item; the result stays."""

@@ -79,7 +79,7 @@ def chat_tools(body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 def chat_request(body: Mapping[str, Any]) -> dict[str, Any]:
     """Raises BadRequest for what chat completions cannot say."""
     _refuse(body)
-    request: dict[str, Any] = {"model": body.get("model"), "messages": _in_turns(conversation(body).messages)}
+    request: dict[str, Any] = {"model": body.get("model"), "messages": in_turns(conversation(body).messages)}
     for key in ("max_tokens", *SAMPLING):
         if body.get(key) is not None:
             request[key] = body[key]
@@ -96,9 +96,14 @@ def chat_request(body: Mapping[str, Any]) -> dict[str, Any]:
         request["reasoning_effort"] = effort
     if isinstance(form := output.get("format") or body.get("output_format"), dict):
         request["response_format"] = json_schema(form.get("schema") or {})
-    if member(body, "thinking", dict, {}).get("type") == "disabled":
-        request["chat_template_kwargs"] = {"enable_thinking": False}  # what vLLM, SGLang, llama.cpp and MLX take
+    if (kwargs := template_kwargs(body)) is not None:
+        request["chat_template_kwargs"] = kwargs
     return request
+
+
+def template_kwargs(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    disabled = member(body, "thinking", dict, {}).get("type") == "disabled"
+    return {"enable_thinking": False} if disabled else None  # what vLLM, SGLang, llama.cpp and MLX take
 
 
 # Blocks
@@ -179,7 +184,7 @@ def _url(source: Any) -> str | None:
 # Turns
 
 
-def _in_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def in_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """As chat templates want them: system text only at the start, and no two users in a row.
 
     Claude Code puts system messages between the turns, also between a call and its result. They go to the end of

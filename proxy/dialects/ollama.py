@@ -18,7 +18,15 @@ from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
 from proxy.dialects.chat import ChatFold
 from proxy.dialects.chat_form import arguments_of, counted, reasoning_of, usage
 from proxy.dialects.fields import an_object, member, numbers, objects
-from proxy.dialects.ollama_chat import NOT_CHAT, SAMPLING, chat_message, chat_messages, chat_request, prompt_messages
+from proxy.dialects.ollama_chat import (
+    NOT_CHAT,
+    SAMPLING,
+    chat_message,
+    chat_messages,
+    chat_request,
+    prompt_messages,
+    template_kwargs,
+)
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
 from proxy.wire import Rules, dumps, loads
@@ -57,6 +65,9 @@ class _Ollama(Dialect):
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         return objects(body, "tools") or None
+
+    def template_kwargs(self, body: Mapping[str, Any], *, translated: bool) -> Any:
+        return template_kwargs(body)  # what Ollama's own templates make of it, too
 
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
         return chat_request(body, self._messages(body), stream=asked.stream)

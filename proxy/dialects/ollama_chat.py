@@ -91,11 +91,15 @@ def chat_request(body: Mapping[str, Any], messages: list[dict[str, Any]], *, str
     elif isinstance(form, dict):
         request["response_format"] = json_schema(form)
     think = body.get("think")
-    if think is False:
-        request["chat_template_kwargs"] = {"enable_thinking": False}  # what vLLM, SGLang, llama.cpp and MLX take
+    if (kwargs := template_kwargs(body)) is not None:
+        request["chat_template_kwargs"] = kwargs
     elif isinstance(think, str):
         request["reasoning_effort"] = "high" if think == "max" else think
     return request
+
+
+def template_kwargs(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    return {"enable_thinking": False} if body.get("think") is False else None  # vLLM, SGLang, llama.cpp and MLX take it
 
 
 def _sampling(options: Mapping[str, Any]) -> dict[str, Any]:

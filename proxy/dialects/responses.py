@@ -15,7 +15,7 @@ from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply, given_up
 from proxy.dialects.chat import SAMPLING
 from proxy.dialects.fields import an_object, member, numbers, objects
-from proxy.dialects.responses_chat import LOGPROBS, to_chat, tools_of
+from proxy.dialects.responses_chat import LOGPROBS, one_system, to_chat, tools_of
 from proxy.dialects.responses_items import CALLS, plain, to_call, to_items, to_messages
 from proxy.dialects.responses_object import completions_of, from_usage, reply_items, unfinished
 from proxy.dialects.responses_renderer import ResponsesRenderer
@@ -58,6 +58,9 @@ class Responses(Dialect):
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         return [tool.chat for tool in tools_of(body).values()] or None
+
+    def turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return one_system(messages)
 
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         """A message is all items from its first one up to the next message's."""

@@ -86,7 +86,7 @@ def to_chat(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> d
         if item.get("type") == "item_reference":
             raise BadRequest(f"Item with id '{item.get('id')}' not found; send the item itself.", param="input")
     chat = {key: value for key, value in body.items() if key not in _OWN}
-    chat["messages"] = _one_system(messages)
+    chat["messages"] = one_system(messages)
     if body.get("max_output_tokens") is not None:
         chat["max_tokens"] = body["max_output_tokens"]
     if (effort := (body.get("reasoning") or {}).get("effort")) is not None:
@@ -103,7 +103,7 @@ def to_chat(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> d
     return chat
 
 
-def _one_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def one_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Many templates take one system message, at the beginning; agents send instructions and developer messages."""
     texts: list[str] = []
     rest = [dict(m) for m in messages]

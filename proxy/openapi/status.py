@@ -29,6 +29,8 @@ class Backend(BaseModel):
     exact: bool
     token_ids: bool
     logprobs: bool
+    sampling: str = Field(description="How it samples where a client says nothing, and from where that is known.")
+    guessed: bool = Field(description="Whether that is a guess; answers that hang on it are marked inexact.")
     inexact: list[str]
     lacks: str | None
     obstacle: str | None

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+from proxy.backends.vllm import ASK
 from proxy.likeness import CHATS
 from tests.fakes import native, native_others
 from tests.fakes.listening import Listening
@@ -48,6 +50,9 @@ class FakeBackend(Listening):
         self.root = Path("/")  # of the files that it sees
         self.thinks = False
         self.says: str | None = None  # its answer, instead of what it was told
+        self.model_root: str | None = None  # where its model lies
+        self.takes: dict[str, Any] = {}  # of that model's generation_config.json: --generation-config auto
+        self.raw_logprobs = False  # as without --logprobs-mode processed_logprobs
         self.window: int | None = None  # how many tokens it says to take
         self.prompt_tokens = 3  # what it says that it has read
         self.speaks = {"chat"}
@@ -79,7 +84,8 @@ class FakeBackend(Listening):
         return int(self.url.rpartition(":")[2])
 
     async def _models(self, request: web.Request) -> web.Response:
-        takes = {} if self.window is None else {"max_model_len": self.window}
+        takes: dict[str, Any] = {} if self.window is None else {"max_model_len": self.window}
+        takes |= {} if self.model_root is None else {"root": self.model_root}
         ours = [{"id": self.model, "object": "model", "created": 1, "owned_by": "vllm", "parent": None, **takes}]
         ours += [{"id": name, "object": "model", "created": 1, "parent": MODEL} for name in self.adapters]
         return web.json_response({"object": "list", "data": ours})
@@ -145,6 +151,8 @@ class FakeBackend(Listening):
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
+        if body["messages"] == ASK:
+            return web.json_response(self._first_token(body))
         if body["messages"] in CHATS:
             self.compared.append(body)
         else:
@@ -181,6 +189,14 @@ class FakeBackend(Listening):
         if body.get("stream"):
             return await self._stream(request, body, choices)
         return web.json_response(self._whole(body, choices))
+
+    def _first_token(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Of three likely ones, colder or not."""
+        cold = 1 if self.raw_logprobs else {**self.takes, **body}.get("temperature", 1)
+        odds = [math.exp(logit / cold) for logit in (3, 2, 1)]
+        tops = [{"token": str(i), "logprob": math.log(odd / sum(odds))} for i, odd in enumerate(odds)]
+        content = [{**tops[0], "top_logprobs": tops}]
+        return {"choices": [{"message": {"content": "0"}, "logprobs": {"content": content}}]}
 
     def _words(self, body: dict[str, Any], index: int) -> list[str]:
         said = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]

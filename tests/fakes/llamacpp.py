@@ -41,6 +41,7 @@ class FakeLlama(Listening):
         self.silent: Callable[[], bool] = lambda: False  # no prompt is answered
         self.pause_s = 0.0
         self.load_s = 0.02
+        self.defaults: dict[str, Any] = {}  # how it samples where nobody says otherwise
         self.file = "fake.gguf"  # that it says to have loaded
         self.cached: tuple[str, str] | None = None  # a prompt, and what it was read with
         self._streams: set[tuple[str, Any]] = set()
@@ -80,7 +81,8 @@ class FakeLlama(Listening):
 
     async def _props(self, request: web.Request) -> web.Response:
         if self.presets is None or request.query.get("model") in self.loaded:
-            return web.json_response({"model_alias": MODEL, "model_path": self.file, "total_slots": 4})
+            about = {"model_alias": MODEL, "model_path": self.file, "total_slots": 4}
+            return web.json_response({**about, "default_generation_settings": self.defaults})
         return web.json_response({"role": "router", "max_instances": self.places, "models_autoload": True})
 
     async def _models(self, request: web.Request) -> web.Response:

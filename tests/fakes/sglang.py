@@ -26,6 +26,7 @@ class FakeSGLang(Listening):
     def __init__(self) -> None:
         self.lora = True  # --enable-lora
         self.largest_rank = True  # whether --max-lora-rank is large enough
+        self.args: dict[str, Any] | None = None  # that it says it was started with
         self.key: str | None = None
         self.adapters: dict[str, str] = {}
         self.known: dict[str, str] = {}  # ever loaded, and not forgotten by an unload
@@ -37,6 +38,7 @@ class FakeSGLang(Listening):
         app = web.Application(middlewares=[self._may])
         app.add_routes([
             web.get("/v1/models", self._models),
+            web.get("/get_server_info", self._info),
             web.post("/load_lora_adapter", self._load),
             web.post("/unload_lora_adapter", self._unload),
             web.post("/v1/chat/completions", self._chat),
@@ -59,6 +61,9 @@ class FakeSGLang(Listening):
         data = [{"id": MODEL, "object": "model", "owned_by": "sglang", "root": MODEL, "parent": None}]
         data += [{"id": name, "object": "model", "root": path, "parent": MODEL} for name, path in self.adapters.items()]
         return web.json_response({"object": "list", "data": data})
+
+    async def _info(self, request: web.Request) -> web.Response:
+        return _error("Not Found") if self.args is None else web.json_response(self.args)
 
     async def _load(self, request: web.Request) -> web.Response:
         body = await request.json()

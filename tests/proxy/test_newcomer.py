@@ -233,7 +233,8 @@ async def test_lora_that_is_off(proxy: Proxy, backend: FakeBackend, lora: bool |
     code, body = await proxy.post("/rl/train")
     assert code == 409 and "--enable-lora" in body["error"]["message"]
     obstacle = checked((await proxy.get("/rl/status"))["backend"]["obstacle"])
-    assert "start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora`" in obstacle
+    flags = "--enable-lora --generation-config vllm"
+    assert f"start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL {flags}`" in obstacle
 
 
 async def test_a_trainer_that_the_kernel_ends(proxy: Proxy) -> None:

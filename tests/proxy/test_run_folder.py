@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from proxy.dialects import chat_turns, template_kwargs
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_learner import rated, until
 
@@ -146,3 +149,45 @@ async def test_tools_are_in_chat_form_whatever_format_they_came_in(proxy: Proxy)
     expected = {"type": "function", "function": function}
     assert sorted(map(bool, found)) == [False, False, True, True]
     assert all(tools is None or tools[0].items() >= expected.items() for tools in found), found
+
+
+async def test_messages_are_as_a_translated_request_had_them(proxy: Proxy) -> None:
+    """A template that renders what the client sent would make another prompt than the server read."""
+    reminded = [
+        {"role": "user", "content": "hi"},
+        {"role": "system", "content": "be short"},
+        {"role": "user", "content": "and kind"},
+    ]
+    one = {"model": "fake", "max_tokens": 9, "system": "you", "messages": reminded, "thinking": {"type": "disabled"}}
+    other = {
+        "model": "fake",
+        "instructions": "you",
+        "input": [{"role": "developer", "content": "be short"}, {"role": "user", "content": "hi"}],
+        "chat_template_kwargs": {"style": "plain"},
+    }
+    own = {"model": "fake", "messages": reminded, "chat_template_kwargs": {"enable_thinking": True}}
+    old = {"model": "fake", "messages": reminded[:1], "think": False, "stream": False}
+    asked = [("/v1/messages", one), ("/v1/responses", other), ("/v1/chat/completions", own), ("/api/chat", old)]
+    seen: dict[str, Any] = {}
+    for path, body in asked:
+        answer = await proxy.http.post(path, json=body)
+        assert answer.status == 200, await answer.text()
+        await answer.read()
+        id = answer.headers["x-rl-completion-id"]
+        seen[id] = proxy.backend.requests[-1]
+        await proxy.rate(completion_id=id, rating="bad")
+    await until(proxy, live=1)
+    found = {line["completion"]: line for line in lines_of(proxy, 1)}
+    for id, sent in seen.items():
+        assert found[id]["messages"] == sent["messages"]
+        assert found[id]["template_kwargs"] == sent["chat_template_kwargs"]
+
+
+@pytest.mark.parametrize(
+    "request_", [b"", b"[]", b'{"chat_template_kwargs": ["none"]}', b'{"thinking": 3, "think": {}}']
+)
+@pytest.mark.parametrize("dialect", ["chat", "messages", "responses", "ollama", "of another time"])
+def test_a_request_that_makes_no_sense_keeps_nothing_from_training(dialect: str, request_: bytes) -> None:
+    assert template_kwargs(dialect, request_, translated=True) is None
+    odd = [{"role": "system", "content": None}, {"role": "system"}, {"content": 3}]
+    assert chat_turns(dialect, odd) == odd

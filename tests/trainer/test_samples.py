@@ -189,6 +189,26 @@ def test_a_long_conversation_loses_its_oldest_turns(with_tools, exact):
         assert sample.captured.tolist() == GOOD["logprobs"]
 
 
+@pytest.fixture(scope="module")
+def that_thinks() -> Template:
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = tiny.TEMPLATE + "{% if enable_thinking is false %}no thoughts{% endif %}"
+    return Template(tokenizer)
+
+
+@pytest.mark.parametrize(("longest", "flags"), [(1000, ()), (200, ("shortened",))])
+def test_a_prompt_ends_as_the_server_rendered_it(that_thinks, longest, flags):
+    """Whole and shortened. What the tokeniser itself is told stays ours."""
+    kwargs = {"enable_thinking": False, "unknown": 1, "tokenize": False, "add_generation_prompt": False}
+    line = GOOD | {"exact": False, "messages": TALK, "template_kwargs": kwargs}
+    sample = parse(line, "rt-1", that_thinks, max_seq_len=longest)
+    assert sample.flags == flags
+    assert sample.tokens.prompt == that_thinks.prompt(sample.messages, None, {"enable_thinking": False})
+    assert sample.tokens.prompt[: -len("no thoughts")] == that_thinks.prompt(sample.messages)
+    with pytest.raises(BadLine, match="template_kwargs"):
+        parse(line | {"template_kwargs": ["none"]}, "rt-1", that_thinks, max_seq_len=longest)
+
+
 def test_where_nothing_older_can_be_left_out_it_says_so(tmp_path, with_tools):
     least = len(with_tools.prompt([TALK[0], TALK[-1]], TOOLS)) + 2
     line = GOOD | {"messages": TALK, "tools": TOOLS, "prompt_token_ids": [1] * 400}

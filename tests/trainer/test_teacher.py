@@ -121,6 +121,17 @@ def test_the_reply_stays_as_it_was_captured_under_the_hinted_prompt(tmp_path, mo
     assert "[user's hint / instruction]\nuse bullets" in template.text(tokens.prompt)
 
 
+def test_the_hinted_prompt_has_what_the_template_was_given(tmp_path, model, lines, policy):
+    policy.tokenizer.chat_template += "{% if enable_thinking is false %}no thoughts{% endif %}"
+    line = commented(lines[:1])[0] | {"template_kwargs": {"enable_thinking": False}}
+    ended = [*line["prompt_token_ids"], *policy.tokenizer("no thoughts", add_special_tokens=False)["input_ids"]]
+    folder = tiny.run_folder(tmp_path / "run", model, [line | {"prompt_token_ids": ended}])
+    template, loaded = load(folder, policy)
+    taught, warnings = prepare(tmp_path, policy, loaded, template)
+    (tokens,) = taught.hinted.values()
+    assert template.text(tokens.prompt).endswith("no thoughts") and warnings == []
+
+
 def test_a_prompt_that_the_template_does_not_give_is_said_once(tmp_path, model, lines, policy):
     served = [line | {"prompt_token_ids": line["prompt_token_ids"][1:]} for line in commented(lines)]
     template, loaded = load(tiny.run_folder(tmp_path / "run", model, served), policy)

@@ -45,7 +45,8 @@ async def test_a_name_that_somebody_else_left_there_is_loaded_anew(
         (
             False,
             16,
-            "takes no adapters: start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora`",
+            "takes no adapters: start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora "
+            "--generation-config vllm`",
         ),
         (None, 16, "has no routes to load an adapter: start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm"),
     ],
