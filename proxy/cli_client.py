@@ -14,6 +14,7 @@ from proxy.cli_common import fail
 
 TIMEOUT_S: Final = 180.0  # a rollback may have to load an adapter
 NO_PROXY: Final = 3
+ANOTHER_HOME: Final = 421  # a proxy is there, and it is not the one of this home
 
 
 class Refused(Exception):
@@ -26,12 +27,13 @@ class NoProxyAnswers(Exception):
 
 class Client:
     def __init__(self, settings: Settings) -> None:
-        from proxy.server_address import address, local_key
+        from proxy.server_address import address, home_header, local_key
 
         self.url = address(settings)
         key = settings.server.admin_key or settings.server.api_key
         text = key.get_secret_value() if key else local_key(settings)
         self._headers = {"authorization": f"Bearer {text}"} if text else {}
+        self._headers |= home_header(settings, self.url)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON answer; ends the command with one sentence where the proxy refuses or is not there."""
@@ -89,7 +91,7 @@ class Client:
         if response.status >= 400:
             if (message := _message(response.read())) is None:
                 raise self._somebody_else()
-            raise Refused(message)
+            raise NoProxyAnswers(message) if response.status == ANOTHER_HOME else Refused(message)
         return response
 
     def _loaded(self, text: bytes) -> Any:
