@@ -149,7 +149,9 @@ class Wiring:
         self.pages = Pages(
             settings, store, self.keys, swap, learner, when, feedback, status, self.forgetter, self.retention
         )
-        self.guard = security.Guard(settings.server, self.keys, limits, self.pages.visits.who, relay.retries.refused)
+        self.guard = security.Guard(
+            settings.server, self.keys, limits, self.pages.visits.who, relay.retries.refused, settings.home
+        )
 
     def routes(self) -> list[web.RouteDef]:
         rooms = ("", "/s/{session}")

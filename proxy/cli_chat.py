@@ -87,6 +87,10 @@ class Chat:
         except KeyboardInterrupt:
             print(f" {DIM}(stopped){PLAIN}")
             return None
+        except (Refused, NoProxyAnswers):
+            if pieces:
+                print()
+            raise
         finally:
             events.close()
         print()

@@ -5,10 +5,13 @@ Forgetting is cli_forget's, encryption cli_encrypt's.
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -36,25 +39,57 @@ def export(
     """What was captured, one completion a line: docs/export.md."""
     from urllib.parse import urlencode
 
+    from proxy.cli_client import NO_PROXY, NoProxyAnswers
+
     only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}
     only |= {"since": since and int(since.timestamp()), "until": until and int(until.timestamp())}
     query = urlencode({k: v for k, v in {"rated": 1 if rated else None, **only}.items() if v is not None})
     lines = client_of(home).lines(f"/rl/export?{query}")
-    out = output.open("w", encoding="utf-8") if output else sys.stdout
-    count = 0
     try:
-        for line in lines:
-            if as_json:
-                out.write("[\n" if count == 0 else ",\n")
-            out.write(line if as_json else line + "\n")
-            count += 1
-        if as_json:
-            out.write("\n]\n" if count else "[]\n")
-    finally:
-        if output:
-            out.close()
+        with _writing(output) as out:
+            count = _write(lines, out, as_json)
+    except NoProxyAnswers as error:
+        kept = f"{output} was not written" if output else "what was printed is not all"
+        fail(f"the export broke off and {kept}: {error}", NO_PROXY)
+    except BrokenPipeError:
+        raise  # whoever reads it has enough
+    except OSError as error:
+        fail(f"{output or 'the export'} could not be written ({error.strerror or error}); free some space or choose "
+             "another place, and export again.")  # fmt: skip
     if output:
         print(f"{count} completions written to {output}", file=sys.stderr)
+
+
+@contextmanager
+def _writing(output: Path | None) -> Iterator[TextIO]:
+    """A file has its name once it is whole; what is no file, as /dev/stdout, is written as it is."""
+    if output is None:
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    special = output.exists() and not output.is_file()
+    to = output if special else Path(os.path.realpath(output))
+    part = to if special else to.with_name(to.name + ".part")
+    try:
+        with part.open("w", encoding="utf-8") as out:
+            yield out
+        if not special:
+            part.replace(to)
+    finally:
+        if not special:
+            part.unlink(missing_ok=True)
+
+
+def _write(lines: Iterable[str], out: TextIO, as_json: bool) -> int:
+    count = 0
+    for line in lines:
+        if as_json:
+            out.write("[\n" if count == 0 else ",\n")
+        out.write(line if as_json else line + "\n")
+        count += 1
+    if as_json:
+        out.write("\n]\n" if count else "[]\n")
+    return count
 
 
 @data_app.command()

@@ -11,6 +11,7 @@ ProxyError
 ├── TooSlow 408           its body does not come
 ├── TooLarge 413
 │   └── HeadTooLarge 431
+├── AnotherHome 421       a command for a home that is not served here
 ├── TooMany 429
 ├── Unsupported 501       this backend or installation cannot do that
 ├── BackendRefused        the backend's own error, with its status, in the client's dialect
@@ -95,6 +96,10 @@ class TooLarge(ProxyError):
 
 class HeadTooLarge(TooLarge):
     status, code = 431, "headers_too_large"
+
+
+class AnotherHome(ProxyError):
+    status, type, code = 421, "invalid_request_error", "another_home"
 
 
 class TooSlow(ProxyError):

@@ -23,6 +23,7 @@ from proxy.due import DONE_BADLY
 from proxy.errors import ProxyError
 from proxy.events import Events
 from proxy.foreign import Foreign
+from proxy.moved import folder_of, is_ours
 from proxy.swap import Swap, label
 from proxy.when import When
 from store.errors import StoreError
@@ -139,15 +140,26 @@ class Rebuilding:
             for v in state.versions
             if v in adapters
         ]
-        folders = [Path(path) for path in state.paths.values()]
+        folders = [
+            folder_of(self._settings, Path(path), adapters[v].manifest if v in adapters else {})
+            for v, path in state.paths.items()
+        ]
         for id in state.runs:
             if (run := await self._store.run(id)) is not None:
                 folders += [Path(run.folder), self._settings.home / "tensorboard" / f"run-{id}"]
-        await asyncio.to_thread(_delete, folders, self._settings.home, [digest for digest in digests if digest])
+        outside = await asyncio.to_thread(self._outside, folders)
+        ours = [folder for folder in folders if folder not in outside]
+        await asyncio.to_thread(_delete, ours, self._settings.home, [digest for digest in digests if digest])
+        if outside:
+            line += f"; not in this home, and left for you to delete: {', '.join(map(str, outside))}"
         await self._store.rebuilt(line)
         self._when.rebuilds = False
         log.info("rebuilt", line=line)
         self._events.emit("rebuild", versions=state.versions, line=line)
+
+    def _outside(self, folders: Iterable[Path]) -> list[Path]:
+        """Another home may need these."""
+        return [folder for folder in folders if folder.exists() and not is_ours(self._settings, folder)]
 
 
 def _delete(folders: Iterable[Path], home: Path, digests: Iterable[str]) -> None:

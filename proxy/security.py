@@ -11,16 +11,18 @@ import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from config.sections import Server
-from proxy.errors import BadRequest, Forbidden, ProxyError
+from proxy.errors import AnotherHome, BadRequest, Forbidden, ProxyError
 from proxy.keys import FORM, Keys, Who, given_key, same
 from proxy.limits import Limits
+from proxy.server_address import HOME_HEADER, is_home
 from store.records import Role
 
 ROLE: Final = web.RequestKey("role", str)
@@ -85,14 +87,16 @@ class Guard:
         limits: Limits,
         by_cookie: ByCookie | None = None,
         refused: Told = lambda request: None,
+        home: Path | None = None,
     ) -> None:
         """`by_cookie` is a page's word on who asks; None where the key says it, as everywhere else. `refused` is told
-        of what goes no further than here."""
+        of what goes no further than here. `home` is the one that commands must mean."""
         self._settings = settings
         self._keys = keys
         self._limits = limits
         self._by_cookie = by_cookie
         self._refused = refused
+        self._home = home
         self._origins = {origin.rstrip("/").lower() for origin in settings.origins}
         self._hosts = {host.lower() for host in (settings.host, *settings.hosts)}
 
@@ -112,8 +116,11 @@ class Guard:
                 if request.path.startswith(_SIGNED):
                     return await handler(request)
                 if request.path in OPEN:
+                    self._for_this_home(request, "another home")
                     return await handler(request)
                 self._no_foreign_page(request)
+                # Before any key: a command for another home has none of this one, and is to learn why it is refused.
+                self._for_this_home(request, "another home" if self._keys.needed else str(self._home))
                 if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
                     return web.Response(status=204)  # an origin that may: what it may is set below
                 self._identify(request)
@@ -133,6 +140,17 @@ class Guard:
             return
         if _RANK.get(who.role, -1) < _RANK[least]:
             raise Forbidden(f"This needs a key with the role {least}, and yours has {who.role}.")
+
+    def _for_this_home(self, request: web.Request, served: str) -> None:
+        """A command of this machine acts on no other home than its own, whoever has its port now."""
+        named = request.headers.get(HOME_HEADER)
+        from_here = is_loopback((request.remote or "").removeprefix("::ffff:"))
+        if named is None or self._home is None or not from_here or is_home(self._home, named):
+            return
+        raise AnotherHome(
+            f"The rlproxy at {request.host} serves {served}, not {unquote(named)}, so nothing was done; start the one "
+            "meant with `rlproxy serve` (with another --port), or say this one's folder with --home."
+        )
 
     def _no_foreign_page(self, request: web.Request) -> None:
         """A page from elsewhere in the person's browser, or a name rebound to this address, gets nothing."""

@@ -32,8 +32,8 @@ def backup(database: Path, to: Path, secret: Secret | None = None) -> int:
     if to.exists():
         raise StoreError(f"{to} exists already, nothing was written; choose another name.")
     part = to.with_name(to.name + ".part")
-    part.unlink(missing_ok=True)
     try:
+        part.unlink(missing_ok=True)
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # conversations are private
         with closing(driver.connect(database, secret, read_only=True)) as db:
             db.execute("VACUUM INTO ?", (str(part),))  # SQLCipher takes the key along
@@ -45,7 +45,8 @@ def backup(database: Path, to: Path, secret: Secret | None = None) -> int:
         why = f"{error}{driver.perhaps_encrypted(error)}"
         raise StoreError(f"No backup was made of {database} ({why}); the database is as it was.") from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where no file can be, there is none
+            part.unlink()
     return to.stat().st_size
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from store.errors import StoreBusy
 
 NAME = "rlproxy.lock"
+LOOK_S = 0.05  # much longer than `held` has it
 
 
 class Lock:
@@ -16,7 +18,7 @@ class Lock:
         """Take the lock or raise StoreBusy with the owner's pid."""
         self._file = os.open(home / NAME, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except BlockingIOError:
             owner = os.read(self._file, 32).strip()
             os.close(self._file)
@@ -24,6 +26,28 @@ class Lock:
         os.ftruncate(self._file, 0)
         os.write(self._file, b"%d\n" % os.getpid())
 
+    def _take(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # it may only have been looked at
+            time.sleep(LOOK_S)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
     def release(self) -> None:
         # The file stays: removing it would let two processes hold locks on two files of one name.
         os.close(self._file)
+
+
+def held(home: Path) -> bool:
+    """Whether a process owns this home now; no file is made or changed."""
+    try:
+        file = os.open(home / NAME, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False

@@ -87,12 +87,13 @@ async def test_a_process_that_holds_the_folder_and_does_not_answer(cli: Proxy) -
 async def test_a_folder_of_somebody_else(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
     (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "pid": 1}))
     assert (await found(cli))["data folder"].state == "note"
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "pid": os.getpid()}))
-    facts = await asyncio.to_thread(gather, load({"home": other}, environ={}).settings)
-    check = doctor.data_folder(facts)
-    assert check.state == "note" and "--home" in (check.fix or "")
+    port = int(cli.url.rpartition(":")[2])
+    facts = await asyncio.to_thread(
+        gather, load({"home": tmp_path / "other", "server.port": port}, environ={}).settings
+    )
+    check = doctor.proxy(facts)
+    assert check.state == "problem" and f"serves {cli.home}, not {tmp_path / 'other'}" in check.line
+    assert doctor.data_folder(facts).state == "ok" and not (tmp_path / "other").exists()
 
 
 async def test_who_holds_a_folder(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811

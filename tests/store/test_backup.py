@@ -157,3 +157,12 @@ async def test_ratings_come_back(tmp_path: Path) -> None:
         assert found is not None and {r.rater for r in found.ratings} == {"ann", "owner"}
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("to", ["no/such/folder/b.db", "file/b.db"])
+async def test_a_place_where_none_can_be_made(tmp_path: Path, to: str) -> None:
+    await (await Store.open(tmp_path / "home")).close()
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StoreError, match="No backup was made"):
+        backup.backup(tmp_path / "home" / schema.NAME, tmp_path / to)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "home"]
