@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
@@ -61,6 +61,10 @@ class TorchPolicy:
         if in_4bit:
             self.choices.append(("load_in_4bit", True, "set (train.load_in_4bit)"))
         causal = torch_load.load(weights, self.device, dtype, in_4bit=in_4bit)
+        # Of what the model's makers recommend only the end: a repetition penalty would hide from the gate what loops.
+        causal.generation_config = GenerationConfig(eos_token_id=causal.generation_config.eos_token_id)
+        # Of what the model's makers recommend only the end: a repetition penalty would hide from the gate what loops.
+        causal.generation_config = GenerationConfig(eos_token_id=causal.generation_config.eos_token_id)
         self._weights_name = weights.name
         self._about = profile.read(weights)
         self.model = self._with_adapter(causal, preset, parent)

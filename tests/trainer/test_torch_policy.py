@@ -1,5 +1,6 @@
 """The log-probs, against the plain way of computing them."""
 
+import json
 import math
 
 import numpy as np
@@ -257,6 +258,18 @@ def test_replies_are_those_of_the_seed_and_end_where_they_end(policy):
     for reply in first:
         assert 1 <= len(reply) <= 20
         assert 2 not in reply[:-1]
+
+
+@pytest.mark.parametrize("setting", [{"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 1}, {"min_p": 0.5}])
+def test_replies_are_the_policys_whatever_the_model_recommends(tmp_path, policy, setting):
+    """Servers draw from the policy as the client asks; with a penalty, a candidate that loops would not show it."""
+    model = tiny.make_model(tmp_path / "m")
+    path = model / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": True} | setting))
+    recommending = tiny.policy(model)
+    for temperature in (0.0, 0.3, 1.0):
+        asked = {"max_tokens": 40, "temperature": temperature, "seed": 1}
+        assert recommending.generate([range(20, 30)], **asked) == policy.generate([range(20, 30)], **asked)
 
 
 def test_a_template_wrong_by_one_token_falls_out_of_the_band(policy):
