@@ -94,6 +94,7 @@ class TorchPolicy:
                 why = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
                 self.choices.append(("rank", config.r, why))
             config.lora_dropout = 0.0
+            torch_load.drop_nothing(model)  # peft has built the layers with the config's dropout by now
             self._freeze_experts(model)
             names = [n.partition(".lora_")[0] for n, p in model.named_parameters() if p.requires_grad]
             why = "the parent adapter's" + (", without routers and experts" if self._about.mixture else "")
