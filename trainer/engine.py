@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from trainer import ends
 from trainer.kv import RowCache, gathered
 from trainer.lora_rows import Adapter, LoraRows
 from trainer.reply_text import ReplyText
@@ -162,9 +163,7 @@ class Engine:
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         token_bytes = 2 * self._layers * heads * head * next(model.parameters()).element_size()
         self._columns = max(self.context, CACHE_BYTES // token_bytes)  # one row of full length always fits
-        end = model.generation_config.eos_token_id
-        ends = end if isinstance(end, list) else [end]
-        self._ends = frozenset(i for i in [*ends, tokenizer.eos_token_id] if i is not None)
+        self._ends = frozenset(ends.of_replies(model.generation_config.eos_token_id, tokenizer))
         self._max_rows = max_rows
         self._lora = LoraRows(model)
         self._wake = threading.Condition()

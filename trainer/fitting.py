@@ -25,6 +25,8 @@ TOTAL = ((100e9, 1.0), (250e9, 0.6), (500e9, 0.45), (math.inf, 0.35))  # paramet
 MORE_RANK = 8  # of a mixture of experts: only its attention trains
 LESS_PULL = 0.5  # its kl_ref ×
 SET = "set in run.json (train.overrides)"
+TEXT = "language_model"  # what models that also see or hear call the part that writes
+SENSES = ("vision", "visual", "audio", "projector")  # words in the names of their other parts
 ATTENTION = ("attn", "attention")  # what models call the block around q, k, v and o
 
 
@@ -97,10 +99,13 @@ def _row(table: Sequence[tuple[float, float]], value: float) -> float:
 
 
 def trained_layers(linears: Collection[str], asked: str, profile: Profile) -> tuple[list[str], str]:
-    """Of a model's linear layers (the head is none) those that get a LoRA, and why. Never a router or an expert."""
+    """Of a model's linear layers (the head is none) those that get a LoRA, and why. Never a router or an expert, and
+    nothing that reads pictures or sound: ratings are of text, and servers wear no LoRA there."""
+    writing = _writing(linears)
     if asked == "auto" and not profile.mixture:
-        return [*linears], "dense: every linear layer but the head"
-    attention = [name for name in linears if any(word in part for part in _around(name) for word in ATTENTION)]
+        rest = " and what reads pictures or sound" if len(writing) < len(linears) else ""
+        return writing, f"dense: every linear layer but the head{rest}"
+    attention = [name for name in writing if any(word in part for part in _around(name) for word in ATTENTION)]
     attention = [name for name in attention if not picks_or_is_expert(name)]
     if not attention:
         raise ValueError(
@@ -110,6 +115,11 @@ def trained_layers(linears: Collection[str], asked: str, profile: Profile) -> tu
     if profile.mixture:
         return attention, "a mixture of experts: attention only, for few ratings would unbalance routers and experts"
     return attention, f"{SET}: attention only"
+
+
+def _writing(linears: Collection[str]) -> list[str]:
+    text = [name for name in linears if TEXT in name.split(".")]
+    return text or [name for name in linears if not any(word in name.lower() for word in SENSES)]
 
 
 def _around(name: str) -> list[str]:

@@ -149,8 +149,15 @@ def _linear_layers(weights: Path) -> dict[str, tuple[int, int]]:
             header = json.loads(file.read(length))
         for name, about in header.items():
             if name.endswith(".weight") and len(about["shape"]) == 2:
-                found[name.removesuffix(".weight")] = (about["shape"][0], about["shape"][1])
+                found[_module(name)] = (about["shape"][0], about["shape"][1])
     return found
+
+
+def _module(tensor: str) -> str:
+    """Models that also see keep the names of older days in their files; modules, and so adapters, have others."""
+    module = tensor.removesuffix(".weight")
+    rest = module.removeprefix("language_model.model.")
+    return module if rest == module else f"model.language_model.{rest}"
 
 
 def load(path: str) -> dict[str, Any]:

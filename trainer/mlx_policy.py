@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 from transformers import AutoTokenizer
 
 from config.presets import Preset
-from trainer import fitting, peft_folder, profile
+from trainer import ends, fitting, peft_folder, profile
 from trainer.mlx_model import Array, MlxModel
 from trainer.objective import Terms
 from trainer.packing import UNRELATED, Budget, Packed, States, padded
@@ -45,6 +45,8 @@ class MlxPolicy:
         self.device, self.why = find_device()
         self.tokenizer = AutoTokenizer.from_pretrained(weights)
         self._model = MlxModel(weights)
+        # mlx-lm has generation_config.json's there, where there is one.
+        self._ends = ends.of_replies(self._model.config.get("eos_token_id"), self.tokenizer)
         self._weights_name = weights.name
         self._about = profile.read(weights)
         self._config = self._start(preset, parent, seed)
@@ -280,7 +282,7 @@ class MlxPolicy:
 
         generator = BatchGenerator(
             self._model.whole,
-            stop_tokens=[[end] for end in self._end_ids()],
+            stop_tokens=[[end] for end in self._ends],
             sampler=sample,
             completion_batch_size=len(prompts) if self._batches else 1,
             prefill_batch_size=len(prompts) if self._batches else 1,
@@ -301,11 +303,6 @@ class MlxPolicy:
         why = "mlx-lm's mask for several rows does not fit a model that caps its attention"
         self.choices.append(("replies_at_a_time", 1, why))
         return False
-
-    def _end_ids(self) -> list[int]:
-        configured = self._model.config.get("eos_token_id")  # generation_config.json's, where there is one
-        ids = configured if isinstance(configured, list) else [configured]
-        return [i for i in ids if i is not None] or [self.tokenizer.eos_token_id]
 
     def save(self, folder: Path) -> None:
         tensors = {name.replace(".default.", "."): array for name, array in self.adapter().items()}

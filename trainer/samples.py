@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trainer import sanity, turns
+from trainer import ends, sanity, turns
 from trainer.objective import Floats
 from trainer.packing import Tokens
 from trainer.run_folder import read_lines
@@ -91,7 +91,9 @@ class Template:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.vocabulary = len(tokenizer)
-        self.end = self._end_of_turn()
+        end = ends.of_turn(tokenizer)
+        assert end is not None, "neither tokenizer nor chat template names an end token"
+        self.end = end
 
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], tools: Any = None, kwargs: Mapping[str, Any] | None = None
@@ -116,21 +118,6 @@ class Template:
 
     def text(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
-
-    def _end_of_turn(self) -> int:
-        """The token that the template puts after a reply: not every model's turns end with its eos_token."""
-        asked = [{"role": "user", "content": "a"}]
-        eos = self._tokenizer.eos_token_id
-        assert eos is not None, "the tokenizer names no end token"
-        try:
-            before = self._tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
-            whole = self._tokenizer.apply_chat_template(
-                [*asked, {"role": "assistant", "content": "b"}], return_dict=False
-            )
-        except Exception:
-            return int(eos)
-        special = set(self._tokenizer.all_special_ids)
-        return int(next((i for i in whole[len(before) :] if i in special), eos))
 
 
 def load(

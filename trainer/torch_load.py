@@ -37,14 +37,18 @@ def load(weights: Path, device: str, compute: torch.dtype, *, in_4bit: bool) -> 
         causal = _in_4bit(weights, device, compute)
     else:
         causal = AutoModelForCausalLM.from_pretrained(weights, dtype=compute).to(device)
-    for module in causal.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    drop_nothing(causal)
     if getattr(causal.config, "attention_dropout", 0):
         causal.config.attention_dropout = 0.0
     if compute != torch.float32:
         _head_in_fp32(causal)
     return causal
+
+
+def drop_nothing(model: torch.nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
 
 
 def _in_4bit(weights: Path, device: str, compute: torch.dtype) -> Any:

@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from config.presets import Preset
-from trainer import fitting, profile, torch_load, tree, tree_attention
+from trainer import ends, fitting, profile, torch_load, tree, tree_attention
 from trainer.lora_files import load_tensors, save_adapter
 from trainer.objective import Terms
 from trainer.packing import Budget, Packed, States, padded
@@ -61,6 +61,9 @@ class TorchPolicy:
         if in_4bit:
             self.choices.append(("load_in_4bit", True, "set (train.load_in_4bit)"))
         causal = torch_load.load(weights, self.device, dtype, in_4bit=in_4bit)
+        # Of what the model's makers recommend only the end: a repetition penalty would hide from the gate what loops.
+        self._ends = ends.of_replies(causal.generation_config.eos_token_id, self.tokenizer)
+        causal.generation_config = GenerationConfig(eos_token_id=self._ends)
         self._weights_name = weights.name
         self._about = profile.read(weights)
         self.model = self._with_adapter(causal, preset, parent)
@@ -90,6 +93,7 @@ class TorchPolicy:
                 why = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
                 self.choices.append(("rank", config.r, why))
             config.lora_dropout = 0.0
+            torch_load.drop_nothing(model)  # peft has built the layers with the config's dropout by now
             self._freeze_experts(model)
             names = [n.partition(".lora_")[0] for n, p in model.named_parameters() if p.requires_grad]
             why = "the parent adapter's" + (", without routers and experts" if self._about.mixture else "")
@@ -346,8 +350,7 @@ class TorchPolicy:
         self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int
     ) -> list[list[int]]:
         width = max(map(len, prompts))
-        end = _end_ids(self.tokenizer, self._causal)
-        ids = torch.full((len(prompts), width), end[0], device=self.device)  # (B, P), padded on the left
+        ids = torch.full((len(prompts), width), self._ends[0], device=self.device)  # (B, P), padded on the left
         mask = torch.zeros_like(ids)
         for i, prompt in enumerate(prompts):
             ids[i, width - len(prompt) :] = torch.tensor(prompt)
@@ -359,11 +362,10 @@ class TorchPolicy:
                 input_ids=ids,
                 attention_mask=mask,
                 max_new_tokens=max_tokens,
-                eos_token_id=end,
-                pad_token_id=end[0],
+                pad_token_id=self._ends[0],
                 **(sampling if temperature > 0 else {"do_sample": False}),
             )[:, width:]  # (B, ≤ max_tokens)
-        return [_until_end(row, end) for row in out.tolist()]
+        return [_until_end(row, self._ends) for row in out.tolist()]
 
     def save(self, folder: Path) -> None:
         save_adapter(self.model, TRAINED, folder, base_name=self._weights_name)
@@ -419,12 +421,6 @@ def _support(logits: Tensor, target: Tensor, top_p: Tensor, top_k: Tensor) -> Te
     place = (order == target[:, None]).to(torch.int8).argmax(-1)
     mass = torch.where(kept, logits.gather(-1, order), -torch.inf).logsumexp(-1) - logits.logsumexp(-1)
     return torch.where(kept.gather(-1, place[:, None]).squeeze(-1), mass, torch.inf)
-
-
-def _end_ids(tokenizer: Any, causal: Any) -> list[int]:
-    configured = getattr(causal.generation_config, "eos_token_id", None)
-    ids = configured if isinstance(configured, list) else [configured]
-    return [i for i in ids if i is not None] or [tokenizer.eos_token_id]
 
 
 def _until_end(ids: list[int], end: Sequence[int]) -> list[int]:

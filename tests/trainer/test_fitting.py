@@ -107,6 +107,21 @@ def test_a_mixture_without_a_block_called_attention_is_refused():
         trained_layers(["model.layers.0.mixer.in_proj"], "auto", mixture(30e9, 3e9))
 
 
+@pytest.mark.parametrize("asked", ["auto", "attention"])
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("model.language_model.layers.0.self_attn.q_proj", "model.vision_tower.encoder.layers.0.self_attn.q_proj"),
+        ("model.language_model.layers.0.self_attn.q_proj", "model.connector.attention.proj"),
+        ("model.layers.0.self_attn.q_proj", "visual.blocks.0.attn.proj"),
+        ("model.layers.0.self_attn.q_proj", "audio_tower.layers.0.self_attn.q_proj"),
+        ("model.layers.0.self_attn.q_proj", "multi_modal_projector.attention.linear_1"),
+    ],
+)
+def test_what_reads_pictures_and_sound_is_not_trained(asked, text, other):
+    assert trained_layers([other, text], asked, SMOLLM2)[0] == [text]
+
+
 def test_a_short_name_takes_in_no_other_layer():
     assert short_names(LAYERS[:4], LAYERS) == ["k_proj", "o_proj", "q_proj", "v_proj"]
     both = ["a.self_attn.dense", "a.mlp.dense"]

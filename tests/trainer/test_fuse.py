@@ -11,7 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from tests.trainer.test_gguf import DEEP, FUSED, GROUPS, HEADS, HIDDEN, NAMES, PLAIN, make_adapter, undone
+from tests.trainer.test_gguf import (
+    DEEP,
+    FUSED,
+    GROUPS,
+    HEADS,
+    HIDDEN,
+    NAMES,
+    PLAIN,
+    make_adapter,
+    make_gemma_with_pictures,
+    trained_adapter,
+    undone,
+)
 from trainer import fuse as fusing
 from trainer.fuse import fuse, kept
 from trainer.gguf import ARCHITECTURES
@@ -87,6 +99,17 @@ def test_every_weight_is_the_bases_and_the_adapters(tmp_path, kind):
         np.testing.assert_allclose(changed, 8 / 4**0.5 * b @ a, atol=1e-5)
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["v1.gguf"]
     assert lines[-1].startswith(f"{found.changed} of {found.changed} tensors")
+
+
+def test_a_model_that_also_sees_is_fused_with_what_was_trained_on_it(tmp_path):
+    base = make_base(tmp_path / "base.gguf", "gemma3")
+    given = trained_adapter(make_gemma_with_pictures(tmp_path / "model"), tmp_path / "adapter")
+    assert fuse(tmp_path / "adapter", base, tmp_path / "v1.gguf").changed == len(layers_of("gemma3"))
+    old, new = read(base)[1], read(tmp_path / "v1.gguf")[1]
+    for module in layers_of("gemma3"):
+        a, b = (given[f"base_model.model.{module}.lora_{side}.weight"] for side in "AB")
+        changed = values(new[name_of(module)]) - values(old[name_of(module)])
+        np.testing.assert_allclose(changed, 8 / 4 * b @ a, atol=1e-4)
 
 
 @pytest.mark.parametrize("type", [Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_1])

@@ -99,6 +99,55 @@ def test_every_tensor_is_pefts(tmp_path, kind):
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["v1.gguf"]
 
 
+def make_gemma_with_pictures(folder):
+    """In test_fuse's sizes. transformers writes its files under other names than it has the modules."""
+    import torch
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    from tests.trainer import tiny
+
+    text = {
+        "vocab_size": 262, "hidden_size": HIDDEN, "intermediate_size": 64, "num_hidden_layers": DEEP, "head_dim": 8,
+        "num_attention_heads": HEADS, "num_key_value_heads": GROUPS, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "image_size": 28, "patch_size": 14,
+    }  # fmt: skip
+    marks = {"boi_token_index": 259, "eoi_token_index": 260, "image_token_index": 261, "mm_tokens_per_image": 4}
+    torch.manual_seed(0)
+    config = Gemma3Config(text_config=text, vision_config=vision, **marks)
+    Gemma3ForConditionalGeneration(config).save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def trained_adapter(model, folder):
+    """Of our own trainer, with a B that is not 0; its tensors."""
+    from tests.trainer import tiny
+
+    policy, numbers = tiny.policy(model), np.random.default_rng(0)
+    policy.wear(
+        {name: numbers.normal(size=tensor.shape).astype(np.float32) for name, tensor in policy.adapter().items()}
+    )
+    folder.mkdir()
+    policy.save(folder)
+    return load_file(folder / "adapter_model.safetensors")
+
+
+def test_a_model_that_also_sees_has_its_adapter_on_its_text_part(tmp_path):
+    model = make_gemma_with_pictures(tmp_path / "model")
+    given = trained_adapter(model, tmp_path / "adapter")
+    convert(tmp_path / "adapter", model, tmp_path / "v1.gguf")
+    found = read(tmp_path / "v1.gguf")[1]
+    assert len(found) == len(given) == 2 * DEEP * len(PLAIN)
+    for n in range(DEEP):
+        for layer in PLAIN:
+            for side in "AB":
+                tensor = given[f"base_model.model.model.language_model.layers.{n}.{layer}.lora_{side}.weight"]
+                assert np.array_equal(found[f"blk.{n}.{NAMES[layer]}.weight.lora_{side.lower()}"], tensor)
+
+
 def deltas(path):
     """scale · B · A of each layer, as llama.cpp computes it: one alpha, divided by each tensor's rank."""
     fields, found = read(path)

@@ -229,6 +229,17 @@ def test_recomputed_gradients_are_the_same(llama, monkeypatch):
     assert other.generate(prompts, **kept) == one.generate(prompts, **kept)
 
 
+def test_a_reply_ends_at_every_end_that_somebody_names(tmp_path):
+    """Token 0 is the config's, 2 the tokenizer's: the built-in server stops at both (test_ends)."""
+    weights = tiny.make_model(tmp_path / "m")
+    for name in ("config.json", "generation_config.json"):
+        about = json.loads((weights / name).read_text())
+        (weights / name).write_text(json.dumps(about | {"eos_token_id": 0}))
+    replies = mlx_policy(weights).generate([(1, 50, 60)] * 16, max_tokens=300, temperature=1.5, seed=3)
+    assert {reply[-1] for reply in replies if len(reply) < 300} == {0, 2}
+    assert not any({0, 2} & {*reply[:-1]} for reply in replies)
+
+
 def test_a_gradient_that_is_not_finite_changes_nothing(llama):
     _, other = both(llama)
     before = other.adapter()

@@ -1,5 +1,6 @@
 """The log-probs, against the plain way of computing them."""
 
+import json
 import math
 
 import numpy as np
@@ -145,6 +146,26 @@ def test_old_log_probs_have_no_dropout(tmp_path):
     np.testing.assert_allclose(np.split(first, np.cumsum(packed.lengths)[:-1])[0], plain(model, ROWS[0]), atol=2e-5)
 
 
+def test_a_foreign_adapters_dropout_is_off_where_activations_are_recomputed(model, policy, tmp_path, monkeypatch):
+    policy.save(tmp_path)
+    about = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps(about | {"lora_dropout": 0.5}))
+    monkeypatch.setattr("trainer.torch_memory.SHARE_OF_FREE_MEMORY", 0.0)
+    warm = tiny.policy(model, parent=tmp_path)
+    assert ("gradient_checkpointing", True) in [choice[:2] for choice in warm.choices]
+    noise = np.random.default_rng(0)
+    warm.wear({n: noise.normal(0, 0.3, t.shape).astype(np.float32) for n, t in warm.adapter().items()})
+    packed, trained = pack(ROWS), []
+    old = warm.log_probs(packed).plain
+
+    def loss(xp, theta, terms):
+        trained.extend(theta.tolist())
+        return theta.sum(), {}
+
+    warm.backward(packed, Terms(old, old, *[np.ones_like(old)] * 3), loss)
+    np.testing.assert_allclose(trained, old, atol=1e-4)
+
+
 def test_the_gradient_is_the_finite_difference(model):
     policy = tiny.policy(model)
     step(policy, ROWS)  # away from B = 0, where A has no gradient
@@ -257,6 +278,18 @@ def test_replies_are_those_of_the_seed_and_end_where_they_end(policy):
     for reply in first:
         assert 1 <= len(reply) <= 20
         assert 2 not in reply[:-1]
+
+
+@pytest.mark.parametrize("setting", [{"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 1}, {"min_p": 0.5}])
+def test_replies_are_the_policys_whatever_the_model_recommends(tmp_path, policy, setting):
+    """Servers draw from the policy as the client asks; with a penalty, a candidate that loops would not show it."""
+    model = tiny.make_model(tmp_path / "m")
+    path = model / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": True} | setting))
+    recommending = tiny.policy(model)
+    for temperature in (0.0, 0.3, 1.0):
+        asked = {"max_tokens": 40, "temperature": temperature, "seed": 1}
+        assert recommending.generate([range(20, 30)], **asked) == policy.generate([range(20, 30)], **asked)
 
 
 def test_a_template_wrong_by_one_token_falls_out_of_the_band(policy):
