@@ -57,8 +57,11 @@ class Replaying:
 
     async def _start(self) -> None:
         await self.upstream.start()
+        # The model that trains has no defaults of its own for sampling: then captures are exact.
+        model = self._home / "model"
+        await asyncio.to_thread(model.mkdir, parents=True, exist_ok=True)
         flags = {"home": self._home, "backend.kind": self._kind, "backend.url": self.upstream.url}
-        flags |= {"backend.model": "golden", "train.weights": "/nowhere", "train.start_at": 10**6}
+        flags |= {"backend.model": "golden", "train.weights": str(model), "train.start_at": 10**6}
         settings = load(flags, environ={}).settings
         launcher = FakeLauncher()
         self.store = await Store.open(settings.home)

@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 
+MODELS = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{"data":[{"id":"golden"}]}'
+
+
 class RecordedBackend:
     def __init__(self) -> None:
         # What is written, piece by piece, before the connection is closed; a number is so many seconds of silence.
@@ -41,7 +44,10 @@ class RecordedBackend:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
             body = await reader.readexactly(int(fields.get("content-length", "0")))
-            self.requests.append((head.split(" ")[1], json.loads(body) if body else None))
+            if (route := head.split(" ")[1]) == "/v1/models":  # no client's: rlproxy looks what the server is
+                writer.write(MODELS)
+                return await writer.drain()
+            self.requests.append((route, json.loads(body) if body else None))
             found = next((a for text, a in self.by_text.items() if text.encode() in body), self.answer)
             for i, piece in enumerate(found):
                 if isinstance(piece, float):

@@ -63,7 +63,7 @@ def test_unrated_completions_in_old_run_folders_go(tmp_path: Path) -> None:
         for file in ("calibration.jsonl", "samples.jsonl", *(["result.json"] if ended else [])):
             (folder / file).write_text(json.dumps({}))
             os.utime(folder / file, (at, at))
-    assert run_folder.expire(tmp_path, 200) == 1
+    assert run_folder.expire(tmp_path, 200, {"r00003"}) == 1
     left = sorted(str(f.relative_to(tmp_path)) for f in tmp_path.glob("*/calibration.jsonl"))
     assert left == ["r00002/calibration.jsonl", "r00003/calibration.jsonl"]
     assert (tmp_path / "r00001/samples.jsonl").exists()

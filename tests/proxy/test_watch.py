@@ -210,7 +210,8 @@ async def test_what_goes_live_while_a_worse_version_is_withdrawn_stays(
         await asyncio.sleep(0.1)
     assert (await proxy.get("/rl/status"))["live"] == 2
     assert [bool(a["withdrawn"]) for a in (await proxy.get("/rl/adapters"))["data"]] == [True, False]
-    assert not [one for one in logs if one["log_level"] == "error"]
+    # The learner may complain: it may have found the run that this test published in its place.
+    assert not [one for one in logs if one["log_level"] == "error" and one["event"] != "learner"]
 
 
 async def test_a_version_that_took_the_place_of_a_withdrawn_one_gives_way_to_the_base(proxy: Proxy) -> None:
