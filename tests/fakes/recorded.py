@@ -12,7 +12,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-
 MODELS = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{"data":[{"id":"golden"}]}'
 
 

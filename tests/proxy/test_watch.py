@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from store.errors import StoreFull
+from store.store import Store
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_learner import rated, until
 from tests.proxy.test_swap import publish
@@ -219,9 +220,11 @@ async def test_a_version_that_took_the_place_of_a_withdrawn_one_gives_way_to_the
     await first_version(proxy)
     await answers_rated(proxy, 20, 4)
     await publish(proxy, 2)
-    await proxy.store.point(2, "run 2 passed the gate", "rlproxy")
-    await proxy.store.withdraw(1, "people liked it less", "rlproxy")
     await proxy.stop()
+    store = await Store.open(proxy.home)
+    await store.point(2, "run 2 passed the gate", "rlproxy")
+    await store.withdraw(1, "people liked it less", "rlproxy")
+    await store.close()
     await proxy.start(train__start_at=1000)
     await answers_rated(proxy, 0, 8)
     status = await rolled_back(proxy, 0)
