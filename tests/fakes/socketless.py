@@ -22,6 +22,8 @@ from multidict import CIMultiDict
 from config.settings import load
 from proxy.app import make_app
 from proxy.backends import make_backend
+from proxy.backends.defaults import NEUTRAL, Defaults
+from proxy.backends.openai import OpenAICompatible
 from proxy.dialects import Dialect, dialect_at
 from proxy.relay import Relay
 from proxy.security import ROLE
@@ -77,6 +79,8 @@ class Socketless:
         launcher = FakeLauncher()
         self.store = await Store.open(settings.home)
         backend = make_backend(settings, launcher)
+        if isinstance(backend, OpenAICompatible):  # there is no server to look at
+            backend._defaults = Defaults(NEUTRAL, "the test says so")
         with mock.patch("proxy.app.Relay", side_effect=self._keep):
             make_app(settings, self.store, backend, launcher)
         self.relay.parts.http = self  # type: ignore[assignment]
