@@ -90,6 +90,8 @@ class Template:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        # What the tokeniser itself is told, no client says.
+        self._told = frozenset(inspect.signature(tokenizer.apply_chat_template).parameters)
         self.vocabulary = len(tokenizer)
         end = ends.of_turn(tokenizer)
         assert end is not None, "neither tokenizer nor chat template names an end token"
@@ -99,11 +101,9 @@ class Template:
         self, messages: Sequence[Mapping[str, Any]], tools: Any = None, kwargs: Mapping[str, Any] | None = None
     ) -> tuple[int, ...]:
         """`kwargs` are the template's own variables; one that is none of them means nothing to it."""
-        render = self._tokenizer.apply_chat_template
-        ours = inspect.signature(render).parameters  # what the tokeniser itself is told, no client says
-        variables = {name: value for name, value in (kwargs or {}).items() if name not in ours}
+        variables = {name: value for name, value in (kwargs or {}).items() if name not in self._told}
         try:
-            ids = render(
+            ids = self._tokenizer.apply_chat_template(
                 [_plain(m) for m in messages], tools=tools, add_generation_prompt=True, return_dict=False, **variables
             )
         except BadLine:

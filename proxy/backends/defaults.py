@@ -31,6 +31,7 @@ _PROPS: Final = {
     "frequency_penalty": "frequency_penalty",
 }
 FLOOR: Final = -30.0  # nats; servers write −9999 and less for what they never say
+# Both are chosen and not measured: no real vLLM with such a file has been asked yet.
 TOLD_APART: Final = 0.1  # nats; a server that is asked twice is that far from itself at most
 CLEARLY: Final = 4.0
 

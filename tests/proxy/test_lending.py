@@ -61,6 +61,19 @@ async def resting(proxy: Proxy, router: FakeLlama) -> None:
             await asyncio.sleep(0.01)
 
 
+async def draining(proxy: Proxy, router: FakeLlama) -> aiohttp.ClientResponse:
+    """A run is about to begin, and waits for this answer's end."""
+    router.pause_s = 0.1
+    stream = await proxy.chat("x", stream=True)
+    await rated(proxy, 3)
+    last = await proxy.chat("good")
+    await proxy.rate(completion_id=last.headers["x-rl-completion-id"], rating="good")
+    async with asyncio.timeout(10):
+        while (await proxy.get("/rl/status"))["held"]["why"] is None:
+            await asyncio.sleep(0.01)
+    return stream
+
+
 async def waiting(proxy: Proxy, count: int) -> None:
     async with asyncio.timeout(10):
         while (await proxy.get("/rl/status"))["held"]["requests"] != count:
@@ -182,14 +195,7 @@ async def test_a_pause_wakes_at_once_and_the_run_goes_on_later(sharing: Proxy, r
 
 
 async def test_a_pause_while_it_waits_for_the_last_answer(sharing: Proxy, router: FakeLlama) -> None:
-    router.pause_s = 0.1
-    stream = await sharing.chat("x", stream=True)
-    await rated(sharing, 3)
-    last = await sharing.chat("good")
-    await sharing.rate(completion_id=last.headers["x-rl-completion-id"], rating="good")
-    async with asyncio.timeout(10):
-        while (await sharing.get("/rl/status"))["held"]["why"] is None:
-            await asyncio.sleep(0.01)
+    stream = await draining(sharing, router)
     await sharing.post("/rl/pause")
     await awake(sharing)
     assert not sharing.launcher.started
@@ -199,14 +205,7 @@ async def test_a_pause_while_it_waits_for_the_last_answer(sharing: Proxy, router
 
 
 async def test_a_run_is_cancelled_while_it_waits_for_the_last_answer(sharing: Proxy, router: FakeLlama) -> None:
-    router.pause_s = 0.1
-    stream = await sharing.chat("x", stream=True)
-    await rated(sharing, 3)
-    last = await sharing.chat("good")
-    await sharing.rate(completion_id=last.headers["x-rl-completion-id"], rating="good")
-    async with asyncio.timeout(10):
-        while (await sharing.get("/rl/status"))["held"]["why"] is None:
-            await asyncio.sleep(0.01)
+    stream = await draining(sharing, router)
     assert await sharing.post("/rl/cancel") == (200, {"cancelled": 1})
     status = await until(sharing, ended="failed")
     assert status["last_run"]["reason"] == "cancelled by a person" and status["ratings"]["fresh"] == 4

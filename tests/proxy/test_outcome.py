@@ -31,6 +31,13 @@ async def passes(proxy: Proxy) -> None:
     await proxy.post("/rl/resume")
 
 
+async def tried_in_vain(proxy: Proxy) -> None:
+    """The version of the run, to go live."""
+    async with asyncio.timeout(10):
+        while "did not go live" not in ((await proxy.get("/rl/status"))["problem"] or ""):
+            await asyncio.sleep(0.01)
+
+
 def said_to_wait(logs: Any) -> list[str]:
     return [one["why"] for one in logs if one["event"] == "version waits"]
 
@@ -92,9 +99,7 @@ async def test_a_rollback_between_two_tries_to_go_live_is_the_last_word(
     proxy.backend.refuse_load = True
     with capture_logs() as logs:
         await passes(proxy)
-        async with asyncio.timeout(10):
-            while "did not go live" not in ((await proxy.get("/rl/status"))["problem"] or ""):
-                await asyncio.sleep(0.01)
+        await tried_in_vain(proxy)
         assert (await proxy.post("/rl/rollback"))[1]["live"] == 0
         proxy.backend.refuse_load = False
         status = await until(proxy, ended="done", runs=2)
@@ -136,9 +141,7 @@ async def test_a_version_that_a_person_promoted_between_two_tries_is_said_to_wai
     proxy.backend.refuse_load = True
     with capture_logs() as logs:
         await passes(proxy)
-        async with asyncio.timeout(10):
-            while "did not go live" not in ((await proxy.get("/rl/status"))["problem"] or ""):
-                await asyncio.sleep(0.01)
+        await tried_in_vain(proxy)
         proxy.backend.refuse_load = False
         await proxy.post("/rl/promote/v2")
         status = await until(proxy, live=2)
