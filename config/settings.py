@@ -132,6 +132,11 @@ def fields(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, Fie
     return found
 
 
+def secret() -> list[str]:
+    """The settings that nobody is shown."""
+    return [key for key, field in fields().items() if _is_secret(field)]
+
+
 def load(
     flags: Mapping[str, Any] | None = None,
     *,
@@ -217,7 +222,7 @@ def _file(file: Path | None, on_top: Mapping[str, Given]) -> dict[str, Given]:
         ) from error
     for key in values:
         _check_known(key, f"file {path}")
-        if key.startswith("webhooks.") and values[key] and "SecretStr" in str(fields()[key].annotation):
+        if key.startswith("webhooks.") and values[key] and _is_secret(fields()[key]):
             variable = PREFIX + key.replace(".", "__").upper()
             raise SettingsError(
                 f"{key} is a secret and may not stand in {path}: put it into {variable}, or alone into a file that "
@@ -252,7 +257,7 @@ def _sentence(error: ValidationError, given: Mapping[str, Given]) -> str:
         return f"{path}: the values from {' and '.join(sorted(sources))} are not allowed: {allowed}."
     field = fields()[key]
     # A key, an address with one, or where somebody may have put one.
-    hidden = "SecretStr" in str(field.annotation) or key in HIDDEN or "@" in str(first["input"])
+    hidden = _is_secret(field) or key in HIDDEN or "@" in str(first["input"])
     value = "its value" if hidden else repr(first["input"])
     return f"{key}: {value} from {given[key].source} is not allowed: {allowed}."
 
@@ -264,6 +269,10 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from _leaves(value, key + ".")
         else:
             yield key, value
+
+
+def _is_secret(field: FieldInfo) -> bool:
+    return "SecretStr" in str(field.annotation)
 
 
 def _check_known(key: str, source: str) -> None:

@@ -67,7 +67,10 @@ def cancel(home: Home = None, as_json: AsJson = False) -> None:
 
 def _told(found: dict[str, Any], went: str, retrain: bool = False, purge: bool = False) -> str:
     """What goes, and what becomes of what has learned from it; before it is done, by what was asked for."""
-    lines = [f"{some(found['completions'], 'completion')} and {some(found['ratings'], 'rating')} {went}."]
+    going = f"{some(found['completions'], 'completion')} and {some(found['ratings'], 'rating')}"
+    if found["reactions"]:
+        going = f"{some(found['ratings'], 'rating')} and {some(found['reactions'], 'reaction')} on chat platforms"
+    lines = [f"{going} {went}."]
     copies = found.get("backups") or {}
     if copies.get("holding"):
         go = ", deleted" if copies["deleted"] else ", which would be deleted whole" if purge else ""

@@ -112,13 +112,14 @@ def _ask(settings: Settings, found: Found, given: Answers, console: Console | No
 
 
 def _show_plan(console: Console, plan: Plan, choices: Choices, manager: Manager | None) -> None:
-    key = plan.settings.server.api_key
     if choices.weights and choices.why_weights:  # a guess has to be looked at, also by who was not asked
         console.say(f"Weights   {choices.weights}: {choices.why_weights}")
     console.say()
     for change in plan.changes:
         text = change.diff().rstrip("\n")
-        console.say(text.replace(key.get_secret_value(), "**********") if key else text)
+        for key in plan.keys:
+            text = text.replace(key, "**********")
+        console.say(text)
     if choices.start_at_login and manager is not None:
         console.say(f"+++ {manager.file}\n" + "\n".join(f"+{line}" for line in manager.text().splitlines()))
     if plan.backup:

@@ -150,6 +150,7 @@ def as_json(gone: Gone) -> dict[str, Any]:
     return {
         "completions": len(found.completions),
         "ratings": len(found.ratings),
+        "reactions": found.reactions,
         "trained": list(found.trained),
         "heirs": list(found.heirs),
         "backups": {

@@ -259,18 +259,22 @@ def beside_the_base(
 
 def granted(parent: Path | None, bounds: Bounds) -> float:
     """By how much comments and corrections had raised the parent's bound of `base_nll`, nats a token."""
-    manifest = _manifest(parent)
-    judged = _sense(manifest)
-    return float(judged["bound"]) - manifest.get("base_nll_rise", bounds.base_nll_rise) if judged else 0.0
+    return _granted(_manifest(parent), bounds)
 
 
 def spent(parent: Path | None, bounds: Bounds) -> float:
     """Share of what it may lose, 0 to 1, that the parent's `base_nll` was: how much of its sense is lost."""
-    value = _sense(_manifest(parent)).get("value")
+    manifest = _manifest(parent)
+    value = _sense(manifest).get("value")
     if not value or not math.isfinite(value) or value < 0:
         return 0.0
-    bound = bounds.base_nll_rise + granted(parent, bounds)
+    bound = bounds.base_nll_rise + _granted(manifest, bounds)
     return 1.0 if value >= bound else float(value / bound)
+
+
+def _granted(manifest: dict[str, Any], bounds: Bounds) -> float:
+    judged = _sense(manifest)
+    return float(judged["bound"]) - manifest.get("base_nll_rise", bounds.base_nll_rise) if judged else 0.0
 
 
 def _sense(manifest: dict[str, Any]) -> dict[str, Any]:

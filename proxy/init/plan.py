@@ -17,7 +17,7 @@ from typing import Any, Final
 import tomlkit
 
 from config.errors import SettingsError
-from config.settings import FILE_NAME, PREFIX, Loaded, Settings, load
+from config.settings import FILE_NAME, PREFIX, Loaded, Settings, load, secret
 from proxy.agents import connection
 from proxy.agents.connection import Change
 from proxy.agents.known import AGENTS, OWN_KEY, Home, Link
@@ -39,6 +39,14 @@ class Plan:
     backup: Change | None
     agents: dict[str, tuple[list[Change], dict[str, Any] | None]]  # with the record of an earlier connection
     notes: list[str]
+
+    @property
+    def keys(self) -> list[str]:
+        """What nobody is shown of these changes."""
+        texts = [text.decode() for text in (self.file.now, self.file.then) if text]
+        found = {look(parse(text), tuple(key.split("."))) for text in texts for key in secret()}
+        found |= {value.get_secret_value() for value in (self.settings.server.api_key,) if value}
+        return sorted((key for key in found if isinstance(key, str) and key), key=len, reverse=True)
 
     @property
     def changes(self) -> list[Change]:

@@ -130,6 +130,7 @@ class Asked:
             "presets": not server.presets and (other or plain),
             "gguf": other or (now is not None and now[1].name != model.name),
             "models_dir": self._found.now.backend.kind != server.kind,
+            "api_key": other and bool(self._keys) and server.url not in self._keys,
         }
         return tuple(f"backend.{key}" for key, goes in stale.items() if goes)
 

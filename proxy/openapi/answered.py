@@ -167,6 +167,7 @@ class Copies(BaseModel):
 class Forgotten(BaseModel):
     completions: int = Field(ge=0)
     ratings: int = Field(ge=0)
+    reactions: int = Field(ge=0, description="Of a rater, on chat platforms, those taken back too.")
     trained: list[int] = Field(description="Versions that were trained on these ratings.")
     heirs: list[int] = Field(description="Versions that were built on those.")
     backups: Copies

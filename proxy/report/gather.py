@@ -227,11 +227,11 @@ def _run(run: Json, *, text: bool) -> Json:
     kept = ("id", "status", "version", "parent", "samples", "held", "created_at", "metrics", "gate")
     seconds = run["ended_at"] - run["started_at"] if run["ended_at"] and run["started_at"] else None
     reason = run["reason"] if text or run["status"] != "failed" else None
-    retried = run["retried"]
     return {key: run[key] for key in kept} | {
         "seconds": seconds,
         "reason": reason,
-        "retried": retried,
+        "retried": run["retried"],
+        "back": run["back"],
         "steps": [
             {key: step.get(key) for key in ("step", "loss", "acceptance", "kl_ref", "kl_old")} for step in run["steps"]
         ],

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from store import backup, schema
+from store.records import NewReaction
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_cli import ROOT, cli, rlproxy
 from tests.proxy.test_learner import rated, until
@@ -73,6 +74,14 @@ async def test_without_asking_and_as_json(cli: Proxy) -> None:
     code, out, _ = await rlproxy(cli.home, "forget", "completion", id, "-y")
     assert code == 0 and "1 completion" in out and "No version was trained" in out
     assert (await rlproxy(cli.home, "forget", "everything", "x", "-y"))[0] == 2
+
+
+async def test_a_raters_reactions_are_counted(cli: Proxy) -> None:
+    """One that was taken back is no rating any more, and names them still."""
+    id = (await cli.chat("a")).headers["x-rl-completion-id"]
+    await cli.store.react(NewReaction(id, "ann", "slack", "1", "c 1", "thinking_face", None, 1.0))
+    code, out, _ = await rlproxy(cli.home, "forget", "rater", "ann", "--yes")
+    assert code == 0 and "0 ratings and 1 reaction on chat platforms are gone." in out
 
 
 async def test_a_run_is_cancelled(cli: Proxy) -> None:

@@ -221,6 +221,19 @@ async def test_the_key_of_the_settings_is_told_to_no_other_server(person: Newcom
         await other.stop()
 
 
+async def test_keys_are_not_shown_and_another_servers_goes(person: Newcomer, ollama: FakeOllama) -> None:
+    old = f'[server]\nport = {person.port}\n\n[backend]\nkind = "openai"\nurl = "http://127.0.0.1:9"\napi_key = "{KEY}"\n'
+    person.rlproxy.mkdir()
+    (person.rlproxy / "rlproxy.toml").write_text(old)
+    code, out, err = await person.run(
+        "init", "--no-start", "--answers", person.answers(backend="ollama", url=ollama.url)
+    )
+    assert code == 0 and KEY not in out + err and '-api_key = "**********"' in out
+    assert "api_key" not in person.settings
+    (backup,) = person.rlproxy.glob("rlproxy.toml.*.bak")
+    assert backup.read_text() == old
+
+
 async def test_wrong_use(person: Newcomer) -> None:
     code, _, err = await person.run("init")
     assert code == 2 and "--answers FILE" in err

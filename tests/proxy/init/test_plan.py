@@ -49,6 +49,15 @@ def test_what_no_longer_fits_is_taken_out_and_shown(tmp_path: Path) -> None:
     assert plan.settings.backend.command == "" and plan.settings.backend.connect_timeout_s == 9
 
 
+def test_keys_of_before_and_of_now_are_known_to_be_hidden(tmp_path: Path) -> None:
+    old = '[server]\nadmin_key = "mine"\n\n[backend]\nkind = "openai"\nurl = "http://127.0.0.1:9"\napi_key = "sk-old"\n'
+    (tmp_path / "rlproxy.toml").write_text(old)
+    plan = make(tmp_path, replace(CHOICES, stale=("backend.api_key",)))
+    assert plan.settings.backend.api_key is None and '-api_key = "sk-old"' in plan.file.diff()
+    assert plan.keys == ["sk-old", "mine"]
+    assert make(tmp_path / "empty", CHOICES).keys == []
+
+
 def test_what_no_longer_fits_and_the_environment_sets_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLPROXY_BACKEND__REPLICAS", '["http://10.0.0.2:8000"]')
     (note,) = make(tmp_path, replace(CHOICES, stale=("backend.replicas",))).notes

@@ -69,6 +69,7 @@ def test_ollamas_own_api_is_no_part_of_its_address(tmp_path: Path) -> None:
 MANAGED = {"backend.kind": "llamacpp", "backend.command": "llama-server -m old.gguf"}
 ROUTED = {"backend.kind": "llamacpp", "backend.url": LLAMA.url, "backend.model": "c", "backend.presets": "/my.ini"}
 SEVERAL = {"backend.kind": "vllm", "backend.url": VLLM.url, "backend.replicas": ["http://10.0.0.2:8000"]}
+KEYED = {"backend.kind": "openai", "backend.url": "http://127.0.0.1:9", "backend.api_key": "sk-mine"}
 TAGGED = {"backend.kind": "ollama", "backend.model": "m", "backend.gguf": "/m.gguf"}
 OLLAMA = Server("ollama", "http://127.0.0.1:11434", (Model("m"), Model("n")))
 UNPREPARED = Server("llamacpp", LLAMA.url, (Model("c"),), about={"total_slots": 1})
@@ -91,6 +92,8 @@ SGLANG = Server("sglang", "http://127.0.0.1:30000", (Model("a"),))
         ({"backend.kind": "lmstudio", "backend.models_dir": "/m"}, VLLM, {"backend": "vllm"}, "models_dir"),
         (SEVERAL, VLLM, {"backend": "builtin"}, "replicas"),
         ({**SEVERAL, "backend.kind": "builtin"}, VLLM, {"backend": "vllm"}, "replicas"),
+        (KEYED, VLLM, {"backend": "vllm"}, "api_key"),
+        (KEYED, VLLM, {"backend": "builtin"}, "api_key"),
     ],
 )
 def test_what_was_set_for_another_server_or_model_goes(
@@ -110,6 +113,7 @@ def test_what_was_set_for_another_server_or_model_goes(
         (SEVERAL, (VLLM,), {"model": "b"}, "replicas"),
         (TAGGED, (OLLAMA,), {}, "gguf"),
         ({"backend.kind": "lmstudio", "backend.models_dir": "/m"}, (), {}, "models_dir"),
+        (KEYED, (), {}, "api_key"),
     ],
 )
 def test_what_was_set_for_the_same_server_stays(
@@ -117,6 +121,12 @@ def test_what_was_set_for_the_same_server_stays(
 ) -> None:
     found = choose(tmp_path, *servers, settings=settings, **answers)
     assert found.kind == settings["backend.kind"] and f"backend.{key}" not in found.stale
+
+
+def test_a_key_that_was_there_before_any_server_is_the_chosen_ones(tmp_path: Path) -> None:
+    key = {"backend.api_key": "sk-mine"}
+    for answers in ({"url": VLLM.url}, {"backend": "vllm"}):
+        assert "backend.api_key" not in choose(tmp_path, VLLM, settings=key, **answers).stale
 
 
 def test_a_server_that_rlproxy_starts_itself_has_no_address(tmp_path: Path) -> None:
