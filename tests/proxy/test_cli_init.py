@@ -222,7 +222,8 @@ async def test_the_key_of_the_settings_is_told_to_no_other_server(person: Newcom
 
 
 async def test_keys_are_not_shown_and_another_servers_goes(person: Newcomer, ollama: FakeOllama) -> None:
-    old = f'[server]\nport = {person.port}\n\n[backend]\nkind = "openai"\nurl = "http://127.0.0.1:9"\napi_key = "{KEY}"\n'
+    other = f'[backend]\nkind = "openai"\nurl = "http://127.0.0.1:9"\napi_key = "{KEY}"\n'
+    old = f"[server]\nport = {person.port}\n\n{other}"
     person.rlproxy.mkdir()
     (person.rlproxy / "rlproxy.toml").write_text(old)
     code, out, err = await person.run(

@@ -35,7 +35,8 @@ async def test_samples_leave_the_run_folder_and_the_version_is_named(proxy: Prox
     assert len(lines(folder)) == 4 and "secret" in (folder / "samples.jsonl").read_text()
     told = await forget(proxy, session="s", dry_run=True)
     assert told == {
-        "completions": 1, "ratings": 1, "reactions": 0, "trained": [1], "heirs": [], "rebuild": None, "forgotten": False,
+        "completions": 1, "ratings": 1, "reactions": 0, "trained": [1], "heirs": [],
+        "rebuild": None, "forgotten": False,
         "backups": {"holding": [], "unread": [], "deleted": False},
     }  # fmt: skip
     assert await forget(proxy, session="s") == {**told, "forgotten": True}
