@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxy.cli_common import Home, fail, print_json, secret_of, settings_of
+from proxy.cli_common import Home, fail, print_json, secret_of, settings_of, some
 
 if TYPE_CHECKING:
     from proxy.report.sources import Found
@@ -52,8 +52,8 @@ def report(
     except page.NotWritten as error:
         fail(str(error))
     said = "" if no_text else "; it has words of conversations in it, --no-text leaves them out"
-    versions = len(found["versions"]) - 1
-    print(f"{file}: {found['counts']['ratings']} ratings, {versions} versions, {len(found['runs'])} runs{said}")
+    counts = {"rating": found["counts"]["ratings"], "version": len(found["versions"]) - 1, "run": len(found["runs"])}
+    print(f"{file}: {', '.join(some(count, noun) for noun, count in counts.items())}{said}")
 
 
 def _found(settings: Any) -> Found:

@@ -78,8 +78,7 @@ def show_runs(runs: list[dict[str, Any]]) -> None:
     if not runs:
         print("There was no run yet. `rlproxy status` says what the first one waits for.")
         return
-    table = _table("run", "status", "version", "samples", "seconds", "gate", "reason")
-    table.columns[-2].no_wrap = False  # two long ones: in 80 columns each has some
+    table = _table("run", "status", "version", "samples", "seconds", "gate", "reason", long=2)
     for r in runs:
         seconds = f"{r['ended_at'] - r['started_at']:.0f}" if r["ended_at"] and r["started_at"] else ""
         version = f"v{r['version']}" if r["version"] else ""
@@ -125,17 +124,17 @@ def show_run(r: dict[str, Any]) -> None:
             table.add_row(one["completion"] or "", flags, trained, one["cause"] or "", one.get("reason") or "")
         Console().print(table)
     if r["choices"]:
-        table = _table("choice", "value", "why")
+        table = _table("choice", "value", "why", long=2)
         for choice in r["choices"]:
             table.add_row(choice["name"], number(choice["value"]), choice["why"])
         Console().print(table)
 
 
-def _table(*columns: str) -> Table:
-    """The last column gives way where the terminal is narrow; the others stay on one line."""
+def _table(*columns: str, long: int = 1) -> Table:
+    """The last columns, `long` of them, give way where the terminal is narrow; the others stay on one line."""
     table = Table()
-    for column in columns:
-        table.add_column(column, no_wrap=column is not columns[-1])
+    for at, column in enumerate(columns, long):
+        table.add_column(column, no_wrap=at < len(columns))
     return table
 
 

@@ -7,7 +7,7 @@ own log-probs say about whether such a file is in force. Not here: the asking (o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,9 +31,12 @@ _PROPS: Final = {
     "frequency_penalty": "frequency_penalty",
 }
 FLOOR: Final = -30.0  # nats; servers write −9999 and less for what they never say
-# Both are chosen and not measured: no real vLLM with such a file has been asked yet.
-TOLD_APART: Final = 0.1  # nats; a server that is asked twice is that far from itself at most
+# A real vLLM on a CPU says the same to the digit when it is asked twice, and is 1.5 away in another way
+# (tests/backends/test_vllm_defaults.py); a GPU's bf16 rounds otherwise in another batch.
+TOLD_APART: Final = 0.1  # nats
 CLEARLY: Final = 4.0
+
+Odds = Mapping[tuple[str, tuple[int, ...]], float]  # log-probs of tokens, by their text and bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +63,25 @@ def filed(spec: str) -> tuple[Path, dict[str, float]] | None:
     return found / FILE, {name: n for name, n in numbers.items() if n is not None and n != MEMBERS[name]}
 
 
-def in_force(unsaid: Sequence[float], as_filed: Sequence[float], neutral: Sequence[float]) -> bool | None:
+def in_force(unsaid: Odds, as_filed: Odds, neutral: Odds) -> bool | None:
     """Is the file what a server samples by? From the log-probs of the likeliest first tokens, asked without any member,
     with the file's, and with neutral ones. None where these do not tell them apart: raw log-probs are all the same."""
-    by_file, by_none = _apart(unsaid, as_filed), _apart(unsaid, neutral)
+    by_file, by_none = apart(unsaid, as_filed), apart(unsaid, neutral)
     if max(by_file, by_none) < TOLD_APART or max(by_file, by_none) < CLEARLY * min(by_file, by_none):
         return None
     return by_file < by_none
 
 
-def likeliest(answer: bytes) -> list[float]:
-    """Of the first token's alternatives, best first. Raises ValueError, KeyError, TypeError, IndexError."""
+def apart(one: Odds, other: Odds) -> float:
+    """In nats, at most, of the tokens that both tell of; 0 where there is none."""
+    return max((abs(one[token] - other[token]) for token in one.keys() & other.keys()), default=0.0)
+
+
+def likeliest(answer: bytes) -> Odds:
+    """The first token's alternatives. Which they are is partly chance: in vLLM the one that was drawn has the last
+    one's place. Raises ValueError, KeyError, TypeError, IndexError."""
     entries = loads(answer)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-    return sorted((max(float(entry["logprob"]), FLOOR) for entry in entries), reverse=True)
+    return {(str(one["token"]), tuple(one.get("bytes") or ())): max(float(one["logprob"]), FLOOR) for one in entries}
 
 
 def in_props(answer: bytes) -> dict[str, float]:
@@ -89,10 +98,6 @@ def in_props(answer: bytes) -> dict[str, float]:
 
 def in_words(sampling: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in sampling.items())
-
-
-def _apart(one: Sequence[float], other: Sequence[float]) -> float:
-    return max((abs(a - b) for a, b in zip(one, other, strict=False)), default=0.0)
 
 
 def _number(value: Any) -> float | None:

@@ -23,7 +23,7 @@ import structlog
 
 from config.sections import Backend as BackendSection
 from proxy.backends.base import Capabilities
-from proxy.backends.defaults import FILE, MEMBERS, NEUTRAL, Defaults, filed, in_force, likeliest
+from proxy.backends.defaults import FILE, MEMBERS, NEUTRAL, Defaults, Odds, filed, in_force, likeliest
 from proxy.backends.openai import START, OpenAICompatible
 from proxy.errors import BackendBroke, Unsupported
 from proxy.upstream import message_in
@@ -87,14 +87,14 @@ class VLLM(OpenAICompatible):
             return Defaults({**NEUTRAL, **said}, f"{file}, and its log-probs agree")
         return Defaults({**NEUTRAL, **said}, f"{file}; whether vLLM takes it cannot be told", frozenset(said))
 
-    async def _likeliest(self, way: Mapping[str, float]) -> list[float]:
+    async def _likeliest(self, way: Mapping[str, float]) -> Odds:
         """Empty where it does not tell."""
         body = {"model": self._model, "messages": ASK, "max_tokens": 1, "logprobs": True, "top_logprobs": 5, **way}
         status, answer = await self._call("POST", "/v1/chat/completions", json=body)
         try:
-            return likeliest(answer) if status == 200 else []
-        except (ValueError, KeyError, TypeError, IndexError):
-            return []
+            return likeliest(answer) if status == 200 else {}
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            return {}
 
     async def load(self, name: str, path: Path) -> None:
         if name in {m["id"] for m in await self.models()}:

@@ -25,18 +25,19 @@ OPTIONS: Final = (
 
 
 class VLLMServer:
-    def __init__(self, weights: Path, log: Path) -> None:
+    def __init__(self, weights: Path, log: Path, *more: str) -> None:
+        """`more`: options, which go before those that all have."""
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             self.port = taken.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._weights, self._log = weights, log
+        self._weights, self._log, self._more = weights, log, more
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns when it answers."""
         command = [VENV / "bin" / "vllm", "serve", self._weights, "--served-model-name", "fake"]
-        command += ["--host", "127.0.0.1", "--port", str(self.port), *OPTIONS]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), *OPTIONS, *self._more]
         env = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
         mine = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "PYTHON"))}  # it binds its own threads
         with self._log.open("ab") as log:

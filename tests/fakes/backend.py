@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 import re
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class FakeBackend(Listening):
         self.model_root: str | None = None  # where its model lies
         self.takes: dict[str, Any] = {}  # of that model's generation_config.json: --generation-config auto
         self.raw_logprobs = False  # as without --logprobs-mode processed_logprobs
+        self._drawn = cycle((4, 0, 6))  # which first token, where log-probs are asked for
         self.window: int | None = None  # how many tokens it says to take
         self.prompt_tokens = 3  # what it says that it has read
         self.speaks = {"chat"}
@@ -191,12 +193,14 @@ class FakeBackend(Listening):
         return web.json_response(self._whole(body, choices))
 
     def _first_token(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Of three likely ones, colder or not."""
+        """Colder or not. The one that was drawn stands before the likeliest, in the place of the last of them."""
         cold = 1 if self.raw_logprobs else {**self.takes, **body}.get("temperature", 1)
-        odds = [math.exp(logit / cold) for logit in (3, 2, 1)]
-        tops = [{"token": str(i), "logprob": math.log(odd / sum(odds))} for i, odd in enumerate(odds)]
-        content = [{**tops[0], "top_logprobs": tops}]
-        return {"choices": [{"message": {"content": "0"}, "logprobs": {"content": content}}]}
+        odds = [math.exp(logit / cold) for logit in (3, 2, 1, 0, -1, -2, -8)]
+        all_of_them = [{"token": str(i), "logprob": math.log(odd / sum(odds))} for i, odd in enumerate(odds)]
+        drawn = all_of_them[next(self._drawn)]
+        tops = [drawn, *(one for one in all_of_them if one is not drawn)][: body["top_logprobs"]]
+        content = [{**drawn, "top_logprobs": tops}]
+        return {"choices": [{"message": {"content": drawn["token"]}, "logprobs": {"content": content}}]}
 
     def _words(self, body: dict[str, Any], index: int) -> list[str]:
         said = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from proxy.cli_status import table
-from proxy.cli_tables import gate, show_adapters, show_runs
+from proxy.cli_tables import gate, show_adapters, show_run, show_runs
 from proxy.server_address import ADDRESS_FILE
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
@@ -135,6 +135,23 @@ def test_runs_are_readable_in_80_columns(monkeypatch: pytest.MonkeyPatch, capsys
     out = capsys.readouterr().out
     assert "31 + 4 held" in out and "seconds" in out and "…" not in out
     for word in ("rejected", "0.341", "killed", "memory"):
+        assert word in out
+
+
+def test_the_reasons_of_a_runs_choices_are_readable_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    layers = "down_proj gate_proj k_proj o_proj q_proj up_proj v_proj"
+    why = "every linear layer but the head"
+    show_run({
+        "id": 1, "status": "done", "parent": 0, "version": 1, "reason": "it passed", "retried": None, "back": None,
+        "samples": 9, "held": 0, "metrics": None, "warnings": [], "folder": "/f", "gate": None, "account": [],
+        "choices": [{"name": n, "value": layers, "why": why} for n in ("layers", "gradient_checkpointing")],
+    })  # fmt: skip
+    out = capsys.readouterr().out
+    assert "…" not in out
+    for word in (*layers.split(), *why.split()):
         assert word in out
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.backends.defaults import filed, in_force, in_props
+from proxy.backends.defaults import Odds, filed, in_force, in_props
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
 from tests.fakes.llamacpp import FakeLlama
@@ -144,15 +144,22 @@ def test_a_file_that_says_nothing_changes_nothing(model: Path, text: str) -> Non
 @pytest.mark.parametrize(
     ("unsaid", "as_filed", "neutral", "used"),
     [
-        ([-0.1, -3.0], [-0.1, -3.05], [-0.4, -2.0], True),
-        ([-0.4, -2.0], [-0.1, -3.0], [-0.4, -2.05], False),
-        ([-0.1, -2.5], [-0.1, -3.0], [-0.4, -2.0], None),
-        ([-0.4], [-0.4], [-0.4], None),
-        ([], [], [], None),
+        ({"a": -0.1, "b": -3.0}, {"a": -0.1, "b": -3.05}, {"a": -0.4, "b": -2.0}, True),
+        ({"a": -0.4, "b": -2.0}, {"a": -0.1, "b": -3.0}, {"a": -0.4, "b": -2.05}, False),
+        ({"a": -0.1, "b": -2.5}, {"a": -0.1, "b": -3.0}, {"a": -0.4, "b": -2.0}, None),
+        ({"a": -0.4, "x": -9.0}, {"a": -0.4, "b": -2.0}, {"a": -0.4, "y": -7.0}, None),
+        ({"a": -0.1, "x": -9.0}, {"a": -0.1, "b": -3.0}, {"a": -0.4, "b": -2.0}, True),
+        ({"a": -0.4}, {"a": -0.4}, {"a": -0.4}, None),
+        ({}, {}, {}, None),
     ],
 )
-def test_log_probs_say_whether_a_file_is_in_force(unsaid: Any, as_filed: Any, neutral: Any, used: bool | None) -> None:
-    assert in_force(unsaid, as_filed, neutral) is used
+def test_log_probs_say_whether_a_file_is_in_force(
+    unsaid: dict[str, float], as_filed: dict[str, float], neutral: dict[str, float], used: bool | None
+) -> None:
+    def odds(of: dict[str, float]) -> Odds:
+        return {(token, ()): logprob for token, logprob in of.items()}
+
+    assert in_force(odds(unsaid), odds(as_filed), odds(neutral)) is used
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"default_generation_settings": null}'])

@@ -1,0 +1,128 @@
+"""How the real vLLM samples where a client says nothing, of a model that ships its own way: `make test-backends`.
+
+A server for each way of starting it. What rlproxy records is compared with what transformers makes of the same tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from proxy.backends.defaults import FILE, MEMBERS, Odds, apart, in_force, likeliest
+from proxy.backends.vllm import ASK
+from store.records import FinishedCompletion
+from tests.backends.conftest import ASKED
+from tests.backends.vllm_server import VLLMServer
+from tests.fakes.backend import FakeBackend
+from tests.proxy.conftest import Proxy
+from trainer.launch import LocalLauncher
+
+pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
+
+QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20}
+RECORDED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20.0}
+NEUTRAL = {"temperature": 1.0, "top_p": 1.0}
+NATS = 1e-3
+
+
+@pytest.fixture(scope="module")
+def with_a_way(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small model, as Qwen ships its own."""
+    folder = tmp_path_factory.mktemp("model")
+    for file in weights.iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / FILE).unlink(missing_ok=True)
+    (folder / FILE).write_text(json.dumps(QWEN))
+    return folder
+
+
+@pytest.fixture(scope="module", params=["the file", "--generation-config vllm", "--logprobs-mode raw_logprobs"])
+def server(
+    request: pytest.FixtureRequest, with_a_way: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, VLLMServer]]:
+    options = request.param.split() if request.param.startswith("--") else []
+    server = VLLMServer(with_a_way, tmp_path_factory.mktemp("vllm") / "server.log", *options)
+    try:
+        server.start()
+        yield request.param, server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path, with_a_way: Path, server: tuple[str, VLLMServer]) -> AsyncIterator[Proxy]:
+    proxy = Proxy(tmp_path / "home", FakeBackend(), LocalLauncher())  # type: ignore[arg-type]
+    proxy.kind = None
+    proxy.flags |= {"backend.url": server[1].url, "train.weights": str(with_a_way)}
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+def by_transformers(weights: Path, said: FinishedCompletion, sampling: dict[str, float]) -> list[float]:
+    """Log-probs of the distribution that it was sampled from, the tokens outside a nucleus left out."""
+    import torch
+    from transformers import (
+        AutoModelForCausalLM,
+        LogitsProcessorList,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    way = LogitsProcessorList([TemperatureLogitsWarper(sampling["temperature"])])
+    way += [TopKLogitsWarper(int(sampling["top_k"]))] if "top_k" in sampling else []
+    way += [TopPLogitsWarper(sampling["top_p"])] if sampling["top_p"] < 1 else []
+    model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
+    prompt, reply = list(said.prompt_token_ids or ()), list(said.token_ids or ())
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + reply])).logits[0, len(prompt) - 1 : -1]
+    rows = torch.log_softmax(way(None, logits).double(), -1)
+    return [float(row[token]) for row, token in zip(rows, reply, strict=True)]
+
+
+async def first_token(server: VLLMServer, way: Mapping[str, float]) -> Odds:
+    """What the probe sees of it."""
+    asked = {"model": "fake", "messages": ASK, "max_tokens": 1, "logprobs": True, "top_logprobs": 5, **way}
+    chat = f"{server.url}/v1/chat/completions"
+    async with aiohttp.ClientSession() as http, http.post(chat, json=asked) as response:
+        return likeliest(await response.read())
+
+
+async def captured(proxy: Proxy, **more: Any) -> tuple[dict[str, float], FinishedCompletion]:
+    answer = await proxy.chat(ASKED, max_tokens=24, **more)
+    found = await proxy.store.completion(answer.headers["x-rl-completion-id"])
+    assert found is not None and found.end is not None and found.end.token_ids
+    return dict(found.new.sampling), found.end
+
+
+async def test_what_is_recorded_is_how_it_sampled(
+    proxy: Proxy, server: tuple[str, VLLMServer], with_a_way: Path
+) -> None:
+    started, real = server
+    unsaid, again, as_filed, neutral = [await first_token(real, way) for way in ({}, {}, RECORDED, MEMBERS)]
+    print(started, "; asked twice it is", apart(unsaid, again), "nats apart, from the file's way", end=" ")
+    print(apart(unsaid, as_filed), "and from the neutral one", apart(unsaid, neutral))
+    sampling, said = await captured(proxy)
+    status = (await proxy.get("/rl/status"))["backend"]
+    if "raw" in started:
+        assert in_force(unsaid, as_filed, neutral) is None
+        assert sampling == RECORDED and not said.exact and status["guessed"]
+        return
+    assert sampling == (RECORDED if started == "the file" else NEUTRAL)
+    assert said.exact and not status["guessed"], said.inexact_reason
+    theirs = await asyncio.to_thread(by_transformers, with_a_way, said, sampling)
+    away = max(abs(a - b) for a, b in zip(said.logprobs or (), theirs, strict=True))
+    print("largest difference of log-probs to transformers in that way:", away)
+    assert away < NATS
+
+
+async def test_what_a_client_says_goes_before(proxy: Proxy, server: tuple[str, VLLMServer]) -> None:
+    sampling, said = await captured(proxy, temperature=0.9, top_p=1, top_k=-1)
+    assert sampling["temperature"] == 0.9 and sampling["top_p"] == 1 and said.exact is True
