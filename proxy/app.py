@@ -144,7 +144,7 @@ class Wiring:
         self.control = Control(store, backend, swap, learner, status, events, metrics, door)
         self.importing = Importing(store, redactor)
         self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks)
-        self.forgetter = Forgetter(store, settings.home, rebuilding, recent)
+        self.forgetter = Forgetter(store, settings.home, rebuilding, recent, relay.retries)
         self.retention = Retention(store, settings)
         self.pages = Pages(
             settings, store, self.keys, swap, learner, when, feedback, status, self.forgetter, self.retention

@@ -19,6 +19,7 @@ from proxy import run_folder
 from proxy.errors import BadRequest, Conflict, NotFound
 from proxy.rebuild import Rebuilding
 from proxy.recent import Recent
+from proxy.retries import Retries
 from proxy.security import require_admin
 from proxy.wire import loads
 from store import copies
@@ -51,11 +52,12 @@ class Gone(NamedTuple):
 
 
 class Forgetter:
-    def __init__(self, store: Store, home: Path, rebuilding: Rebuilding, recent: Recent) -> None:
+    def __init__(self, store: Store, home: Path, rebuilding: Rebuilding, recent: Recent, retries: Retries) -> None:
         self._store = store
         self._home = home
         self._rebuilding = rebuilding
         self._recent = recent
+        self._retries = retries
 
     async def look(self, kind: Target, name: str) -> Gone:
         """What would go. Raises NotFound where there is nothing of that name, in copies neither."""
@@ -80,6 +82,7 @@ class Forgetter:
         except InOpenRun as error:
             raise Conflict(str(error)) from None
         self._recent.clear()  # whoever they were of: it costs a moment at the next swap
+        self._retries.forget(set(found.completions))
         await self.settle()
         log.info("forgotten", what=asked.kind, completions=len(found.completions), ratings=len(found.ratings))
         if asked.purge:

@@ -23,7 +23,7 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -148,6 +148,11 @@ class Retries:
         """Its SDK will try again, and that has nothing to do with an equal request which was let in."""
         if (count := _count(request)) is not None:
             self._refused.append(Refused(time.monotonic(), _head(request).digest(), count))
+
+    def forget(self, completions: Collection[str]) -> None:
+        """Answers that are gone for good are not given again."""
+        for attempt in [one for one in self._attempts if one.completion in completions]:
+            self._attempts.remove(attempt)
 
     @contextmanager
     def attempt(self, request: web.Request, key: bytes | None) -> Iterator[tuple[Attempt | None, Attempt | None]]:

@@ -37,6 +37,19 @@ async def test_an_answer_that_got_lost_is_given_again(proxy: Proxy, name: str) -
     assert (await proxy.rate(completion_id=first[2], rating="good"))[0] == 201
 
 
+async def test_an_answer_that_is_forgotten_is_not_given_again(proxy: Proxy) -> None:
+    mine = {"idempotency-key": "mine"}
+    _, _, id = await send(proxy, "secret", 0, headers=mine)
+    await send(proxy, "stays", 0, headers=mine)
+    async with proxy.http.post("/rl/forget", json={"completion": id}) as response:
+        assert response.status == 200
+    assert len(proxy.backend.requests) == 2
+    _, _, again = await send(proxy, "secret", 1, headers=mine)
+    assert len(proxy.backend.requests) == 3 and await proxy.store.completion(again) is not None
+    await send(proxy, "stays", 1, headers=mine)
+    assert len(proxy.backend.requests) == 3, "nobody forgot that one"
+
+
 async def test_a_retry_takes_the_place_of_the_try_that_failed(proxy: Proxy) -> None:
     proxy.backend.mood = "error"
     assert (await send(proxy, "one", 0))[0] == 500
