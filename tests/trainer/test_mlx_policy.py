@@ -265,7 +265,7 @@ def test_the_real_model_is_the_same_too(weights):
     np.testing.assert_allclose(other.log_probs(packed).plain, one.log_probs(packed).plain, atol=1e-4)
     (theirs, ours), *grads = gradients(one, other, packed)
     assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
-    assert_close(*grads, rtol=1e-4)
+    assert_close(*grads, rtol=1e-3)  # thirty layers of rounding: 1e-4 on one kind of CPU, 3e-4 on another
     asked = {"max_tokens": 12, "temperature": 0.0, "seed": 0}
     greedy = other.generate([prompt, prompt[-9:]], **asked)
     assert greedy == one.generate([prompt, prompt[-9:]], **asked)
