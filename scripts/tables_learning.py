@@ -80,9 +80,14 @@ def learn(found: list[dict[str, Any]]) -> str:
         f"† the gate said no: the version before it stays, and the ratings train again; = all of its ratings were "
         f"good, so there was nothing to learn from; ½ the gate said no at first, and yes half of the way back; ‡ yes "
         f"to the second try only. {len(times)} runs, median {times[len(times) // 2]:.0f} s with {threads} thread. "
-        f"{days(dates)}, {found[0]['machine']}.",
+        f"{days(dates)}; {machines(one['machine'] for one in found)}.",
     ]
     return "\n".join(lines)
+
+
+def machines(names: Iterable[str]) -> str:
+    """Each once, in the order in which they come."""
+    return "; ".join(dict.fromkeys(names))
 
 
 def _mark(run: dict[str, Any]) -> str:
@@ -102,7 +107,7 @@ def versus(found: dict[str, Any]) -> str:
         "| fixed text | CPU of the three trainings | peak memory | commit"
     )
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
-    dates = []
+    dates, cpus = [], []
     for name, seeds in found["learning"].items():
         for seed, one in seeds.items():
             base, last = one["base"], one["rounds"][-1]["after"]
@@ -116,8 +121,8 @@ def versus(found: dict[str, Any]) -> str:
             ]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
             dates.append(one["date"][:10])
-            machine = one["machine"]
-    about = f"{days(dates)}, {machine['cpu']}, {machine['cores']} cores, one thread; torch"
+            cpus.append(one["machine"]["cpu"])
+    about = f"{days(dates)}; {machines(cpus)}; 2 cores, one thread; torch"
     versions = found["versions"]
     return "\n".join([*lines, "", f"{about} {versions['torch']}, reinforceclaw {versions['reinforceclaw']}."])
 
