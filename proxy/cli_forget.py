@@ -68,7 +68,7 @@ def cancel(home: Home = None, as_json: AsJson = False) -> None:
 def _told(found: dict[str, Any], went: str, retrain: bool = False, purge: bool = False) -> str:
     """What goes, and what becomes of what has learned from it; before it is done, by what was asked for."""
     going = f"{some(found['completions'], 'completion')} and {some(found['ratings'], 'rating')}"
-    if found["reactions"]:
+    if found.get("reactions"):
         going = f"{some(found['ratings'], 'rating')} and {some(found['reactions'], 'reaction')} on chat platforms"
     lines = [f"{going} {went}."]
     copies = found.get("backups") or {}

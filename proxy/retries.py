@@ -150,8 +150,9 @@ class Retries:
             self._refused.append(Refused(time.monotonic(), _head(request).digest(), count))
 
     def forget(self, completions: Collection[str]) -> None:
-        """Answers that are gone for good are not given again."""
-        for attempt in [one for one in self._attempts if one.completion in completions]:
+        """Answers that are gone for good, or one choice of them, are not given again."""
+        gone = {*completions, *(id.rpartition(".")[0] for id in completions)}
+        for attempt in [one for one in self._attempts if one.completion in gone]:
             self._attempts.remove(attempt)
 
     @contextmanager

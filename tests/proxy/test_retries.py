@@ -50,6 +50,15 @@ async def test_an_answer_that_is_forgotten_is_not_given_again(proxy: Proxy) -> N
     assert len(proxy.backend.requests) == 3, "nobody forgot that one"
 
 
+async def test_an_answer_of_which_one_choice_is_forgotten_is_not_given_again(proxy: Proxy) -> None:
+    mine = {"idempotency-key": "mine"}
+    _, _, id = await send(proxy, "secret", 0, headers=mine, n=2)
+    async with proxy.http.post("/rl/forget", json={"completion": f"{id}.1"}) as response:
+        assert response.status == 200
+    await send(proxy, "secret", 1, headers=mine, n=2)
+    assert len(proxy.backend.requests) == 2
+
+
 async def test_a_retry_takes_the_place_of_the_try_that_failed(proxy: Proxy) -> None:
     proxy.backend.mood = "error"
     assert (await send(proxy, "one", 0))[0] == 500
