@@ -78,7 +78,8 @@ def train(
 ) -> Trained:
     """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice."""
     plan = plan_of(teaching, preset, spec.seed)
-    why = f"{preset.passes} passes over {len(teaching)} samples in batches of {preset.batch}"
+    passes = "1 pass" if preset.passes == 1 else f"{preset.passes} passes"
+    why = f"{passes} over {len(teaching)} samples in batches of {preset.batch}"
     if any(lesson.taught for lesson in teaching):
         why += f", {max(preset.passes, preset.passes_taught)} over what comments and corrections teach"
     progress.choice("steps", len(plan), why)
