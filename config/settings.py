@@ -132,7 +132,7 @@ def fields(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, Fie
     return found
 
 
-def secret() -> list[str]:
+def secrets() -> list[str]:
     """The settings that nobody is shown."""
     return [key for key, field in fields().items() if _is_secret(field)]
 

@@ -15,9 +15,8 @@ from proxy.agents.connection import Change
 from proxy.agents.known import AGENTS, OWN_KEY, Home, Link, Setup
 from proxy.agents.places import Unreadable
 from proxy.cli_client import Client, NoProxyAnswers
+from proxy.cli_common import masked
 from proxy.server_address import address
-
-HIDDEN = "**********"
 
 
 class Refused(Exception):
@@ -140,7 +139,7 @@ def _key(settings: Settings) -> str | None:
 def _show(changes: list[Change], key: str | None) -> None:
     for change in changes:
         if change.changes:
-            print(_masked(change.diff(), key), end="")
+            print(masked(change.diff(), key), end="")
         if change.how:
             print(f"{change.file}: {change.how}")
 
@@ -152,10 +151,11 @@ def _agree(yes: bool) -> None:
 
 def _files(changes: list[Change], key: str | None) -> list[dict[str, Any]]:
     return [
-        {"file": str(c.file), "changed": c.changes, "how": c.how or None, "diff": _masked(c.diff(), key)}
+        {
+            "file": str(c.file),
+            "changed": c.changes,
+            "how": c.how or None,
+            "diff": masked(c.diff(), key),
+        }
         for c in changes
     ]
-
-
-def _masked(text: str, key: str | None) -> str:
-    return text.replace(key, HIDDEN) if key else text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxy.cli_common import Home, fail, settings_of
+from proxy.cli_common import Home, fail, masked, settings_of
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -116,10 +116,7 @@ def _show_plan(console: Console, plan: Plan, choices: Choices, manager: Manager 
         console.say(f"Weights   {choices.weights}: {choices.why_weights}")
     console.say()
     for change in plan.changes:
-        text = change.diff().rstrip("\n")
-        for key in plan.keys:
-            text = text.replace(key, "**********")
-        console.say(text)
+        console.say(masked(change.diff().rstrip("\n"), *plan.keys))
     if choices.start_at_login and manager is not None:
         console.say(f"+++ {manager.file}\n" + "\n".join(f"+{line}" for line in manager.text().splitlines()))
     if plan.backup:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import tomlkit
 
 from config.errors import SettingsError
-from config.settings import FILE_NAME, PREFIX, Loaded, Settings, load, secret
+from config.settings import FILE_NAME, PREFIX, Loaded, Settings, load, secrets
 from proxy.agents import connection
 from proxy.agents.connection import Change
 from proxy.agents.known import AGENTS, OWN_KEY, Home, Link
@@ -43,10 +43,11 @@ class Plan:
     @property
     def keys(self) -> list[str]:
         """What nobody is shown of these changes."""
-        texts = [text.decode() for text in (self.file.now, self.file.then) if text]
-        found = {look(parse(text), tuple(key.split("."))) for text in texts for key in secret()}
-        found |= {value.get_secret_value() for value in (self.settings.server.api_key,) if value}
-        return sorted((key for key in found if isinstance(key, str) and key), key=len, reverse=True)
+        tables = [parse(text.decode()) for text in (self.file.now, self.file.then) if text]
+        found = [look(table, tuple(key.split("."))) for table in tables for key in secrets()]
+        if self.settings.server.api_key:  # from the environment, and told to agents
+            found.append(self.settings.server.api_key.get_secret_value())
+        return sorted({key for key in found if isinstance(key, str) and key}, key=len, reverse=True)
 
     @property
     def changes(self) -> list[Change]:

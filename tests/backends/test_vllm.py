@@ -15,13 +15,11 @@ from config.sections import Backend as BackendSection
 from proxy.backends.vllm import VLLM
 from proxy.errors import Unsupported
 from store.records import FinishedCompletion
-from tests.backends.conftest import ASKED, TOKENS, Say
+from tests.backends.conftest import ASKED, TOKENS, Say, proxy_before
 from tests.backends.test_llamacpp import with_real_versions
 from tests.backends.vllm_server import VLLMServer
-from tests.fakes.backend import FakeBackend
 from tests.proxy.conftest import Proxy
 from tests.trainer.lora import peft_on_transformers, random_adapter
-from trainer.launch import LocalLauncher
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
 
@@ -48,9 +46,7 @@ async def proxy(
 ) -> AsyncIterator[Proxy]:
     """A whole proxy before it, with two versions, none live, and nothing loaded by the test before."""
     server.forget_adapters()
-    proxy = Proxy(tmp_path / "home", FakeBackend(), LocalLauncher())  # type: ignore[arg-type]
-    proxy.kind = None
-    proxy.flags |= {"backend.url": server.url, "train.weights": str(weights)}
+    proxy = proxy_before(tmp_path / "home", backend__url=server.url, train__weights=str(weights))
     await proxy.start()
     await with_real_versions(proxy, adapters)
     yield proxy

@@ -17,11 +17,9 @@ import pytest
 from proxy.backends.defaults import FILE, MEMBERS, Odds, apart, in_force, likeliest
 from proxy.backends.vllm import ASK
 from store.records import FinishedCompletion
-from tests.backends.conftest import ASKED
+from tests.backends.conftest import ASKED, proxy_before
 from tests.backends.vllm_server import VLLMServer
-from tests.fakes.backend import FakeBackend
 from tests.proxy.conftest import Proxy
-from trainer.launch import LocalLauncher
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
 
@@ -57,9 +55,7 @@ def server(
 
 @pytest.fixture
 async def proxy(tmp_path: Path, with_a_way: Path, server: tuple[str, VLLMServer]) -> AsyncIterator[Proxy]:
-    proxy = Proxy(tmp_path / "home", FakeBackend(), LocalLauncher())  # type: ignore[arg-type]
-    proxy.kind = None
-    proxy.flags |= {"backend.url": server[1].url, "train.weights": str(with_a_way)}
+    proxy = proxy_before(tmp_path / "home", backend__url=server[1].url, train__weights=str(with_a_way))
     await proxy.start()
     yield proxy
     await proxy.stop()

@@ -13,12 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.backends.conftest import ASKED, TOKENS
+from tests.backends.conftest import ASKED, TOKENS, proxy_before
 from tests.backends.test_llamacpp import with_real_versions
 from tests.backends.vllm_server import VLLMServer
-from tests.fakes.backend import FakeBackend
 from tests.proxy.conftest import Proxy
-from trainer.launch import LocalLauncher
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1800)]
 
@@ -57,9 +55,9 @@ async def until_said(proxy: Proxy, words: str) -> None:
 async def test_a_version_is_in_both_and_one_that_dies_fails_nobody(
     tmp_path: Path, weights: Path, adapters: list[Path], two: list[VLLMServer]
 ) -> None:
-    proxy = Proxy(tmp_path / "home", FakeBackend(), LocalLauncher())  # type: ignore[arg-type]
-    proxy.kind = None
-    proxy.flags |= {"backend.url": two[0].url, "backend.replicas": [two[1].url], "train.weights": str(weights)}
+    proxy = proxy_before(
+        tmp_path / "home", backend__url=two[0].url, backend__replicas=[two[1].url], train__weights=str(weights)
+    )
     await proxy.start()
     try:
         await with_real_versions(proxy, adapters)
