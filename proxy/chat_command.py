@@ -8,6 +8,7 @@ found by its thread; after a bare prompt the last one of that session or person.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,7 @@ from proxy.errors import BadRequest, ProxyError
 from proxy.feedback import MAX_TEXT, OWNER, Feedback, judged
 from proxy.redaction import Redactor
 from proxy.spoken import command_of, silent
+from proxy.wrappers import Agent
 from store.records import NewRating, Rating
 from store.store import Store
 from store.tree import ASIDE
@@ -29,10 +31,11 @@ you can rate the answer above this line:
 - `/rl fix: TEXT`: bad, and TEXT would have been right
 - `/rl undo`: takes your rating of it back
 - `/rl status`: what answers, what is collected, what training waits for
-- `/rl train`, `pause`, `resume`, `rollback`, `reset`: for an admin"""
+- `/rl train`, `pause`, `resume`, `rollback`, `reset`: for an admin, with nothing after them"""
 
 UNDO: Final = "`/rl undo` takes it back."
 _RATINGS: Final = ("good", "bad", "1", "2", "3", "4", "5", "👍", "👎")
+_NAME: Final = re.compile(r"/rl(?=\s|$)")
 
 
 class Command(NamedTuple):
@@ -56,7 +59,7 @@ FindAbout = Callable[[], Awaitable[About | None]]
 
 def parse(text: str) -> Command:
     """`/rl bad too long` → ("bad", "too long")."""
-    said = text.strip().removeprefix("/rl").strip()
+    said = _NAME.sub("", text.strip(), count=1).strip()
     if len(said) > 1 and said[0] == said[-1] == '"':  # `opencode run --command rl "bad too long"` quotes it again
         said = said[1:-1].strip()
     words = said.split(None, 1)
@@ -82,7 +85,14 @@ class ChatCommands:
         self._redactor = redactor
 
     async def answer(
-        self, messages: list[dict[str, Any]], who: Speaker, *, role: str, rater: str | None = None, alone: bool = False
+        self,
+        messages: list[dict[str, Any]],
+        agent: Agent | None,
+        who: Speaker,
+        *,
+        role: str,
+        rater: str | None = None,
+        alone: bool = False,
     ) -> str:
         """What to say to the command that ends `messages`. Errors are answers too: a person reads them.
 
@@ -90,11 +100,11 @@ class ChatCommands:
         """
 
         async def about() -> About | None:
-            found = await (self._last(who) if alone else self._above(messages[:-1], who))
+            found = await (self._last(who) if alone else self._above(messages[:-1], agent, who))
             return None if found is None else About(found, rater or who.user or OWNER)
 
         try:
-            return f"rlproxy: {await self.do(parse(command_of(messages[-1]) or ''), about, role=role)}"
+            return f"rlproxy: {await self.do(parse(command_of(messages[-1], agent) or ''), about, role=role)}"
         except ProxyError as error:
             return f"rlproxy: {error.message}"
 
@@ -107,12 +117,15 @@ class ChatCommands:
             return await self._status()
         if command.verb in ("", "help"):
             return HELP
-        if (act := self._acts.get(command.verb)) is not None:
-            if role != "admin":
-                return (
-                    f"`/rl {command.verb}` needs an admin key, and where the chat names who speaks a place among its "
-                    "admins, so nothing was done."
-                )
+        act = self._acts.get(command.verb)
+        if act is not None and role != "admin":
+            return (
+                f"`/rl {command.verb}` needs an admin key, and where the chat names who speaks a place among its "
+                "admins, so nothing was done."
+            )
+        if command.rest and (act is not None or command.verb == "undo"):  # whoever wrote them may not be the person
+            return f"`/rl {command.verb}` takes no words after it, so nothing was done. Type `/rl {command.verb}` alone."
+        if act is not None:
             return await act()
         if not command.rates and command.verb != "undo":
             return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
@@ -125,10 +138,10 @@ class ChatCommands:
             return await self._undo(found)
         return await self._rate(found, command, source, event_id)
 
-    async def _above(self, before: list[dict[str, Any]], who: Speaker) -> str | None:
+    async def _above(self, before: list[dict[str, Any]], agent: Agent | None, who: Speaker) -> str | None:
         """The completion that wrote the last answer before the command: results of its tools may lie between, and
         what an agent adds."""
-        history = [before[i] for i in without_commands(before)]
+        history = [before[i] for i in without_commands(before, agent)]
         while history and (history[-1].get("role") in (*ASIDE, "tool") or silent(history[-1])):
             history.pop()
         if not history or history[-1].get("role") != "assistant":

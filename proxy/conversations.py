@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from proxy.errors import BadRequest
-from proxy.spoken import TEXT_PARTS, command_of, silent, without_blocks
+from proxy.spoken import command_of, silent, without_blocks
 from proxy.wire import dumps
+from proxy.wrappers import ATTACHED, TEXT_PARTS, Agent, added_after
 from store.records import Message
 from store.tree import ASIDE, message_hash
 
@@ -55,6 +56,8 @@ def _content(content: Any) -> Any:
         parts = [p for p in content if isinstance(p, dict)]
         if len(parts) == len(content) and all(p.get("type") in TEXT_PARTS for p in parts):
             return "".join(str(p.get("text", "")) for p in parts).strip()
+        if any(ATTACHED in part for part in parts):  # a mark of ours, and no part of the message
+            return [{k: v for k, v in p.items() if k != ATTACHED} if isinstance(p, dict) else p for p in content]
     return content
 
 
@@ -144,19 +147,21 @@ def _loose_content(message: Mapping[str, Any]) -> Any:
     return [p for p in texts if p.get("text") != ""]
 
 
-def is_command(message: Mapping[str, Any]) -> bool:
-    """Whether this is a person's `/rl …` line."""
-    return command_of(message) is not None
+def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> int | None:
+    """Where the command is that this request ends in: the newest message of the person.
 
-
-def command_at(messages: Sequence[Mapping[str, Any]]) -> int | None:
-    """Where the command is that this request ends in; an agent's reminders may follow it."""
+    Only system texts and what this very agent adds may follow. A message that merely looks like reminders may be a
+    pasted document, and must not let an older command act again.
+    """
     for i in range(len(messages) - 1, -1, -1):
-        if is_command(messages[i]):
-            return i
-        if messages[i].get("role") not in ASIDE and not silent(messages[i]):
-            return None
+        if not _aside(messages[i], agent):
+            return i if command_of(messages[i], agent) is not None else None
     return None
+
+
+def _aside(message: Mapping[str, Any], agent: Agent | None) -> bool:
+    """Neither a person nor the model said this."""
+    return message.get("role") in ASIDE or added_after(message, agent)
 
 
 class Sight(NamedTuple):
@@ -166,26 +171,26 @@ class Sight(NamedTuple):
     ours: bool  # after a command: the next assistant message is our answer to it
 
 
-def sight(above: Sight | None, message: Mapping[str, Any]) -> Sight:
+def sight(above: Sight | None, message: Mapping[str, Any], agent: Agent | None = None) -> Sight:
     """Of a message below another: no `/rl` line, and none of our answers to one.
 
     A command never reaches the model, so the assistant message after it can only be ours.
     """
-    if is_command(message):
+    if command_of(message, agent) is not None:
         return Sight(False, True)
     if above is None or not above.ours:
         return Sight(True, False)
     if message.get("role") == "assistant":
         return Sight(False, False)
-    return Sight(True, message.get("role") in ASIDE or silent(message))
+    return Sight(True, _aside(message, agent))
 
 
-def without_commands(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> list[int]:
     """Which messages of the history the model may see."""
     kept: list[int] = []
     state: Sight | None = None
     for i, message in enumerate(messages):
-        state = sight(state, message)
+        state = sight(state, message, agent)
         if state.kept:
             kept.append(i)
     return kept

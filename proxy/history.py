@@ -17,6 +17,7 @@ from proxy.redaction import Redactor
 from proxy.running import Running, common
 from proxy.trainable import more_than_text
 from proxy.wire import dumps
+from proxy.wrappers import AGENTS, Agent
 from store.records import Message
 from store.tree import ASIDE, message_hash, without
 
@@ -127,24 +128,26 @@ class Told(NamedTuple):
 
 class History:
     def __init__(self, redactor: Redactor) -> None:
-        self._seen = Fold(_seen)
+        # The same messages may hold a command of one agent, and a quotation of it for every other client.
+        self._seen = {agent: Fold(partial(_seen, agent)) for agent in (None, *AGENTS)}
         # System texts are not part of the conversation: agents change them from turn to turn.
         self._said = Fold(partial(_fact, redactor))
         self._aside = Fold(partial(_aside_fact, redactor))
 
-    def kept(self, messages: list[Said], size: int) -> Sequence[int]:
+    def kept(self, messages: list[Said], size: int, agent: Agent | None = None) -> Sequence[int]:
         """As `without_commands`."""
-        states = self._seen.rest(self._seen.known(messages), messages, size)
+        fold = self._seen[agent]
+        states = fold.rest(fold.known(messages), messages, size)
         if not states or states[-1].all_kept:
             return range(len(messages))
         return [state.at for state in states if state.sight.kept]
 
     def telling(self, messages: list[Said], size: int) -> Telling:
-        seen = self._seen.newest(messages)
+        seen = next((state for fold in self._seen.values() if (state := fold.newest(messages))), None)
         return Telling(self._said, self._aside, messages, size, seen.asides if seen else None)
 
     def clear(self) -> None:
-        for fold in (self._seen, self._said, self._aside):
+        for fold in (*self._seen.values(), self._said, self._aside):
             fold.clear()
 
 
@@ -192,8 +195,8 @@ def _asides(messages: list[Said]) -> tuple[int, ...]:
     return tuple(at for at, message in enumerate(messages) if message.get("role") in ASIDE)
 
 
-def _seen(above: Seen | None, message: Said) -> Seen:
-    here = sight(above.sight if above else None, message)
+def _seen(agent: Agent | None, above: Seen | None, message: Said) -> Seen:
+    here = sight(above.sight if above else None, message, agent)
     at, asides = (above.at + 1, above.asides) if above else (0, ())
     return Seen(
         at,

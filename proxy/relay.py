@@ -41,6 +41,7 @@ from proxy.turns import said_turn, turn_of
 from proxy.upstream import end_to_end, no_http, pieces, upstream_path
 from proxy.ways import Question
 from proxy.wire import dumps, loads
+from proxy.wrappers import Agent, agent_of
 from store.errors import StoreError
 from store.records import NewCompletion
 
@@ -55,6 +56,7 @@ class Call(NamedTuple):
     request: web.Request
     dialect: Dialect
     who: Speaker
+    agent: Agent | None  # that sent it, where that is known
     body: Body
     fresh: int  # bytes that its conversation has not said before
     previous: str | None  # the answer that it named
@@ -99,16 +101,17 @@ class Relay:
             spelled, asked = await off_loop(_size(add), _with, dialect, body, asked, add)
         who = who._replace(user=who.user or who_asks(request).name)
         fresh += _size(add)
-        if (at := await off_loop(fresh, command_at, asked.messages)) is not None:
-            asked = replace(asked, previous=as_came.previous)
-            return await self._command(request, dialect, asked, at, who, self._earlier.local_id(dialect, as_came))
+        agent = agent_of(request.headers, asked.messages)
+        if (at := await off_loop(fresh, command_at, asked.messages, agent)) is not None:
+            asked = replace(asked, previous=as_came.previous, messages=asked.messages[: at + 1])
+            return await self._command(request, dialect, asked, agent, who, self._earlier.local_id(dialect, as_came))
         key = await off_loop(len(raw), key_of, request, raw)
         with self.retries.attempt(request, key) as (attempt, earlier):
             if attempt and earlier and await self.retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
             off = request.headers.get("x-rl-capture") == "off" or self.parts.uncaptured.has(who.session)
             id = None if off else _completion_id(request)
-            call = Call(request, dialect, who, said, fresh, as_came.previous, started, attempt, id)
+            call = Call(request, dialect, who, agent, said, fresh, as_came.previous, started, attempt, id)
             response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
                 attempt.keep(response)
@@ -118,11 +121,11 @@ class Relay:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
         kept: Sequence[int]
         if call.id is None:  # nothing is remembered of it either
-            kept = await off_loop(call.fresh, without_commands, asked.messages)
+            kept = await off_loop(call.fresh, without_commands, asked.messages, call.agent)
         else:
             recent, size = self.parts.recent, len(call.body.raw) + _size(add)
             recent.bodies.remember(call.body)
-            kept = await off_loop(call.fresh, recent.history.kept, asked.messages, size)
+            kept = await off_loop(call.fresh, recent.history.kept, asked.messages, size, call.agent)
         if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         came, held = time.perf_counter(), None
@@ -181,16 +184,16 @@ class Relay:
             self.parts.recent.note(row, dialect, question)
 
     async def _command(
-        self, request: web.Request, dialect: Dialect, asked: Asked, at: int, who: Speaker, id: str
+        self, request: web.Request, dialect: Dialect, asked: Asked, agent: Agent | None, who: Speaker, id: str
     ) -> web.StreamResponse:
-        """A `/rl` line: answered here, never sent to the model, never stored as a completion."""
+        """A `/rl` line, which `asked` ends in: answered here, never sent to the model, never stored as a completion."""
         asks, named = who_asks(request), request.headers.get("x-rl-user")
         asking = names(asks, who.user)
-        messages = await self._earlier.as_answered(replace(asked, messages=asked.messages[: at + 1]), asking)
+        messages = await self._earlier.as_answered(asked, asking)
         role = asks.role
         if role == "admin" and named and named not in self.parts.settings.server.chat_admins:
             role = "rate"  # whoever sends this speaks for others, and not all of them are admins
-        text = await self._commands.answer(messages, who, role=role, rater=asks.bound, alone=dialect.alone)
+        text = await self._commands.answer(messages, agent, who, role=role, rater=asks.bound, alone=dialect.alone)
         kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from proxy.wire import dumps
+from proxy.wrappers import ATTACHED
 
 
 def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
@@ -86,10 +87,10 @@ def image_part(url: str) -> dict[str, Any]:
 
 
 def content_of(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """A lone text is a plain string, which every server takes."""
+    """A lone text is a plain string, which every server takes; that of a document keeps its mark."""
     if not parts:
         return ""
-    if len(parts) == 1 and parts[0].get("type") == "text":
+    if len(parts) == 1 and parts[0].get("type") == "text" and ATTACHED not in parts[0]:
         return str(parts[0]["text"])
     return parts
 

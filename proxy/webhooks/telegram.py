@@ -26,6 +26,8 @@ from proxy.webhooks.base import (
 )
 
 _COMMAND: Final = re.compile(r"/rl(?:@\w{1,64})?(?:\s+(?P<rest>.*))?", re.DOTALL)
+# Members of a message that its sender did not write: forwarded, in two versions of the API, or made by another bot.
+_NOT_TYPED: Final = ("forward_origin", "forward_date", "via_bot")
 
 
 class Telegram(Platform):
@@ -68,7 +70,10 @@ def _reaction(id: str, update: dict[str, Any]) -> Event | None:
 
 
 def _command(id: str, update: dict[str, Any]) -> Event | None:
+    """What the person typed: a message that they pass on from somebody else is no command of theirs."""
     message = inside(update, "message")
+    if any(inside(message, mark) is not None for mark in _NOT_TYPED):
+        return None
     text, at = text_at(message, "text"), seconds_at(message, "date")
     person, chat = name_at(message, "from", "id"), name_at(message, "chat", "id")
     if not (text and person and chat and at is not None) or (command := _COMMAND.fullmatch(text.strip())) is None:

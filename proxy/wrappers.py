@@ -1,0 +1,221 @@
+"""The agents that put something around a person's words, and the exact format in which each of them does.
+
+Owns how a request of such an agent is recognised, and how the person's own text is taken out of a message of it. Both
+are strict: a web page or a file that the person pastes may imitate every format, so a format counts only in a request
+of its agent, only at its place, and only where it leaves no doubt which text the person typed. Everything else is text.
+Not here: what a command is (`spoken`).
+
+Agents that send a message as it was typed need no row: Codex, Continue, llm, pi, aider.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from store.tree import ASIDE
+
+TEXT_PARTS: Final = ("text", "input_text", "output_text")
+ATTACHED: Final = "rl_attached"  # on a text part: it is of a document that came beside what the person typed
+CONTEXT: Final = ("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>")
+
+Pair = tuple[str, str]  # what is right before a text, and what is right after it
+
+
+class Agent(NamedTuple):
+    """One agent. What it does not do stays empty."""
+
+    name: str
+    user_agent: str | None = None  # how this header begins
+    prompt: re.Pattern[str] | None = None  # how its system prompt begins
+    blocks: tuple[str, ...] = ()  # tags; each block is a text part of its own, beside the person's
+    layers: tuple[tuple[Pair, ...], ...] = ()  # fixed strings around the person's text, the outermost first
+    header: re.Pattern[str] | None = None  # what is before the person's text; its group `json` must be an object
+    marker: str | None = None  # is in each of its headers: a second one makes it uncertain which is the agent's
+    expands: bool = False  # a slash command comes as two parts: what was typed, in tags, and what it stands for
+    quotes: bool = False  # an argument of its command line comes in quotation marks
+    after: Pair | None = None  # begin and end of a message that it adds after the person's
+
+
+def _tags(*names: str) -> tuple[Pair, ...]:
+    return tuple((f"<{name}>\n", f"\n</{name}>") for name in names)
+
+
+_MODES: Final = ("act", "plan", "yolo")
+_CLINE_NOTICES: Final = tuple(
+    (f"<mode_notice>The user switched from {old} mode to {new} mode before sending this message.</mode_notice>\n", "")
+    for old in _MODES
+    for new in _MODES
+)
+_CLINE_INPUTS: Final = tuple((f'<user_input mode="{mode}">', "</user_input>") for mode in _MODES)
+_CLINE_RESULTS: Final = tuple(
+    (f"[{tool}] Result:\n", "")
+    for tool in ("plan_mode_respond", "act_mode_respond", "ask_followup_question", "attempt_completion")
+)
+
+# Claude Code 2.1, opencode 1.18, OpenClaw 2026.9 and Cline 3.0.65 were recorded; Roo, Cursor, and Cline's tags before
+# 3.0.65 were read in their sources.
+AGENTS: Final = (
+    Agent(
+        "claude-code",
+        user_agent="claude-cli/",
+        blocks=("system-reminder", "ide_selection", "ide_opened_file"),
+        expands=True,
+    ),
+    Agent("opencode", user_agent="opencode/", quotes=True),
+    Agent(
+        "cline",
+        prompt=re.compile("You are Cline,"),
+        blocks=("environment_details",),
+        layers=(
+            _CLINE_NOTICES,
+            _CLINE_RESULTS,
+            (*_tags("task", "user_message", "feedback", "answer"), *_CLINE_INPUTS),
+            _CLINE_NOTICES,
+        ),
+    ),
+    Agent(
+        "roo",
+        user_agent="RooCode/",
+        prompt=re.compile("You are Roo,"),
+        blocks=("environment_details",),
+        layers=(_tags("task", "user_message", "feedback", "answer"),),
+    ),
+    Agent(
+        "cursor",
+        prompt=re.compile(r"You are an? [^\n]{0,200}\bCursor\b"),
+        blocks=("user_info", "additional_data", "system_reminder"),
+        layers=(_tags("user_query"),),
+    ),
+    Agent(
+        "openclaw",
+        prompt=re.compile(
+            r"(?:<!-- openclaw:[^\n]{0,100} -->\n)?You are a personal assistant running inside OpenClaw\."
+        ),
+        header=re.compile(
+            r"\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d [^\[\]\n]{1,40}\] "
+            r"(?:Conversation info: ⟦openclaw:ctx⟧\n```json\n(?P<json>[^\n]*)\n```\n\n)?"
+        ),
+        marker="⟦openclaw:ctx⟧",
+        after=CONTEXT,
+    ),
+)
+
+# Claude Code's form of a slash command. The part after it is the text of the command's file, with the same words.
+_SLASH: Final = re.compile(
+    r"<command-message>rl</command-message>\n<command-name>/rl</command-name>"
+    r"(?:\n<command-args>(?P<args>.*)</command-args>)?",
+    re.DOTALL,
+)
+
+
+def agent_of(headers: Mapping[str, str], messages: Sequence[Mapping[str, Any]]) -> Agent | None:
+    """The agent that sent this request, by what only the agent itself writes; None for every other client."""
+    client, prompt = headers.get("user-agent", ""), _prompt(messages)
+    for agent in AGENTS:
+        if agent.user_agent is not None and client.startswith(agent.user_agent):
+            return agent
+        if agent.prompt is not None and agent.prompt.match(prompt):
+            return agent
+    return None
+
+
+def own_text(message: Mapping[str, Any], agent: Agent | None) -> str | None:
+    """All that the person typed in this message; None where that is not certain, or where there is more than text."""
+    parts = [text for part in texts_of(message.get("content")) if (text := part.strip())]
+    if agent is None:
+        return parts[0] if len(parts) == 1 else None
+    parts = [part for part in parts if not _is_block(part, agent.blocks)]
+    if agent.expands and len(parts) == 2:
+        return _expanded(*parts)
+    return _unwrapped(parts[0], agent) if len(parts) == 1 else None
+
+
+def added_after(message: Mapping[str, Any], agent: Agent | None) -> bool:
+    """The agent added this message after the person's."""
+    if agent is None or agent.after is None or message.get("role") != "user":
+        return False
+    begin, end = agent.after
+    texts = texts_of(message.get("content"))
+    return len(texts) == 1 and texts[0].startswith(f"{begin}\n") and texts[0].endswith(f"\n{end}")
+
+
+def texts_of(content: Any) -> list[str]:
+    """The text parts; none where a part is something else, such as a picture, a document or the result of a tool."""
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, Sequence):
+        return []
+    if not all(isinstance(p, Mapping) and p.get("type") in TEXT_PARTS and ATTACHED not in p for p in content):
+        return []
+    return [str(part.get("text") or "") for part in content]
+
+
+def _prompt(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The system prompt that the request begins with."""
+    if not messages or messages[0].get("role") not in ASIDE:
+        return ""
+    return next(iter(texts_of(messages[0].get("content"))), "")
+
+
+def _is_block(part: str, tags: Sequence[str]) -> bool:
+    """One block and nothing else. A text with the tag in it once more may be two blocks with words between them."""
+    return any(
+        part.startswith((f"<{tag}>", f"<{tag} "))
+        and part.endswith(f"</{tag}>")
+        and part.count(f"<{tag}") == part.count(f"</{tag}") == 1
+        for tag in tags
+    )
+
+
+def _expanded(typed: str, stands_for: str) -> str | None:
+    found = _SLASH.fullmatch(typed)
+    line = None if found is None else f"/rl {found['args'] or ''}".strip()
+    return line if line == stands_for else None
+
+
+def _unwrapped(text: str, agent: Agent) -> str | None:
+    for layer in agent.layers:
+        text = _without(text, layer)
+    if agent.header is not None:
+        return _headless(text, agent)
+    return _unquoted(text) if agent.quotes else text
+
+
+def _without(text: str, layer: Sequence[Pair]) -> str:
+    """Fixed strings leave no doubt: whatever is between them, all of it is the person's."""
+    for before, after in layer:
+        if text.startswith(before) and text.endswith(after) and len(text) >= len(before) + len(after):
+            return text[len(before) : len(text) - len(after)].strip()
+    return text
+
+
+def _headless(text: str, agent: Agent) -> str | None:
+    assert agent.header is not None
+    if agent.marker is not None and text.count(agent.marker) > 1:
+        return None
+    found = agent.header.match(text)
+    if found is None:
+        return text
+    if found["json"] is not None and not _is_object(found["json"]):
+        return None
+    return text[found.end() :].strip()
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def _unquoted(text: str) -> str:
+    """Out of quotation marks, if those within are escaped, as the agent does it."""
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"':
+        return text
+    inner = text[1:-1]
+    bare = inner.replace('\\"', "")
+    return text if '"' in bare or bare.endswith("\\") else inner.replace('\\"', '"').strip()
