@@ -147,6 +147,11 @@ def _loose_content(message: Mapping[str, Any]) -> Any:
     return [p for p in texts if p.get("text") != ""]
 
 
+def is_command(message: Mapping[str, Any], agent: Agent | None = None) -> bool:
+    """Whether this is a person's `/rl …` line."""
+    return command_of(message, agent) is not None
+
+
 def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> int | None:
     """Where the command is that this request ends in: the newest message of the person.
 
@@ -155,7 +160,7 @@ def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None
     """
     for i in range(len(messages) - 1, -1, -1):
         if not _aside(messages[i], agent):
-            return i if command_of(messages[i], agent) is not None else None
+            return i if is_command(messages[i], agent) else None
     return None
 
 
@@ -176,7 +181,7 @@ def sight(above: Sight | None, message: Mapping[str, Any], agent: Agent | None =
 
     A command never reaches the model, so the assistant message after it can only be ours.
     """
-    if command_of(message, agent) is not None:
+    if is_command(message, agent):
         return Sight(False, True)
     if above is None or not above.ours:
         return Sight(True, False)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.chat_command import parse
+from tests.agent_formats import CLAUDE_CODE, slash, texts
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_relay import events
 
@@ -17,6 +18,7 @@ from tests.proxy.test_relay import events
 @pytest.mark.parametrize(
     ("text", "command"),
     [
+        ("/rlreset", ("/rlreset", "")), ("good why", ("good", "why")),
         ("/rl", ("", "")), ("/rl good", ("good", "")), ("  /rl BAD  too long ", ("bad", "too long")),
         ("/rl bad: too\nlong", ("bad", "too\nlong")), ("/rl 4 nice", ("4", "nice")),
         ('/rl "bad too long"', ("bad", "too long")), ('/rl good "x"', ("good", '"x"')), ('/rl "', ('"', "")),
@@ -119,9 +121,6 @@ async def test_two_hundred_interleaved_conversations(proxy: Proxy) -> None:
 
 
 REMINDER = {"type": "text", "text": "<system-reminder>\nToday is Saturday.\n</system-reminder>"}
-SLASH = (
-    "<command-message>rl</command-message>\n<command-name>/rl</command-name>\n<command-args>good clear</command-args>"
-)
 
 
 async def ask(proxy: Proxy, messages: list[dict[str, Any]], **headers: str) -> tuple[str, str]:
@@ -137,17 +136,17 @@ def says(role: str, content: Any) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-@pytest.mark.parametrize("wrapped", [SLASH, [REMINDER, {"type": "text", "text": "/rl good clear"}]])
+@pytest.mark.parametrize("wrapped", [texts(*slash("/rl good clear")), [REMINDER, *texts("/rl good clear")]])
 async def test_wrapped_by_an_agent(proxy: Proxy, wrapped: Any) -> None:
     """System text and reminders of another day, a command in the agent's wrapping, and the history goes on."""
     question = [{"type": "text", "text": "one"}]
-    reply, id = await ask(proxy, [says("system", "It is Friday."), says("user", [REMINDER, *question])])
+    reply, id = await ask(proxy, [says("system", "It is Friday."), says("user", [REMINDER, *question])], **CLAUDE_CODE)
     before = [says("system", "It is Saturday."), says("user", question), says("assistant", reply)]
-    said, _ = await ask(proxy, [*before, says("user", wrapped), says("system", "git status: clean")])
+    said, _ = await ask(proxy, [*before, says("user", wrapped), says("system", "git status: clean")], **CLAUDE_CODE)
     assert "rated good, because “clear”" in said
     rating = await proxy.store.live_rating(id, "owner")
     assert rating is not None and rating.comment == "clear"
-    await ask(proxy, [*before, says("user", wrapped), says("assistant", said), says("user", "two")])
+    await ask(proxy, [*before, says("user", wrapped), says("assistant", said), says("user", "two")], **CLAUDE_CODE)
     assert [m["content"] for m in proxy.backend.requests[-1]["messages"]] == ["It is Saturday.", question, reply, "two"]
 
 
@@ -187,6 +186,18 @@ async def test_an_admins_acts(proxy: Proxy) -> None:
     assert "no fresh ratings" in await proxy.say("/rl train")
     assert "the base model answers" in await proxy.say("/rl reset")
     assert "rlproxy: " in await proxy.say("/rl rollback")
+
+
+async def test_an_act_takes_no_words_after_it(proxy: Proxy) -> None:
+    """They may be a document's, and the person may not have meant the act at all."""
+    reply = await proxy.say("one")
+    await proxy.say("one", reply, "/rl good")
+    for verb in ("train", "pause", "resume", "rollback", "reset", "undo"):
+        said = await proxy.say("one", reply, f"/rl {verb} please")
+        assert "nothing was done" in said and f"Type `/rl {verb}` alone" in said
+    assert not (await proxy.get("/rl/status"))["training"]["paused"]
+    assert (await proxy.store.pointer()).changed_at == 0 and (await proxy.store.counts())["good"] == 1
+    assert len(proxy.backend.requests) == 1
 
 
 async def test_who_is_no_admin_is_refused_with_the_reason(proxy: Proxy) -> None:

@@ -15,6 +15,8 @@ from proxy.conversations import canonical, command_at, is_command, named, speake
 from proxy.dialects.messages import Messages
 from proxy.errors import BadRequest
 from proxy.spoken import command_of
+from proxy.wrappers import AGENTS, agent_of
+from tests.agent_formats import BY_ID, CLAUDE_CODE
 from tests.proxy.conftest import Proxy
 
 
@@ -220,16 +222,27 @@ def test_pictures_count() -> None:
     assert thread([picture("data:a")]) == thread([picture("data:a")])
 
 
-def test_a_command_may_have_reminders_after_it() -> None:
+def test_what_may_follow_a_command() -> None:
+    """System texts, and what its own agent adds; nothing that merely looks as if nobody had said it."""
     question, command = {"role": "user", "content": "q"}, {"role": "user", "content": "/rl good"}
     reminder, system = {"role": "user", "content": REMINDER}, {"role": "system", "content": "x"}
     assert command_at([question, assistant("a"), command]) == 2
-    assert command_at([question, assistant("a"), command, reminder, system]) == 2
+    assert command_at([question, assistant("a"), command, system, system]) == 2
+    openclaw = BY_ID["openclaw"].messages("q", "a", "/rl good")
+    agent = agent_of({}, openclaw)
+    assert agent is not None and command_at(openclaw, agent) == 3
+    assert without_commands([*openclaw, assistant("rlproxy: rated"), question], agent) == [0, 1, 2, 4, 6]
+    assert command_at(openclaw) is None
+    for other in (None, *AGENTS):
+        assert command_at([question, assistant("a"), command, reminder, system], other) is None
     assert command_at([question, assistant("a"), command, assistant("rlproxy: …"), question]) is None
     assert command_at([question, assistant("a"), command, {"role": "tool", "content": "x"}]) is None
     assert command_at([]) is None
-    messages = [question, assistant("a"), command, reminder, assistant("rlproxy: rated"), question]
+    messages = [question, assistant("a"), command, system, assistant("rlproxy: rated"), question]
     assert without_commands(messages) == [0, 1, 3, 5]
+    # A reminder was the newest message, so the model has answered it.
+    messages = [question, assistant("a"), command, reminder, assistant("an answer"), question]
+    assert without_commands(messages) == [0, 1, 3, 4, 5]
 
 
 CLAUDE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-456789abcdef"
@@ -288,7 +301,9 @@ CODEX_QUESTION = [
 
 
 def test_as_claude_code_and_codex_really_send_it() -> None:
-    assert command_at(CLAUDE_CODE_COMMAND) == 0 and without_commands(CLAUDE_CODE_COMMAND) == [1]
+    agent = agent_of(CLAUDE_CODE, CLAUDE_CODE_COMMAND)
+    assert command_at(CLAUDE_CODE_COMMAND, agent) == 0 and without_commands(CLAUDE_CODE_COMMAND, agent) == [1]
+    assert command_at(CLAUDE_CODE_COMMAND) is None
     assert command_at(CODEX_QUESTION) is None
     assert thread(CODEX_QUESTION) == thread([{"role": "user", "content": "hello codex"}])
 
@@ -297,8 +312,9 @@ def test_the_messages_dialect_tells_claude_codes_session() -> None:
     body = {"model": "m", "max_tokens": 9, "messages": CLAUDE_CODE_COMMAND, "metadata": {"user_id": CLAUDE}}
     asked = Messages().parse(body)
     assert (asked.session, asked.user) == ("01234567-89ab-cdef-0123-456789abcdef", None)
-    at = command_at(asked.messages)
-    assert at is not None and command_of(asked.messages[at]) == "/rl good very clear"
+    agent = agent_of(CLAUDE_CODE, asked.messages)
+    at = command_at(asked.messages, agent)
+    assert at is not None and command_of(asked.messages[at], agent) == "/rl good very clear"
 
 
 # What each dialect needs besides, to ask anything.

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from proxy.sse import Splitter
+from tests.agent_formats import CLAUDE_CODE, OPENCODE, quoted, slash
 from tests.proxy.conftest import Proxy
 
 REMINDER = "<system-reminder>\nToday is Saturday.\n</system-reminder>"
@@ -15,21 +16,22 @@ Turn = tuple[str, Any]
 
 
 class Form(NamedTuple):
-    """How an agent sends a line: as text, as parts, in its own tags."""
+    """How an agent sends a line: as text, as parts, in wrappers of its own."""
 
     name: str
 
     def __call__(self, dialect: str, line: str) -> Any:
         if dialect in ("completions", "ollama-generate", "ollama") or self.name == "text":
-            wrapped = f"<user_message>\n{line}\n</user_message>\n{REMINDER}"
-            said = {"text": line, "parts": line, "tags": wrapped}[self.name]
+            said = quoted(line) if self.name == "wrapped" else line  # opencode
             return [said] if dialect == "completions" and self.name == "parts" else said
         kind = "input_text" if dialect == "responses" else "text"
-        words = line.removeprefix("/rl").strip()
-        command = f"<command-name>/rl</command-name>\n<command-args>{words}</command-args>"
-        slash = f"<command-message>rl</command-message>\n{command}"
-        texts = [line] if self.name == "parts" else [REMINDER, slash, line]  # Claude Code, with rl.md spelled out
-        return [{"type": kind, "text": text} for text in texts]
+        parts = [REMINDER, *slash(line)] if self.name == "wrapped" else [line]  # Claude Code
+        return [{"type": kind, "text": text} for text in parts]
+
+    def headers(self, dialect: str) -> dict[str, str]:
+        if self.name != "wrapped":
+            return {}
+        return OPENCODE if dialect in ("completions", "ollama-generate", "ollama") else CLAUDE_CODE
 
 
 PATHS = {
@@ -40,14 +42,14 @@ PATHS = {
     "ollama": "/api/chat",
     "ollama-generate": "/api/generate",
 }
-FORMS = [Form("text"), Form("parts"), Form("tags")]
+FORMS = [Form("text"), Form("parts"), Form("wrapped")]
 
 dialects = pytest.mark.parametrize("dialect", PATHS)
 streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 
 
-async def send(proxy: Proxy, dialect: str, stream: bool, *turns: Turn, key: str = "") -> str:
+async def send(proxy: Proxy, dialect: str, stream: bool, *turns: Turn, key: str = "", **headers: str) -> str:
     """What is answered to a conversation; prompts have their last turn alone."""
     body: dict[str, Any] = {"model": "fake", "stream": stream}
     if dialect in ("completions", "ollama-generate"):
@@ -56,7 +58,7 @@ async def send(proxy: Proxy, dialect: str, stream: bool, *turns: Turn, key: str 
         body["input" if dialect == "responses" else "messages"] = [{"role": r, "content": c} for r, c in turns]
     if dialect == "messages":
         body["max_tokens"] = 64
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    headers |= {"authorization": f"Bearer {key}"} if key else {}
     async with proxy.http.post(PATHS[dialect], json=body, headers=headers) as response:
         raw = await response.read()
         assert response.status == 200, raw
@@ -117,8 +119,9 @@ VERBS: list[tuple[str, str, tuple[float, str | None, str | None] | None]] = [
     ("/rl status", "the base model answers", (-1.0, None, "It is 4.")),
     ("/rl help", "/rl undo", (-1.0, None, "It is 4.")),
     ("/rl", "/rl undo", (-1.0, None, "It is 4.")),
+    ("/rl undo no, really", "takes no words after it", (-1.0, None, "It is 4.")),
     ("/rl undo", "(bad) is taken back", None),
-    ("/rl undo no, really", "nothing to undo", None),
+    ("/rl undo", "nothing to undo", None),
 ]
 
 
@@ -131,7 +134,8 @@ async def test_every_verb(proxy: Proxy, dialect: str, stream: bool, form: Form) 
     assert reply == "You said: one "
     (row,) = await proxy.store.completions(limit=9)
     for line, answer, expected in VERBS:
-        said = await send(proxy, dialect, stream, question, ("assistant", reply), ("user", form(dialect, line)))
+        turns: list[Turn] = [question, ("assistant", reply), ("user", form(dialect, line))]
+        said = await send(proxy, dialect, stream, *turns, **form.headers(dialect))
         assert said.startswith("rlproxy: ") and answer in said, (line, said)
         rating = await proxy.store.live_rating(row.new.id, "owner")
         assert (rating and (rating.value, rating.comment, rating.correction)) == expected, line
@@ -146,9 +150,9 @@ async def test_an_admins_verbs(proxy: Proxy, dialect: str, stream: bool, form: F
     await proxy.start(server__api_key="use", server__admin_key="boss")
     for verb in ("train", "pause", "resume", "rollback", "reset"):
         line = ("user", form(dialect, f"/rl {verb}"))
-        said = await send(proxy, dialect, stream, line, key="use")
+        said = await send(proxy, dialect, stream, line, key="use", **form.headers(dialect))
         assert "admin key" in said and "nothing was done" in said
-        said = await send(proxy, dialect, stream, line, key="boss")
+        said = await send(proxy, dialect, stream, line, key="boss", **form.headers(dialect))
         assert said.startswith("rlproxy: ") and "admin key" not in said
     assert not proxy.backend.requests
 
@@ -190,12 +194,13 @@ async def test_beside_a_tools_result(proxy: Proxy, stream: bool) -> None:
     assert blocks[1]["input"] == use["input"]
     turns: list[Turn] = [("user", "one"), ("assistant", blocks)]
     beside = [result, {"type": "text", "text": REMINDER}, {"type": "text", "text": "/rl bad too hasty"}]
-    answer = await send(proxy, "messages", stream, *turns, ("user", beside))
+    answer = await send(proxy, "messages", stream, *turns, ("user", beside), **CLAUDE_CODE)
     assert "rated bad, because “too hasty”" in answer
     rating = await proxy.store.live_rating(id, "owner")
     assert rating is not None and rating.comment == "too hasty" and len(proxy.backend.requests) == 1
 
-    await send(proxy, "messages", stream, *turns, ("user", beside), ("assistant", answer), ("user", "two"))
+    after: list[Turn] = [("user", beside), ("assistant", answer), ("user", "two")]
+    await send(proxy, "messages", stream, *turns, *after, **CLAUDE_CODE)
     sent = proxy.backend.requests[-1]["messages"]
     assert [m["role"] for m in sent] == ["user", "assistant", "tool", "user"]
     assert sent[2]["content"] == "a wall" and sent[3]["content"] == "two"
