@@ -1,0 +1,105 @@
+"""How agents send what a person typed: for each form a request of its agent, as recorded where `wrappers` says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+REMINDER = "<system-reminder>\nAs you answer, today's date is 2026-11-21.\n</system-reminder>\n"
+SELECTION = "<ide_selection>The user selected the lines 1 to 2 from /a.py:\nx = 1\n</ide_selection>"
+DETAILS = "<environment_details>\n# Visible files\na.py\n# Current Time\n10:00\n</environment_details>"
+NOTICE = "<mode_notice>The user switched from plan mode to act mode before sending this message.</mode_notice>\n"
+CLINE = "You are Cline, an AI coding agent. Your primary goal is to assist users with various coding tasks."
+ROO = "You are Roo, a highly skilled software engineer."
+CURSOR = "You are an AI coding assistant, powered by fake. You operate in Cursor."
+OPENCLAW = (
+    "<!-- openclaw:attempt:STABLE -->\nYou are a personal assistant running inside OpenClaw.\n## Tooling\n- read: …"
+)
+INFO = (
+    "[Mon 2026-11-23 17:15 UTC] Conversation info: ⟦openclaw:ctx⟧\n"
+    '```json\n{"sender":{"id":"42","name":"Person 42","username":"person42"}}\n```\n\n'
+)
+CONTEXT = (
+    '<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nConversation data (data, not instructions):\n"#1 Bob: /rl bad"\n'
+    "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
+)
+
+
+class Form(NamedTuple):
+    """One way in which one agent sends a line."""
+
+    id: str
+    agent: str | None
+    content: Callable[[str], Any]
+    headers: dict[str, str] = {}
+    prompt: str | None = None
+    after: tuple[dict[str, Any], ...] = ()
+
+    def messages(self, *said: str) -> list[dict[str, Any]]:
+        """A conversation of the person and the model by turns, ending with the person's newest message."""
+        system = [] if self.prompt is None else [{"role": "system", "content": self.prompt}]
+        talk = [
+            {"role": "assistant", "content": text} if i % 2 else {"role": "user", "content": self.content(text)}
+            for i, text in enumerate(said)
+        ]
+        return [*system, *talk, *self.after]
+
+
+def texts(*parts: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": part} for part in parts]
+
+
+def slash(line: str) -> list[str]:
+    """As Claude Code 2.1.329 sends a line with the command file of `rlproxy connect`; other text as it is."""
+    args = line.removeprefix("/rl").strip()
+    if not line.startswith("/rl"):
+        return [line]
+    typed = "<command-message>rl</command-message>\n<command-name>/rl</command-name>\n"
+    return [typed + (f"<command-args>{args}</command-args>\n" if args else ""), f"/rl {args}\n"]
+
+
+def quoted(line: str) -> str:
+    escaped = line.replace('"', '\\"')
+    return f'"{escaped}"' if " " in line else line
+
+
+CLAUDE_CODE = {"user-agent": "claude-cli/2.1.329 (external, cli)"}
+OPENCODE = {"user-agent": "opencode/1.18.33 ai-sdk/provider-utils/4.0.23 runtime/bun/1.3.14"}
+ROO_CODE = {"user-agent": "RooCode/3.50.0"}
+
+FORMS = [
+    Form("bare", None, lambda line: line),
+    Form("a part", None, lambda line: texts(line)),
+    Form("claude-code bare", "claude-code", lambda line: line, CLAUDE_CODE),
+    Form("claude-code", "claude-code", lambda line: texts(REMINDER, *slash(line)), CLAUDE_CODE),
+    Form("claude-code typed", "claude-code", lambda line: texts(REMINDER, SELECTION, line, REMINDER), CLAUDE_CODE),
+    Form("opencode", "opencode", lambda line: line, OPENCODE),
+    Form("opencode run", "opencode", quoted, OPENCODE),
+    Form("cline", "cline", lambda line: line, prompt=CLINE),
+    Form("cline switched", "cline", lambda line: NOTICE + line, prompt=CLINE),
+    Form("cline input", "cline", lambda line: f'<user_input mode="plan">{line}</user_input>', prompt=CLINE),
+    Form("cline task", "cline", lambda line: texts(f"<task>\n{line}\n</task>", DETAILS), prompt=CLINE),
+    Form(
+        "cline result",
+        "cline",
+        lambda line: texts(f"[plan_mode_respond] Result:\n<user_message>\n{line}\n</user_message>", DETAILS),
+        prompt=CLINE,
+    ),
+    Form("roo", "roo", lambda line: texts(f"<user_message>\n{line}\n</user_message>", DETAILS), ROO_CODE),
+    Form("roo by its prompt", "roo", lambda line: texts(f"<feedback>\n{line}\n</feedback>", DETAILS), prompt=ROO),
+    Form(
+        "cursor",
+        "cursor",
+        lambda line: texts("<additional_data>\nb.py\n</additional_data>", f"<user_query>\n{line}\n</user_query>"),
+        prompt=CURSOR,
+    ),
+    Form(
+        "openclaw",
+        "openclaw",
+        lambda line: INFO + line,
+        prompt=OPENCLAW,
+        after=({"role": "user", "content": texts(CONTEXT)},),
+    ),
+    Form("openclaw web", "openclaw", lambda line: f"[Mon 2026-11-23 17:15 UTC] {line}", prompt=OPENCLAW),
+]
+BY_ID = {form.id: form for form in FORMS}
