@@ -124,7 +124,9 @@ class ChatCommands:
                 "admins, so nothing was done."
             )
         if command.rest and (act is not None or command.verb == "undo"):  # whoever wrote them may not be the person
-            return f"`/rl {command.verb}` takes no words after it, so nothing was done. Type `/rl {command.verb}` alone."
+            return (
+                f"`/rl {command.verb}` takes no words after it, so nothing was done. Type `/rl {command.verb}` alone."
+            )
         if act is not None:
             return await act()
         if not command.rates and command.verb != "undo":

@@ -12,6 +12,7 @@ from proxy.spoken import SHOWN, command_of, silent, without_blocks, words
 from proxy.wrappers import AGENTS
 from tests.agent_formats import CONTEXT, DETAILS, INFO, REMINDER
 
+
 def user(*parts: Any) -> dict[str, Any]:
     content = (
         parts[0] if len(parts) == 1 else [p if isinstance(p, dict) else {"type": "text", "text": p} for p in parts]
