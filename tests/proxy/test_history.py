@@ -13,13 +13,16 @@ from proxy.history import Fold, History, Said
 from proxy.redaction import Redactor
 from proxy.trainable import more_than_text
 from proxy.turns import turn_of
+from proxy.wrappers import AGENTS, Agent
 from store import tree
+from tests.agent_formats import CONTEXT, INFO, slash, texts
 
 SECRET = "sk-proj-" + "Ab3dEf6hIj9lMn2pQr5t" * 2  # gitleaks:allow
 SAID = (
     "hello", "/rl good", "<system-reminder>be kind</system-reminder>", f"my key is {SECRET}", "",
     [{"type": "text", "text": "seen"}], [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}],
     [{"type": "text", "text": "one", "at": 1}], [{"type": "text", "text": "one", "at": True}],
+    texts(*slash("/rl good")), '"/rl bad"', INFO + "/rl good", texts(CONTEXT),
 )  # fmt: skip
 
 
@@ -28,18 +31,24 @@ def messages(most: int = 12) -> st.SearchStrategy[list[Said]]:
     return st.lists(st.builds(lambda r, c: {"role": r, "content": c}, role, st.sampled_from(SAID)), max_size=most)
 
 
-@given(messages(), st.lists(st.tuples(st.integers(0, 12), messages(4)), max_size=5))
+AGENT = st.sampled_from((None, *AGENTS))
+
+
+@given(messages(), st.lists(st.tuples(st.integers(0, 12), messages(4), AGENT), max_size=5))
 @settings(deadline=None)
-def test_what_is_remembered_is_what_would_be_worked_out(first: list[Said], turns: list[tuple[int, list[Said]]]) -> None:
-    """Turns that go on, go back and change what was said: all facts are as those of a memory that knows nothing."""
+def test_what_is_remembered_is_what_would_be_worked_out(
+    first: list[Said], turns: list[tuple[int, list[Said], Agent | None]]
+) -> None:
+    """Turns that go on, go back and change what was said, also in requests of different agents: all facts are as those
+    of a memory that knows nothing."""
     redactor = Redactor(Redaction())
     known = History(redactor)
     talk = first
-    for back, more in [(len(first), []), *turns]:
+    for back, more, agent in [(len(first), [], None), *turns]:
         talk = [*talk[:back], *more]
-        kept = [talk[at] for at in known.kept(talk, 100)]
-        assert kept == [talk[at] for at in without_commands(talk)]
-        known.kept(kept, 100)
+        kept = [talk[at] for at in known.kept(talk, 100, agent)]
+        assert kept == [talk[at] for at in without_commands(talk, agent)]
+        known.kept(kept, 100, agent)
         told = known.telling(kept, 100).told()
         assert told.asides == tuple(at for at, m in enumerate(kept) if m["role"] in tree.ASIDE)
         secrets: set[str] = set()
