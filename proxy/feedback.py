@@ -21,6 +21,7 @@ from proxy.foreign_feedback import ours, unfolded
 from proxy.keys import Who
 from proxy.large import off_loop
 from proxy.metrics import Metrics
+from proxy.reach import Reach
 from proxy.redaction import Redactor
 from proxy.security import who_asks
 from proxy.wire import loads
@@ -196,16 +197,19 @@ class Feedback:
             raise BadRequest("Each rating of a batch must be a JSON object.")
         body = ours(given)
         value, scale = judged(body.get("rating"), body.get("scale"))
-        rater = _rater(_text(body, "rater", 200) or user, who)
+        named = _text(body, "rater", 200) or user
+        rater, source = _rater(named, who), _text(body, "source", 100) or "http"
+        _may_say(source, who)
+        event_id = _text(body, "source_event_id", 200)
         return NewRating(
-            completion_id=await self._target(body, rater),
+            completion_id=await self._target(body, rater, Reach(who, named)),
             rater=rater,
             value=value,
             comment="" if body.get("comment") == "" else _text(body, "comment", MAX_TEXT),
             correction="" if body.get("correction") == "" else _text(body, "correction", MAX_TEXT),
             weight=_weight(body),
-            source=_text(body, "source", 100) or "http",
-            source_event_id=_text(body, "source_event_id", 200),
+            source=source,
+            source_event_id=event_id and _of_key(event_id, who),
             scale=scale,
         )
 
@@ -222,8 +226,9 @@ class Feedback:
             _rater(found.rater, who)
         return web.json_response(as_json(await self.retract(rating_id)))
 
-    async def _target(self, body: dict[str, Any], rater: str) -> str:
-        """An id; the last main turn of a session; or "last". Never another user's: that is not what a rater saw."""
+    async def _target(self, body: dict[str, Any], rater: str, reach: Reach) -> str:
+        """An id; the last main turn of a session; or "last". Never another user's: that is not what a rater saw. For a
+        key below admin never another key's either: that anybody names a session or a user proves nothing."""
         completion_id, session = _text(body, "completion_id", 200), _text(body, "session", 200)
         if completion_id and completion_id != "last":
             return completion_id
@@ -231,11 +236,18 @@ class Feedback:
             raise BadRequest(
                 'Say what is rated: `completion_id` (an id or "last") or `session`.', param="completion_id"
             )
+        if reach.who.role != "admin":
+            found = await self._store.last_of(reach.own(unnamed=True), session=session)
+        else:
+            found = await self._last(session, rater)
+        if found is None:
+            raise NotFound(f"There is no completion{f' in session {session}' if session else ''} to rate yet.")
+        return found
+
+    async def _last(self, session: str | None, rater: str) -> str | None:
         found = await self._store.last(session=session)
         if found is not None and rater != OWNER and await self._of_another(found, rater):
             found = await self._store.last(session=session, user=rater)
-        if found is None:
-            raise NotFound(f"There is no completion{f' in session {session}' if session else ''} to rate yet.")
         return found
 
     async def _of_another(self, completion_id: str, rater: str) -> bool:
@@ -281,6 +293,22 @@ def _rater(named: str | None, who: Who) -> str:
     if named not in (None, who.bound):
         raise Forbidden(f"This key speaks for {who.bound} and not for {named}; nothing was done.", param="rater")
     return who.bound
+
+
+def _may_say(source: str, who: Who) -> None:
+    """Raises Forbidden: that a chat platform said it is proved by a signature, not by a word in a body."""
+    if who.role != "admin" and source.strip().lower() in PLATFORMS:
+        raise Forbidden(
+            f"`source` {source.strip()} is what its signed webhook stores; nothing was stored. Send another name, or "
+            "use a key with the role admin.",
+            param="source",
+        )
+
+
+def _of_key(event_id: str, who: Who) -> str:
+    """An event's id among those of this key, so that none claims an event of another key, or of a platform, before it
+    comes. An admin's are as they were sent."""
+    return event_id if who.role == "admin" else f"{who.key}:{event_id}"
 
 
 def _label(source: str) -> str:

@@ -1,6 +1,6 @@
 """`GET` and `DELETE /v1/responses/{id}`: answers that were captured, by the id their client has.
 
-Owns these two routes. An id that is not ours, or another user's, goes to the backend, which may know it.
+Owns these two routes. An id that is not ours, or another's, goes to the backend, which may know it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from aiohttp import web
 from proxy.conversations import as_chat, speaker
 from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import reply_items, response, unfinished
-from proxy.earlier import EarlierAnswers, names, with_text_arguments
+from proxy.earlier import EarlierAnswers, with_text_arguments
 from proxy.errors import Conflict
+from proxy.reach import Reach
 from proxy.relay import Relay
 from proxy.security import who_asks
 from proxy.wire import loads
@@ -46,7 +47,7 @@ class StoredResponses:
 
     async def _found(self, request: web.Request) -> Completion | None:
         named = speaker(request.headers, path_session=None, user=None).user
-        found = await self._earlier.completion(request.match_info["id"], names(who_asks(request), named))
+        found = await self._earlier.completion(request.match_info["id"], Reach(who_asks(request), named))
         return found if found is not None and found.new.dialect == "responses" else None
 
 
