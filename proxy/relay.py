@@ -103,8 +103,8 @@ class Relay:
         fresh += _size(add)
         if (at := await off_loop(fresh, command_at, asked.messages)) is not None:
             asked = replace(asked, previous=as_came.previous)
-            id, named = self._earlier.local_id(dialect, as_came), people(request.headers, body)
-            return await self._command(request, dialect, asked, at, who, reach, named, id)
+            own, named = self._earlier.local_id(dialect, as_came), people(request.headers, body)
+            return await self._command(request, dialect, asked, at, who, reach, named, own)
         key = await off_loop(len(raw), key_of, request, raw)
         with self.retries.attempt(request, key) as (attempt, earlier):
             if attempt and earlier and await self.retries.settle(attempt, earlier, asked.n):
