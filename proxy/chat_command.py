@@ -2,8 +2,7 @@
 
 Owns the language of commands and their answers. It rates the reply right before the command in that very conversation,
 found by its thread; after a bare prompt the last one of that session or person. Where several may be meant it rates
-none, and says which there are. Which message is a command is
-`spoken`'s, how an answer looks on the wire the dialect's.
+none, and says which there are. Which message is a command is `spoken`'s, how an answer looks on the wire the dialect's.
 """
 
 from __future__ import annotations

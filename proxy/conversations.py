@@ -267,11 +267,16 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and _THEIRS.fullmatch(value) is not None
 
 
-def _name(headers: Mapping[str, str], header: str) -> str | None:
-    values = {value for name, value in headers.items() if name.lower() == header}
-    if len(values) > 1:
+def only(headers: Mapping[str, str], header: str) -> str | None:
+    """The one value of a header: of two, one is of somebody else. Raises BadRequest."""
+    value = headers.get(header)
+    if value is not None and any(other != value for name, other in headers.items() if name.lower() == header):
         raise BadRequest(f"The header `{header}` came twice, with different values; nothing was done.", param=header)
-    value = next(iter(values), None)
+    return value
+
+
+def _name(headers: Mapping[str, str], header: str) -> str | None:
+    value = only(headers, header)
     if value is not None and not _NAME.fullmatch(value):
         raise BadRequest(f"The header `{header}` must be 1 to 200 printable ASCII characters.", param=header)
     return value

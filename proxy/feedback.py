@@ -15,6 +15,7 @@ import orjson
 from aiohttp import web
 
 from config.webhooks import PLATFORMS
+from proxy.conversations import only
 from proxy.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.foreign_feedback import ours, unfolded
@@ -156,7 +157,7 @@ class Feedback:
         pieces = body if isinstance(body, list) else unfolded(body) if isinstance(body, dict) else None
         if pieces is None:
             raise BadRequest("The body must be a JSON object, or a list of them.")
-        user, who = request.headers.get("x-rl-user"), who_asks(request)
+        user, who = only(request.headers, "x-rl-user"), who_asks(request)
         if isinstance(body, list) or pieces != [body]:
             return await self._batch(pieces, user, who)
         rating = await self.rate(await self._read(body, user, who), wait_s=WAIT_S)
@@ -197,33 +198,36 @@ class Feedback:
             raise BadRequest("Each rating of a batch must be a JSON object.")
         body = ours(given)
         value, scale = judged(body.get("rating"), body.get("scale"))
-        named = _text(body, "rater", 200) or user
-        rater, source = _rater(named, who), _text(body, "source", 100) or "http"
-        _may_say(source, who)
-        event_id = _text(body, "source_event_id", 200)
+        rater = _rater(named := _text(body, "rater", 200), who, user)
+        # Whoever says in a header who speaks passes on what they wrote: that is no admin's.
+        trusted = who.role == "admin" and user is None
+        source, event_id = _text(body, "source", 100) or "http", _text(body, "source_event_id", 200)
+        if not trusted:
+            _is_no_platform(source)
         return NewRating(
-            completion_id=await self._target(body, rater, Reach(who, named)),
+            completion_id=await self._target(body, rater, Reach(who, named or user)),
             rater=rater,
             value=value,
             comment="" if body.get("comment") == "" else _text(body, "comment", MAX_TEXT),
             correction="" if body.get("correction") == "" else _text(body, "correction", MAX_TEXT),
             weight=_weight(body),
             source=source,
-            source_event_id=event_id and _of_key(event_id, who),
+            # Of this key's events: none claims one of another key, or of a platform, before it comes.
+            source_event_id=event_id and (event_id if trusted else f"{who.key}:{event_id}"),
             scale=scale,
         )
 
     async def delete(self, request: web.Request) -> web.Response:
         """`DELETE /v1/feedback/{id}`; `last` undoes the rater's newest."""
-        rating_id, who = request.match_info["id"], who_asks(request)
+        rating_id, who, user = request.match_info["id"], who_asks(request), only(request.headers, "x-rl-user")
         if rating_id == "last":
-            rater = _rater(request.query.get("rater") or request.headers.get("x-rl-user"), who)
+            rater = _rater(request.query.get("rater") or None, who, user)
             last = await self._store.last_rating(rater, session=request.query.get("session"))
             if last is None:
                 raise Conflict(f"{rater} has no rating to undo.")
             rating_id = last.id
-        elif who.bound is not None and (found := await self._store.rating(rating_id)) is not None:
-            _rater(found.rater, who)
+        elif (found := await self._store.rating(rating_id)) is not None:
+            _rater(found.rater, who, user)
         return web.json_response(as_json(await self.retract(rating_id)))
 
     async def _target(self, body: dict[str, Any], rater: str, reach: Reach) -> str:
@@ -286,8 +290,12 @@ def as_json(rating: Rating) -> dict[str, Any]:
     }
 
 
-def _rater(named: str | None, who: Who) -> str:
-    """By whose name this is. A key that was handed out to rate is one person's. Raises Forbidden."""
+def _rater(named: str | None, who: Who, user: str | None) -> str:
+    """By whose name this is. A key that was handed out to rate is one person's, and so is a request whose header says
+    who speaks (`user`): a server put it there, and passes on a body that it did not write. Raises Forbidden."""
+    if user is not None and named not in (None, user):
+        raise Forbidden(f"This request's `x-rl-user` is {user} and not {named}; nothing was done.", param="rater")
+    named = named or user
     if who.bound is None:
         return named or who.name or OWNER
     if named not in (None, who.bound):
@@ -295,20 +303,14 @@ def _rater(named: str | None, who: Who) -> str:
     return who.bound
 
 
-def _may_say(source: str, who: Who) -> None:
+def _is_no_platform(source: str) -> None:
     """Raises Forbidden: that a chat platform said it is proved by a signature, not by a word in a body."""
-    if who.role != "admin" and source.strip().lower() in PLATFORMS:
+    if source.strip().lower() in PLATFORMS:
         raise Forbidden(
             f"`source` {source.strip()} is what its signed webhook stores; nothing was stored. Send another name, or "
             "use a key with the role admin.",
             param="source",
         )
-
-
-def _of_key(event_id: str, who: Who) -> str:
-    """An event's id among those of this key, so that none claims an event of another key, or of a platform, before it
-    comes. An admin's are as they were sent."""
-    return event_id if who.role == "admin" else f"{who.key}:{event_id}"
 
 
 def _label(source: str) -> str:

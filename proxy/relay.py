@@ -103,8 +103,8 @@ class Relay:
         fresh += _size(add)
         if (at := await off_loop(fresh, command_at, asked.messages)) is not None:
             asked = replace(asked, previous=as_came.previous)
-            own, named = self._earlier.local_id(dialect, as_came), people(request.headers, body)
-            return await self._command(request, dialect, asked, at, who, reach, named, own)
+            asks = self._asks(people(request.headers, body), reach, who, asked)
+            return await self._command(request, dialect, asked, at, asks, self._earlier.local_id(dialect, as_came))
         key = await off_loop(len(raw), key_of, request, raw)
         with self.retries.attempt(request, key) as (attempt, earlier):
             if attempt and earlier and await self.retries.settle(attempt, earlier, asked.n):
@@ -184,26 +184,10 @@ class Relay:
             self.parts.recent.note(row, dialect, question)
 
     async def _command(
-        self,
-        request: web.Request,
-        dialect: Dialect,
-        asked: Asked,
-        at: int,
-        who: Speaker,
-        reach: Reach,
-        named: Sequence[str],
-        id: str,
+        self, request: web.Request, dialect: Dialect, asked: Asked, at: int, asks: Asks, id: str
     ) -> web.StreamResponse:
         """A `/rl` line: answered here, never sent to the model, never stored as a completion."""
-        messages = await self._earlier.as_answered(replace(asked, messages=asked.messages[: at + 1]), reach)
-        admins = self.parts.settings.server.chat_admins
-        asks = Asks(
-            reach,
-            who,
-            asked.model or self.parts.backend.served.model,
-            # Whoever sends this speaks for others, and not all of them are admins.
-            tuple(name for name in named if name not in admins),
-        )
+        messages = await self._earlier.as_answered(replace(asked, messages=asked.messages[: at + 1]), asks.reach)
         text = await self._commands.answer(messages, asks, alone=dialect.alone)
         kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
@@ -212,6 +196,12 @@ class Relay:
             await response.write(piece)
         await response.write_eof()
         return response
+
+    def _asks(self, named: Sequence[str], reach: Reach, who: Speaker, asked: Asked) -> Asks:
+        """Whoever names people speaks for them, and only those whom the settings list are admins."""
+        admins = self.parts.settings.server.chat_admins
+        model = asked.model or self.parts.backend.served.model
+        return Asks(reach, who, model, tuple(name for name in named if name not in admins))
 
     # Everything else
 

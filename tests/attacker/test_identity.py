@@ -303,6 +303,30 @@ async def test_a_key_claims_no_event_of_another_key(proxy: Proxy) -> None:  # no
     assert found == [(201, "eve"), (201, "ann"), (200, "ann")]
 
 
+async def test_behind_a_server_that_says_who_speaks_nobody_speaks_for_another(proxy: Proxy) -> None:  # noqa: F811
+    """As docs have it for thumbs in a page: the server adds `x-rl-user`, and the visitor writes the body."""
+    id = (await proxy.chat("x")).headers["x-rl-completion-id"]
+    eve, ann = {"x-rl-user": "eve"}, {"x-rl-user": "ann"}
+
+    async def send(method: str, path: str, headers: Any, **body: Any) -> int:
+        async with proxy.http.request(method, path, headers=headers, json=body or None) as response:
+            return response.status
+
+    good = {"completion_id": id, "rating": "good"}
+    assert await send("POST", "/v1/feedback", ann, **good) == 201
+    mine = await proxy.store.live_rating(id, "ann")
+    assert await send("POST", "/v1/feedback", eve, **good, rater="ann") == 403
+    assert await send("POST", "/v1/feedback", eve, **good, source="slack", source_event_id="Ev1") == 403
+    assert await send("DELETE", f"/v1/feedback/{mine.id}", eve) == 403
+    assert await send("DELETE", "/v1/feedback/last?rater=ann", eve) == 403
+    twice = CIMultiDict([("x-rl-user", "ann"), ("x-rl-user", "eve")])
+    assert await send("POST", "/v1/feedback", twice, **good) == 400
+    assert await rated(proxy) == {id: ["ann"]}
+    assert await send("POST", "/v1/feedback", eve, **good, rater="eve") == 201
+    assert await send("DELETE", f"/v1/feedback/{mine.id}", ann) == 200
+    assert await rated(proxy) == {id: ["eve"]}
+
+
 async def test_one_person_of_two_platforms_is_two(chats: Chats) -> None:  # noqa: F811
     id = await chats.completion(user="p1")
     await chats.proxy.stop()
