@@ -247,20 +247,21 @@ class Speaker(NamedTuple):
 def speaker(
     headers: Mapping[str, str], *, path_session: str | None, user: str | None, session: str | None = None
 ) -> Speaker:
-    """Session and user: our headers first, then the path, then body and headers of the agent's own.
+    """Session and user: our headers first, then the path, then body and headers of the agent's own. Of users the
+    header before the body: a gateway adds it, and passes on a body that it did not write.
 
     Raises BadRequest where one of our headers holds no name.
     """
     session = session or next((headers[h] for h in _SESSION_HEADERS if _is_name(headers.get(h))), None)
-    user = user or next((headers[h] for h in _USER_HEADERS if _is_name(headers.get(h))), None)
+    user = next((headers[h] for h in _USER_HEADERS if _is_name(headers.get(h))), None) or user
     return Speaker(_name(headers, "x-rl-session") or path_session or session, _name(headers, "x-rl-user") or user)
 
 
-def people(headers: Mapping[str, str], body: Mapping[str, Any]) -> list[str]:
+def people(headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[str, ...]:
     """All whom a request names, by whatever means, each once. What is there and is no name names somebody too: a
     gateway that fills it in has a person behind it, whatever they are called."""
     by_header = [value for name, value in headers.items() if name.lower() in ("x-rl-user", *_USER_HEADERS)]
-    return list(dict.fromkeys([*by_header, *(str(one) for one in named(body).people)]))
+    return tuple(dict.fromkeys([*by_header, *(str(one) for one in named(body).people)]))
 
 
 def _is_name(value: Any) -> bool:

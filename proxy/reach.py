@@ -16,16 +16,16 @@ from store.records import Asker, NewCompletion
 class Reach(NamedTuple):
     who: Who
     user: str | None = None  # whom the request names, and its completion is kept for
-    also: str | None = None  # whom its body names, where a header says otherwise
+    names: tuple[str, ...] = ()  # all whom it names, also by what no completion is kept for (`conversations.people`)
 
     def covers(self, found: NewCompletion) -> bool:
         """Whether it may be read, gone on from and deleted. An admin who names nobody may have all."""
-        if self.who.role == "admin" and not self._named:
+        if self.who.role == "admin" and not self.names:
             return True
         if found.key is not None and found.key not in self._keys:
             return False
         # A completion without a key is from before keys were kept: then the name of a key was all there was.
-        users = {self.who.name} if found.key is None and self.who.bound else {*self._named, self.who.bound}
+        users = {self.who.bound} if found.key is None and self.who.bound else {self.user, self.who.bound}
         return found.user is None or found.user in users
 
     def own(self, *, unnamed: bool = False) -> list[Asker]:
@@ -36,10 +36,6 @@ class Reach(NamedTuple):
             users.add(None)
         before = {self.who.bound} if self.who.bound else users
         return [*(Asker(key, user) for key in self._keys for user in users), *(Asker(None, user) for user in before)]
-
-    @property
-    def _named(self) -> set[str]:
-        return {name for name in (self.user, self.also) if name}
 
     @property
     def _keys(self) -> set[str]:

@@ -95,7 +95,7 @@ class Relay:
         spelled, asked = body, as_came
         path_session = request.match_info.get("session")
         who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
-        reach = Reach(who_asks(request), who.user, asked.user)
+        reach = Reach(who_asks(request), who.user, people(request.headers, body))
         if dialect.goes_on:
             add = await self._earlier.spelled_out(dialect, body, reach)
             spelled, asked = await off_loop(_size(add), _with, dialect, body, asked, add)
@@ -103,7 +103,7 @@ class Relay:
         fresh += _size(add)
         if (at := await off_loop(fresh, command_at, asked.messages)) is not None:
             asked = replace(asked, previous=as_came.previous)
-            asks = self._asks(people(request.headers, body), reach, who, asked)
+            asks = self._asks(reach, who, asked)
             return await self._command(request, dialect, asked, at, asks, self._earlier.local_id(dialect, as_came))
         key = await off_loop(len(raw), key_of, request, raw)
         with self.retries.attempt(request, key) as (attempt, earlier):
@@ -197,11 +197,11 @@ class Relay:
         await response.write_eof()
         return response
 
-    def _asks(self, named: Sequence[str], reach: Reach, who: Speaker, asked: Asked) -> Asks:
+    def _asks(self, reach: Reach, who: Speaker, asked: Asked) -> Asks:
         """Whoever names people speaks for them, and only those whom the settings list are admins."""
         admins = self.parts.settings.server.chat_admins
         model = asked.model or self.parts.backend.served.model
-        return Asks(reach, who, model, tuple(name for name in named if name not in admins))
+        return Asks(reach, who, model, tuple(name for name in reach.names if name not in admins))
 
     # Everything else
 

@@ -199,6 +199,24 @@ async def test_a_name_in_a_header_opens_no_answer_of_another_key(proxy: Proxy) -
         assert response.status == 200
 
 
+@pytest.mark.parametrize("header", ["x-rl-user", "x-openwebui-user-email", "x-openwebui-user-id"])
+async def test_a_name_in_the_body_does_not_replace_the_gateways(proxy: Proxy, header: str) -> None:  # noqa: F811
+    """The gateway has one key for all, and says in a header who speaks; the body is the speaker's own."""
+    for gateway in ({"x-api-key": proxy.local}, (await keys(proxy, gateway="use"))["gateway"]):
+        ann, eve = {**gateway, header: "ann"}, {**gateway, header: "eve"}
+        body = {"model": "fake", "input": "the code is 1234"}
+        async with proxy.http.post("/v1/responses", json=body, headers=ann) as response:
+            id = (await response.json())["id"]
+        goes_on = {"model": "fake", "input": "repeat it", "previous_response_id": id}
+        for user in ("ann", "eve"):
+            async with proxy.http.post("/v1/responses", json={**goes_on, "user": user}, headers=eve) as response:
+                assert response.status == 400
+        async with proxy.http.post("/v1/responses", json=goes_on, headers=ann) as response:
+            assert response.status == 200
+        await proxy.chat("hi", headers=ann)
+        assert "nothing was rated" in await says(proxy, "hi", "You said: hi", "/rl bad", headers=eve, user="ann")
+
+
 async def test_the_first_key_locks_its_owner_out_of_nothing(proxy: Proxy) -> None:  # noqa: F811
     async with proxy.http.post("/v1/responses", json={"model": "fake", "input": "hi"}) as response:
         id = (await response.json())["id"]

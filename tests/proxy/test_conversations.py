@@ -260,9 +260,9 @@ def test_who_a_body_says_it_is(body: dict[str, Any], session: str | None, user: 
 def test_all_whom_a_request_names() -> None:
     body = {"user": "ann", "safety_identifier": "ann", "metadata": {"user_id": "bob", "session_id": "s"}}
     headers = {"X-RL-User": "cyd", "x-openwebui-user-email": "", "X-OpenWebUI-User-Id": "7", "x-other": "eve"}
-    assert people(headers, body) == ["cyd", "", "7", "ann", "bob"]
-    assert people({}, {"metadata": {"user_id": CLAUDE}, "user": None, "prompt_cache_key": "k"}) == []
-    assert people({}, {"user": 3, "safety_identifier": ["a"]}) == ["3", "['a']"]
+    assert people(headers, body) == ("cyd", "", "7", "ann", "bob")
+    assert people({}, {"metadata": {"user_id": CLAUDE}, "user": None, "prompt_cache_key": "k"}) == ()
+    assert people({}, {"user": 3, "safety_identifier": ["a"]}) == ("3", "['a']")
 
 
 def text(words: str) -> dict[str, Any]:

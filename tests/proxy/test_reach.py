@@ -19,20 +19,21 @@ def test_what_completions_are_kept_under() -> None:
     ("reach", "key", "user", "covered"),
     [
         (Reach(ANN), "a1", "ann", True), (Reach(ANN, "desk"), "a1", "desk", True),
-        (Reach(ANN, None, "desk"), "a1", "desk", True), (Reach(ANN), "a1", "desk", False),
+        (Reach(ANN), "a1", "desk", False),
         (Reach(ANN, "desk"), "a1", "lab", False), (Reach(ANN, "desk"), "a1", "ann", True),
         (Reach(BOB, "ann"), "a1", "ann", False), (Reach(BOB), OWNERS, None, False), (Reach(BOB), SHARED, None, False),
         (Reach(GATEWAY, "ann"), SHARED, "ann", True), (Reach(GATEWAY, "ann"), "a1", "ann", False),
         (Reach(GATEWAY, "bob"), SHARED, "ann", False), (Reach(GATEWAY), SHARED, "ann", False),
         (Reach(GATEWAY), SHARED, None, True), (Reach(GATEWAY, "ann"), SHARED, None, True),
         # An admin has all, and who names somebody only theirs.
-        (Reach(OWNER), "a1", "ann", True), (Reach(BOSS), "a1", "ann", True), (Reach(OWNER, "ann"), "a1", "ann", False),
-        (Reach(OWNER, "ann"), OWNERS, "ann", True), (Reach(OWNER, "ann"), OWNERS, "bob", False),
-        (Reach(BOSS, "ann"), OWNERS, "ann", True), (Reach(BOSS, "ann"), "b0", "ann", True),
+        (Reach(OWNER), "a1", "ann", True), (Reach(BOSS), "a1", "ann", True), (Reach(OWNER, "ann", ("ann",)), "a1", "ann", False),
+        (Reach(OWNER, "ann", ("ann",)), OWNERS, "ann", True), (Reach(OWNER, "ann", ("ann",)), OWNERS, "bob", False),
+        (Reach(BOSS, "ann", ("ann",)), OWNERS, "ann", True), (Reach(BOSS, "ann", ("ann",)), "b0", "ann", True),
         # From before keys were kept: the name of the key, never one that the request gives.
         (Reach(ANN), None, "ann", True), (Reach(BOB, "ann"), None, "ann", False), (Reach(BOB), None, None, True),
         (Reach(GATEWAY, "ann"), None, "ann", True), (Reach(GATEWAY), None, "ann", False),
-        (Reach(OWNER), None, "ann", True), (Reach(OWNER, "ann"), None, "bob", False),
+        (Reach(OWNER), None, "ann", True), (Reach(OWNER, "ann", ("ann",)), None, "bob", False),
+        (Reach(OWNER, None, ("42",)), "a1", "ann", False), (Reach(OWNER, None, ("42",)), OWNERS, None, True),
     ],
 )  # fmt: skip
 def test_what_a_request_may_read(reach: Reach, key: str | None, user: str | None, covered: bool) -> None:
