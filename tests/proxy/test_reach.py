@@ -26,7 +26,8 @@ def test_what_completions_are_kept_under() -> None:
         (Reach(GATEWAY, "bob"), SHARED, "ann", False), (Reach(GATEWAY), SHARED, "ann", False),
         (Reach(GATEWAY), SHARED, None, True), (Reach(GATEWAY, "ann"), SHARED, None, True),
         # An admin has all, and who names somebody only theirs.
-        (Reach(OWNER), "a1", "ann", True), (Reach(BOSS), "a1", "ann", True), (Reach(OWNER, "ann", ("ann",)), "a1", "ann", False),
+        (Reach(OWNER), "a1", "ann", True), (Reach(BOSS), "a1", "ann", True),
+        (Reach(OWNER, "ann", ("ann",)), "a1", "ann", False),
         (Reach(OWNER, "ann", ("ann",)), OWNERS, "ann", True), (Reach(OWNER, "ann", ("ann",)), OWNERS, "bob", False),
         (Reach(BOSS, "ann", ("ann",)), OWNERS, "ann", True), (Reach(BOSS, "ann", ("ann",)), "b0", "ann", True),
         # From before keys were kept: the name of the key, never one that the request gives.
