@@ -93,7 +93,7 @@ class Server(Section):
     origins: tuple[str, ...] = ()
     """Origins of web pages that may use it from a browser (CORS), as "https://chat.example.org"; none by default."""
     chat_admins: tuple[str, ...] = ()
-    """People, by their x-rl-user, who may `/rl train`, pause, … in the chat where that header names who speaks."""
+    """People who may `/rl train`, pause, … in the chat where a request says who speaks, by each name it gives."""
     requests_per_minute: int = Field(default=0, ge=0)
     """Requests that one key may make in a minute, some at once; 0 is no limit."""
     max_requests: int = Field(default=1024, ge=1)

@@ -1,24 +1,28 @@
 """`/rl …` typed in the chat: good, bad, 1 to 5, fix, undo, status, help, and an admin's acts.
 
 Owns the language of commands and their answers. It rates the reply right before the command in that very conversation,
-found by its thread; after a bare prompt the last one of that session or person. Which message is a command is
-`spoken`'s, how an answer looks on the wire the dialect's.
+found by its thread; after a bare prompt the last one of that session or person. Where several may be meant it rates
+none, and says which there are. Which message is a command is `spoken`'s, how an answer looks on the wire the dialect's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from proxy.conversations import Speaker, thread, without_commands
-from proxy.errors import BadRequest, ProxyError
+from proxy.conversations import Speaker, canonical, thread, without_commands
+from proxy.errors import BadRequest, Conflict, ProxyError
 from proxy.feedback import MAX_TEXT, OWNER, Feedback, judged
+from proxy.reach import Reach
 from proxy.redaction import Redactor
 from proxy.spoken import command_of, silent
 from proxy.wrappers import Agent
-from store.records import NewRating, Rating
+from store import tree
+from store.records import Candidate, NewRating, Rating, SentBack
 from store.store import Store
 from store.tree import ASIDE
 
@@ -33,6 +37,9 @@ you can rate the answer above this line:
 - `/rl status`: what answers, what is collected, what training waits for
 - `/rl train`, `pause`, `resume`, `rollback`, `reset`: for an admin, with nothing after them"""
 
+SHOWN: Final = 5  # candidates, or names, in one answer
+NAMED: Final = 200  # characters of a name in it
+QUOTED: Final = 60  # characters of what a candidate said
 UNDO: Final = "`/rl undo` takes it back."
 _RATINGS: Final = ("good", "bad", "1", "2", "3", "4", "5", "👍", "👎")
 _NAME: Final = re.compile(r"/rl(?=\s|$)")
@@ -45,6 +52,25 @@ class Command(NamedTuple):
     @property
     def rates(self) -> bool:
         return self.verb in (*_RATINGS, "fix")
+
+
+class Asks(NamedTuple):
+    """Somebody who types a command in the chat."""
+
+    reach: Reach
+    who: Speaker
+    model: str
+    unlisted: tuple[str, ...] = ()  # whom the request names and `server.chat_admins` does not
+    agent: Agent | None = None  # that sent the request, where that is known
+
+    @property
+    def role(self) -> str:
+        role = self.reach.who.role
+        return "rate" if role == "admin" and self.unlisted else role
+
+
+class Ambiguous(Conflict):
+    """Several completions may be meant."""
 
 
 class About(NamedTuple):
@@ -84,32 +110,31 @@ class ChatCommands:
         self._acts = acts
         self._redactor = redactor
 
-    async def answer(
-        self,
-        messages: list[dict[str, Any]],
-        agent: Agent | None,
-        who: Speaker,
-        *,
-        role: str,
-        rater: str | None = None,
-        alone: bool = False,
-    ) -> str:
+    async def answer(self, messages: list[dict[str, Any]], asks: Asks, *, alone: bool = False) -> str:
         """What to say to the command that ends `messages`. Errors are answers too: a person reads them.
 
-        `rater` is whom the key speaks for, if for one. `alone`: a bare prompt, which never has an answer above it.
+        `alone`: a bare prompt, which never has an answer above it.
         """
 
         async def about() -> About | None:
-            found = await (self._last(who) if alone else self._above(messages[:-1], agent, who))
-            return None if found is None else About(found, rater or who.user or OWNER)
+            found = await (self._last(asks) if alone else self._above(messages[:-1], asks))
+            return None if found is None else About(found, asks.reach.who.bound or asks.who.user or OWNER)
 
+        command = parse(command_of(messages[-1], asks.agent) or "")
         try:
-            return f"rlproxy: {await self.do(parse(command_of(messages[-1], agent) or ''), about, role=role)}"
+            return f"rlproxy: {await self.do(command, about, role=asks.role, unlisted=asks.unlisted)}"
         except ProxyError as error:
             return f"rlproxy: {error.message}"
 
     async def do(
-        self, command: Command, about: FindAbout, *, role: str, source: str = "chat", event_id: str | None = None
+        self,
+        command: Command,
+        about: FindAbout,
+        *,
+        role: str,
+        source: str = "chat",
+        event_id: str | None = None,
+        unlisted: Sequence[str] = (),
     ) -> str:
         """Do it and say so. `about` is asked for what a command is about where it is about something. Raises
         ProxyError."""
@@ -119,10 +144,7 @@ class ChatCommands:
             return HELP
         act = self._acts.get(command.verb)
         if act is not None and role != "admin":
-            return (
-                f"`/rl {command.verb}` needs an admin key, and where the chat names who speaks a place among its "
-                "admins, so nothing was done."
-            )
+            return _for_admins(command.verb, unlisted)
         if command.rest and (act is not None or command.verb == "undo"):  # whoever wrote them may not be the person
             return (
                 f"`/rl {command.verb}` takes no words after it, so nothing was done. Type `/rl {command.verb}` alone."
@@ -140,22 +162,32 @@ class ChatCommands:
             return await self._undo(found)
         return await self._rate(found, command, source, event_id)
 
-    async def _above(self, before: list[dict[str, Any]], agent: Agent | None, who: Speaker) -> str | None:
+    async def _above(self, before: list[dict[str, Any]], asks: Asks) -> str | None:
         """The completion that wrote the last answer before the command: results of its tools may lie between, and
-        what an agent adds."""
-        history = [before[i] for i in without_commands(before, agent)]
+        what an agent adds. Raises Ambiguous."""
+        history = [before[i] for i in without_commands(before, asks.agent)]
         while history and (history[-1].get("role") in (*ASIDE, "tool") or silent(history[-1])):
             history.pop()
         if not history or history[-1].get("role") != "assistant":
             return None
-        name = await asyncio.to_thread(thread, history, self._redactor.message)  # it may have pictures in it
-        return None if name is None else await self._store.find_reply(name, session=who.session, user=who.user)
+        sent = await asyncio.to_thread(self._sent_back, history, asks)  # it may have pictures in it
+        found = [] if sent is None else await self._store.find_reply(sent, asks.reach.own())
+        if len(found) > 1:
+            raise Ambiguous(_which(found))
+        return found[0].id if found else None
 
-    async def _last(self, who: Speaker) -> str | None:
-        """The last main turn of this session or person; another person's is not what they saw."""
-        found = await self._store.last(session=who.session, user=who.user)
-        completion = None if found is None else await self._store.completion(found)
-        return completion.new.id if completion is not None and completion.new.user == who.user else None
+    def _sent_back(self, history: list[dict[str, Any]], asks: Asks) -> SentBack | None:
+        name = thread(history, self._redactor.message)
+        if name is None:
+            return None
+        kept = [self._redactor.message(canonical(message)) for message in history]
+        said, _ = tree.said(kept)
+        system = tuple(tree.message_hash(None, kept[at].role, kept[at].body) for at in tree.places(kept))
+        return SentBack(name, tree.chain(said)[-1], system, asks.model, asks.who.session)
+
+    async def _last(self, asks: Asks) -> str | None:
+        """The last main turn of this session or person; another's is not what they saw."""
+        return await self._store.last_of(asks.reach.own(), session=asks.who.session)
 
     async def _rate(self, about: About, command: Command, source: str, event_id: str | None) -> str:
         if len(command.rest) > MAX_TEXT:
@@ -182,6 +214,38 @@ class ChatCommands:
             return "you have not rated the answer above, so there is nothing to undo."
         await self._feedback.retract(rating.id)
         return f"your rating of the answer above ({_word(rating)}) is taken back."
+
+
+def _for_admins(verb: str, unlisted: Sequence[str]) -> str:
+    if not unlisted:
+        return f"`/rl {verb}` needs an admin key (on a chat platform a place among its `admins`), so nothing was done."
+    names = ", ".join(_quoted(name) for name in unlisted[:SHOWN])
+    return (
+        f"`/rl {verb}` needs an admin, and this request names {names}, so nothing was done. If that is you, put this "
+        f"into rlproxy.toml (with those whom it lists already) and start again: `server.chat_admins = [{names}]`."
+    )
+
+
+def _quoted(name: str) -> str:
+    """As TOML has it; half a character of a header cannot be said again."""
+    return json.dumps(name[:NAMED].encode("utf-8", "replace").decode(), ensure_ascii=False)
+
+
+def _which(found: Sequence[Candidate]) -> str:
+    lines = [
+        f"- `{one.id}`, {time.strftime('%d %b %H:%M', time.localtime(one.created_at))}: “{_first_words(one.text)}”"
+        for one in found[:SHOWN]
+    ]
+    more = f"\n- and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return (
+        "this conversation reads like several that were captured, so nothing was rated. Rate the one you mean with "
+        "`rlproxy good --id ID` (or `bad`), or on the page:\n" + "\n".join(lines) + more
+    )
+
+
+def _first_words(text: str) -> str:
+    said = " ".join(text.split())
+    return said if len(said) <= QUOTED else f"{said[:QUOTED]}…"
 
 
 def _replaced(rating: Rating, new: NewRating) -> str:

@@ -26,7 +26,7 @@ _IDENTITY: Final = ("name", "tool_call_id")
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,200}")
 _THINKING: Final = re.compile(r"\s*<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
 _THEIRS: Final = re.compile(r"[^\x00-\x20\x7f][^\x00-\x1f\x7f]{0,199}")
-_CLAUDE_CODE: Final = re.compile(r"user_.*_session_([0-9A-Za-z-]{8,100})")
+_CLAUDE_CODE: Final = re.compile(r"user_[0-9a-f]{64}_account_[0-9a-f-]{0,36}_session_([0-9a-f-]{36})")
 # Headers in which agents name their conversation: Claude Code, Codex, opencode, Open WebUI; and their user.
 _SESSION_HEADERS: Final = (
     "x-claude-code-session-id", "session-id", "session_id", "x-session-id", "x-openwebui-chat-id",
@@ -202,17 +202,19 @@ def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None 
 
 
 class Named(NamedTuple):
-    """Session and user as a body names them."""
+    """Session and user as a body names them; and all that stands where a user is named, be it a name or not."""
 
     session: str | None
     user: str | None
+    people: tuple[Any, ...] = ()
 
 
 def named(body: Mapping[str, Any]) -> Named:
     """Who speaks, as far as the body says; for every dialect. What is no name is passed over: it is the agent's.
 
     Claude Code puts its session into `metadata.user_id` (`user_…_session_<uuid>`, later a JSON object); the rest of
-    that is a machine, not a person, so no user comes of it.
+    that is a machine, not a person, so no user comes of it. Exactly in its form: anything like it may be a person's
+    name, and whom a request names is no admin.
     """
     metadata, client = _within(body, "metadata"), _within(body, "client_metadata")  # the latter is Codex's
     session, user = _packed(metadata.get("user_id"))
@@ -222,6 +224,7 @@ def named(body: Mapping[str, Any]) -> Named:
     return Named(
         next((s for s in (*sessions, body.get("prompt_cache_key")) if _is_name(s)), None),
         next((u for u in users if _is_name(u)), None),
+        tuple(u for u in users if u is not None),
     )
 
 
@@ -230,14 +233,15 @@ def _within(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _packed(user_id: Any) -> tuple[str | None, str | None]:
+def _packed(user_id: Any) -> tuple[str | None, Any]:
     """Session and user out of `metadata.user_id`."""
     if not isinstance(user_id, str):
-        return None, None
+        return None, user_id
     if user_id.startswith("{"):
         with contextlib.suppress(orjson.JSONDecodeError):
             found = orjson.loads(user_id)
-            return (found.get("session_id"), None) if isinstance(found, dict) else (None, None)
+            if isinstance(found.get("device_id"), str) and _is_name(session := found.get("session_id")):
+                return session, None
     if (found := _CLAUDE_CODE.fullmatch(user_id)) is not None:
         return found[1], None
     return None, user_id
@@ -253,21 +257,37 @@ class Speaker(NamedTuple):
 def speaker(
     headers: Mapping[str, str], *, path_session: str | None, user: str | None, session: str | None = None
 ) -> Speaker:
-    """Session and user: our headers first, then the path, then body and headers of the agent's own.
+    """Session and user: our headers first, then the path, then body and headers of the agent's own. Of users the
+    header before the body: a gateway adds it, and passes on a body that it did not write.
 
     Raises BadRequest where one of our headers holds no name.
     """
     session = session or next((headers[h] for h in _SESSION_HEADERS if _is_name(headers.get(h))), None)
-    user = user or next((headers[h] for h in _USER_HEADERS if _is_name(headers.get(h))), None)
+    user = next((headers[h] for h in _USER_HEADERS if _is_name(headers.get(h))), None) or user
     return Speaker(_name(headers, "x-rl-session") or path_session or session, _name(headers, "x-rl-user") or user)
+
+
+def people(headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[str, ...]:
+    """All whom a request names, by whatever means, each once. What is there and is no name names somebody too: a
+    gateway that fills it in has a person behind it, whatever they are called."""
+    by_header = [value for name, value in headers.items() if name.lower() in ("x-rl-user", *_USER_HEADERS)]
+    return tuple(dict.fromkeys([*by_header, *(str(one) for one in named(body).people)]))
 
 
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and _THEIRS.fullmatch(value) is not None
 
 
-def _name(headers: Mapping[str, str], header: str) -> str | None:
+def only(headers: Mapping[str, str], header: str) -> str | None:
+    """The one value of a header: of two, one is of somebody else. Raises BadRequest."""
     value = headers.get(header)
+    if value is not None and any(other != value for name, other in headers.items() if name.lower() == header):
+        raise BadRequest(f"The header `{header}` came twice, with different values; nothing was done.", param=header)
+    return value
+
+
+def _name(headers: Mapping[str, str], header: str) -> str | None:
+    value = only(headers, header)
     if value is not None and not _NAME.fullmatch(value):
         raise BadRequest(f"The header `{header}` must be 1 to 200 printable ASCII characters.", param=header)
     return value

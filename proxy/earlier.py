@@ -1,7 +1,7 @@
 """Requests that go on from an earlier answer by its id, and earlier answers asked for by their id.
 
-Owns how such an id is found in the store, whose it may be, and what the id of a local answer (`/rl good`) stands for.
-What a request looks like once it is spelled out is the dialect's.
+Owns how such an id is found in the store, and what the id of a local answer (`/rl good`) stands for. Not here: whose it
+may be (reach), and what a request looks like once it is spelled out, which is the dialect's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import orjson
 from proxy.capture import new_id
 from proxy.conversations import as_chat, canonical
 from proxy.dialects import Asked, Dialect, Earlier
-from proxy.keys import Who
+from proxy.reach import Reach
 from proxy.redaction import Redactor
 from proxy.wire import loads
 from store.records import Completion
@@ -23,34 +23,26 @@ from store.store import Store
 START: Final = "start"
 _OURS: Final = ".rl-"
 
-Names = frozenset[str]  # by which somebody may have asked before; none: nobody in particular, who may have all
-
-
-def names(who: Who, *named: str | None) -> Names:
-    """`named`: whom the request says that it is for. A key says it too, but an admin's keeps nothing from its owner."""
-    given = frozenset(filter(None, named))
-    return given if who.name is None or (who.role == "admin" and not given) else given | {who.name}
-
 
 class EarlierAnswers:
     def __init__(self, store: Store, redactor: Redactor) -> None:
         self._store = store
         self._redactor = redactor
 
-    async def spelled_out(self, dialect: Dialect, body: Any, asking: Names) -> dict[str, bytes]:
+    async def spelled_out(self, dialect: Dialect, body: Any, reach: Reach) -> dict[str, bytes]:
         """The members of the request to change, so that it repeats what it named; what is not ours stays named."""
         known: dict[str, Earlier] = {}
         for id in dialect.names(body):
-            if (found := await self.one(id, asking)) is not None:
+            if (found := await self.one(id, reach)) is not None:
                 known[id] = found
         return dialect.spelled_out(body, known) if known else {}
 
-    async def one(self, id: str, asking: Names) -> Earlier | None:
-        """None where it is not known, or another user's."""
+    async def one(self, id: str, reach: Reach) -> Earlier | None:
+        """None where it is not known, or another's."""
         root = id.partition(_OURS)[0]
         if root == START != id:
             return Earlier(id, [], None, {})
-        found = await self.completion(id, asking) or (await self.completion(root, asking) if root != id else None)
+        found = await self.completion(id, reach) or (await self.completion(root, reach) if root != id else None)
         if found is None:
             return None
         end = found.end
@@ -58,23 +50,21 @@ class EarlierAnswers:
         request = loads(found.new.request) if found.new.request else {}
         return Earlier(found.new.id, [with_text_arguments(as_chat(m)) for m in found.new.prompt], reply, request)
 
-    async def as_answered(self, asked: Asked, asking: Names) -> list[dict[str, Any]]:
+    async def as_answered(self, asked: Asked, reach: Reach) -> list[dict[str, Any]]:
         """The messages of a command; where it follows a named answer, with those that this was the answer to.
 
         Instructions are not carried over from one request to the next, so the two can differ.
         """
-        found = None if asked.previous is None else await self.one(asked.previous, asking)
+        found = None if asked.previous is None else await self.one(asked.previous, reach)
         if found is None or found.reply is None or len(asked.messages) < 2:
             return asked.messages
         if self._redactor.message(canonical(asked.messages[-2])) != canonical(found.reply):
             return asked.messages
         return [*found.messages, found.reply, asked.messages[-1]]
 
-    async def completion(self, id: str, asking: Names) -> Completion | None:
+    async def completion(self, id: str, reach: Reach) -> Completion | None:
         found = await self._store.completion(id)
-        if found is None or (asking and found.new.user is not None and found.new.user not in asking):
-            return None
-        return found
+        return found if found is not None and reach.covers(found.new) else None
 
     @staticmethod
     def local_id(dialect: Dialect, asked: Asked) -> str:

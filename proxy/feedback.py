@@ -15,12 +15,14 @@ import orjson
 from aiohttp import web
 
 from config.webhooks import PLATFORMS
+from proxy.conversations import only
 from proxy.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.foreign_feedback import ours, unfolded
 from proxy.keys import Who
 from proxy.large import off_loop
 from proxy.metrics import Metrics
+from proxy.reach import Reach
 from proxy.redaction import Redactor
 from proxy.security import who_asks
 from proxy.wire import loads
@@ -155,7 +157,7 @@ class Feedback:
         pieces = body if isinstance(body, list) else unfolded(body) if isinstance(body, dict) else None
         if pieces is None:
             raise BadRequest("The body must be a JSON object, or a list of them.")
-        user, who = request.headers.get("x-rl-user"), who_asks(request)
+        user, who = only(request.headers, "x-rl-user"), who_asks(request)
         if isinstance(body, list) or pieces != [body]:
             return await self._batch(pieces, user, who)
         rating = await self.rate(await self._read(body, user, who), wait_s=WAIT_S)
@@ -196,34 +198,41 @@ class Feedback:
             raise BadRequest("Each rating of a batch must be a JSON object.")
         body = ours(given)
         value, scale = judged(body.get("rating"), body.get("scale"))
-        rater = _rater(_text(body, "rater", 200) or user, who)
+        rater = _rater(named := _text(body, "rater", 200), who, user)
+        # Whoever says in a header who speaks passes on what they wrote: that is no admin's.
+        trusted = who.role == "admin" and user is None
+        source, event_id = _text(body, "source", 100) or "http", _text(body, "source_event_id", 200)
+        if not trusted:
+            _is_no_platform(source)
         return NewRating(
-            completion_id=await self._target(body, rater),
+            completion_id=await self._target(body, rater, Reach(who, named or user)),
             rater=rater,
             value=value,
             comment="" if body.get("comment") == "" else _text(body, "comment", MAX_TEXT),
             correction="" if body.get("correction") == "" else _text(body, "correction", MAX_TEXT),
             weight=_weight(body),
-            source=_text(body, "source", 100) or "http",
-            source_event_id=_text(body, "source_event_id", 200),
+            source=source,
+            # Of this key's events: none claims one of another key, or of a platform, before it comes.
+            source_event_id=event_id and (event_id if trusted else f"{who.key}:{event_id}"),
             scale=scale,
         )
 
     async def delete(self, request: web.Request) -> web.Response:
         """`DELETE /v1/feedback/{id}`; `last` undoes the rater's newest."""
-        rating_id, who = request.match_info["id"], who_asks(request)
+        rating_id, who, user = request.match_info["id"], who_asks(request), only(request.headers, "x-rl-user")
         if rating_id == "last":
-            rater = _rater(request.query.get("rater") or request.headers.get("x-rl-user"), who)
+            rater = _rater(request.query.get("rater") or None, who, user)
             last = await self._store.last_rating(rater, session=request.query.get("session"))
             if last is None:
                 raise Conflict(f"{rater} has no rating to undo.")
             rating_id = last.id
-        elif who.bound is not None and (found := await self._store.rating(rating_id)) is not None:
-            _rater(found.rater, who)
+        elif (found := await self._store.rating(rating_id)) is not None:
+            _rater(found.rater, who, user)
         return web.json_response(as_json(await self.retract(rating_id)))
 
-    async def _target(self, body: dict[str, Any], rater: str) -> str:
-        """An id; the last main turn of a session; or "last". Never another user's: that is not what a rater saw."""
+    async def _target(self, body: dict[str, Any], rater: str, reach: Reach) -> str:
+        """An id; the last main turn of a session; or "last". Never another user's: that is not what a rater saw. For a
+        key below admin never another key's either: that anybody names a session or a user proves nothing."""
         completion_id, session = _text(body, "completion_id", 200), _text(body, "session", 200)
         if completion_id and completion_id != "last":
             return completion_id
@@ -231,11 +240,18 @@ class Feedback:
             raise BadRequest(
                 'Say what is rated: `completion_id` (an id or "last") or `session`.', param="completion_id"
             )
+        if reach.who.role != "admin":
+            found = await self._store.last_of(reach.own(unnamed=True), session=session)
+        else:
+            found = await self._last(session, rater)
+        if found is None:
+            raise NotFound(f"There is no completion{f' in session {session}' if session else ''} to rate yet.")
+        return found
+
+    async def _last(self, session: str | None, rater: str) -> str | None:
         found = await self._store.last(session=session)
         if found is not None and rater != OWNER and await self._of_another(found, rater):
             found = await self._store.last(session=session, user=rater)
-        if found is None:
-            raise NotFound(f"There is no completion{f' in session {session}' if session else ''} to rate yet.")
         return found
 
     async def _of_another(self, completion_id: str, rater: str) -> bool:
@@ -274,13 +290,27 @@ def as_json(rating: Rating) -> dict[str, Any]:
     }
 
 
-def _rater(named: str | None, who: Who) -> str:
-    """By whose name this is. A key that was handed out to rate is one person's. Raises Forbidden."""
+def _rater(named: str | None, who: Who, user: str | None) -> str:
+    """By whose name this is. A key that was handed out to rate is one person's, and so is a request whose header says
+    who speaks (`user`): a server put it there, and passes on a body that it did not write. Raises Forbidden."""
+    if user is not None and named not in (None, user):
+        raise Forbidden(f"This request's `x-rl-user` is {user} and not {named}; nothing was done.", param="rater")
+    named = named or user
     if who.bound is None:
         return named or who.name or OWNER
     if named not in (None, who.bound):
         raise Forbidden(f"This key speaks for {who.bound} and not for {named}; nothing was done.", param="rater")
     return who.bound
+
+
+def _is_no_platform(source: str) -> None:
+    """Raises Forbidden: that a chat platform said it is proved by a signature, not by a word in a body."""
+    if source.strip().lower() in PLATFORMS:
+        raise Forbidden(
+            f"`source` {source.strip()} is what its signed webhook stores; nothing was stored. Send another name, or "
+            "use a key with the role admin.",
+            param="source",
+        )
 
 
 def _label(source: str) -> str:

@@ -33,6 +33,10 @@ log = structlog.get_logger()
 PREFIX: Final = "rlp"
 FORM: Final = re.compile(r"rlp_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}")
+# What completions are kept under that no key was handed out for: those of the admin, whether by `server.admin_key`, a
+# command of this machine or without any key; and those by `server.api_key`, or without one where there is an admin's.
+OWNERS: Final = "owner"
+SHARED: Final = "server.api_key"
 REMEMBER_S: Final = 60.0  # how old a last use on disk may be
 
 
@@ -42,6 +46,11 @@ class Who(NamedTuple):
     role: Role | Literal["guest"]  # a guest has no key: pages only, which say how to sign in
     id: str = ""  # of a key that was handed out
     name: str | None = None  # its name
+
+    @property
+    def key(self) -> str:
+        """What its completions are kept under. No id of a key reads like one of these words: those are hexadecimal."""
+        return self.id or (OWNERS if self.role == "admin" else SHARED)
 
     @property
     def bound(self) -> str | None:

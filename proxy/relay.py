@@ -20,16 +20,17 @@ from aiohttp import web
 
 from proxy.backends.openai import down
 from proxy.capture import new_id
-from proxy.chat_command import ChatCommands
-from proxy.conversations import Speaker, command_at, speaker, without_commands
+from proxy.chat_command import Asks, ChatCommands
+from proxy.conversations import Speaker, command_at, people, speaker, without_commands
 from proxy.dialects import Asked, Dialect
-from proxy.earlier import EarlierAnswers, names
+from proxy.earlier import EarlierAnswers
 from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
 from proxy.exchange import Exchange, Parts
 from proxy.held_stream import HeldStream
 from proxy.history import Telling
 from proxy.large import off_loop, off_loop_above
 from proxy.limits import BODY
+from proxy.reach import Reach
 from proxy.redaction import WORTH_A_THREAD, places
 from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
@@ -96,15 +97,17 @@ class Relay:
         spelled, asked = body, as_came
         path_session = request.match_info.get("session")
         who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
+        reach = Reach(who_asks(request), who.user, people(request.headers, body))
         if dialect.goes_on:
-            add = await self._earlier.spelled_out(dialect, body, names(who_asks(request), who.user, asked.user))
+            add = await self._earlier.spelled_out(dialect, body, reach)
             spelled, asked = await off_loop(_size(add), _with, dialect, body, asked, add)
-        who = who._replace(user=who.user or who_asks(request).name)
+        who = who._replace(user=who.user or reach.who.name)
         fresh += _size(add)
         agent = agent_of(request.headers, asked.messages)
         if (at := await off_loop(fresh, command_at, asked.messages, agent)) is not None:
             asked = replace(asked, previous=as_came.previous, messages=asked.messages[: at + 1])
-            return await self._command(request, dialect, asked, agent, who, self._earlier.local_id(dialect, as_came))
+            asks = self._asks(reach, who, asked, agent)
+            return await self._command(request, dialect, asked, asks, self._earlier.local_id(dialect, as_came))
         key = await off_loop(len(raw), key_of, request, raw)
         with self.retries.attempt(request, key) as (attempt, earlier):
             if attempt and earlier and await self.retries.settle(attempt, earlier, asked.n):
@@ -184,16 +187,11 @@ class Relay:
             self.parts.recent.note(row, dialect, question)
 
     async def _command(
-        self, request: web.Request, dialect: Dialect, asked: Asked, agent: Agent | None, who: Speaker, id: str
+        self, request: web.Request, dialect: Dialect, asked: Asked, asks: Asks, id: str
     ) -> web.StreamResponse:
         """A `/rl` line, which `asked` ends in: answered here, never sent to the model, never stored as a completion."""
-        asks, named = who_asks(request), request.headers.get("x-rl-user")
-        asking = names(asks, who.user)
-        messages = await self._earlier.as_answered(asked, asking)
-        role = asks.role
-        if role == "admin" and named and named not in self.parts.settings.server.chat_admins:
-            role = "rate"  # whoever sends this speaks for others, and not all of them are admins
-        text = await self._commands.answer(messages, agent, who, role=role, rater=asks.bound, alone=dialect.alone)
+        messages = await self._earlier.as_answered(asked, asks.reach)
+        text = await self._commands.answer(messages, asks, alone=dialect.alone)
         kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)
@@ -201,6 +199,12 @@ class Relay:
             await response.write(piece)
         await response.write_eof()
         return response
+
+    def _asks(self, reach: Reach, who: Speaker, asked: Asked, agent: Agent | None) -> Asks:
+        """Whoever names people speaks for them, and only those whom the settings list are admins."""
+        admins = self.parts.settings.server.chat_admins
+        model = asked.model or self.parts.backend.served.model
+        return Asks(reach, who, model, tuple(name for name in reach.names if name not in admins), agent)
 
     # Everything else
 
@@ -287,6 +291,7 @@ def _row(call: Call, asked: Asked, telling: Telling, lease: Lease, parts: Parts)
         untrainable=asked.untrainable or told.untrainable,
         asked=redactor.text(words(asked.messages)),
         redacted=places(prompt=told.secrets, request=beside),
+        key=who_asks(call.request).key,
     )
 
 

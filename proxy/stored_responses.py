@@ -1,6 +1,6 @@
 """`GET` and `DELETE /v1/responses/{id}`: answers that were captured, by the id their client has.
 
-Owns these two routes. An id that is not ours, or another user's, goes to the backend, which may know it.
+Owns these two routes. An id that is not ours, or another's, goes to the backend, which may know it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from proxy.conversations import as_chat, speaker
+from proxy.conversations import as_chat, people, speaker
 from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import reply_items, response, unfinished
-from proxy.earlier import EarlierAnswers, names, with_text_arguments
+from proxy.earlier import EarlierAnswers, with_text_arguments
 from proxy.errors import Conflict
+from proxy.reach import Reach
 from proxy.relay import Relay
 from proxy.security import who_asks
 from proxy.wire import loads
@@ -45,8 +46,9 @@ class StoredResponses:
         return _json({"id": found.new.id, "object": "response", "deleted": True})
 
     async def _found(self, request: web.Request) -> Completion | None:
-        named = speaker(request.headers, path_session=None, user=None).user
-        found = await self._earlier.completion(request.match_info["id"], names(who_asks(request), named))
+        user = speaker(request.headers, path_session=None, user=None).user
+        reach = Reach(who_asks(request), user, people(request.headers, {}))
+        found = await self._earlier.completion(request.match_info["id"], reach)
         return found if found is not None and found.new.dialect == "responses" else None
 
 

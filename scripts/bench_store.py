@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts.circumstances import circumstances  # noqa: E402
-from store.records import FinishedCompletion, Message, NewCompletion, NewRating, Wanted  # noqa: E402
+from store.records import Asker, FinishedCompletion, Message, NewCompletion, NewRating, SentBack, Wanted  # noqa: E402
 from store.schema import NAME  # noqa: E402
 from store.store import Store  # noqa: E402
 
@@ -208,7 +208,9 @@ async def reads(home: Path, count: int) -> dict[str, Any]:
     try:
         asked: dict[str, Callable[[int], Awaitable[Any]]] = {
             "one by its id": lambda n: store.completion(f"c{(n * 7919 + 13) % count}"),
-            "the reply of a thread": lambda n: store.find_reply(thread_name(n * 7919 % count), session=None, user=None),
+            "the reply of a thread": lambda n: store.find_reply(
+                SentBack(thread_name(n * 7919 % count), b"", (), "m", None), [Asker(None, None)]
+            ),
             "the last of a session": lambda n: store.last(session=f"s{n * 7919 % count // SESSION * SESSION}"),
             "the last of all": lambda n: store.last(),
             "newest 50": lambda n: store.completions(limit=50),

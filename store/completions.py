@@ -16,14 +16,24 @@ import orjson
 from store import blobs, conversations, prompt_ids, requests, tree
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.reader import Reader
-from store.records import Completion, FinishedCompletion, Message, NewCompletion, Rating, Turn
+from store.records import (
+    Asker,
+    Candidate,
+    Completion,
+    FinishedCompletion,
+    Message,
+    NewCompletion,
+    Rating,
+    SentBack,
+    Turn,
+)
 from store.rows import IDS, LOGPROBS, pack, to_completion, to_json, to_rating
 
 SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body, m.cut AS reply_cut, q.body AS request_apart
 FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash LEFT JOIN requests q ON q.hash = c.request_hash """
 # What a list shows: neither the prompt and the reply as messages, nor tokens, which are most of a completion.
 BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, c.backend, c.model, c.served_model,
-c.version, c.session, c.user, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.redacted,
+c.version, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.redacted,
 c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
 x'7b7d' AS request, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids, NULL AS logprobs
@@ -31,6 +41,15 @@ FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
 EXPIRING = """c.created_at < ? AND +c.status <> 'pending'
 AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)"""
+# The best first, of those the newest. Of a greeting there are thousands: how many are alike is not counted to the end.
+REPLIES = """SELECT c.id, c.created_at, substr(c.text, 1, 200) AS text, c.session, c.reply_hash, c.model, c.system,
+8 * (c.session IS :session) + 4 * (c.reply_hash IS :path) + 2 * (c.system = :system) + (c.model = :model) AS fits
+FROM (SELECT c.*, (SELECT coalesce(group_concat(hex(a.hash), ''), '')
+        FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at) a) AS system
+    FROM completions c WHERE c.thread = :thread AND +c.status IN ('done', 'partial')
+    AND EXISTS (SELECT 1 FROM json_each(:askers) w
+        WHERE c.key IS json_extract(w.value, '$[0]') AND c.user IS json_extract(w.value, '$[1]'))) c
+ORDER BY fits DESC, c.seq DESC LIMIT 1000"""
 CHUNK = 100  # completions deleted in one operation: others may write in between
 NEWEST = 2**63 - 1  # above any seq
 STOPPED = "rlproxy stopped before this answer ended"
@@ -41,14 +60,14 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         done = db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
-            untrainable, asked, redacted, prompt_hash, conversation, status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
+            untrainable, asked, redacted, key, prompt_hash, conversation, status)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
             ON CONFLICT (id) DO NOTHING""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
                 to_json(new.sampling), *requests.add(db, new.request), new.untrainable, new.asked,
-                to_json(new.redacted or None),
+                to_json(new.redacted or None), new.key,
                 tree.add(db, *tree.said(new.prompt, new.nodes, new.asides)), conversations.of(db, new),
             ),
         )  # fmt: skip
@@ -176,16 +195,30 @@ async def exact_unrated(reader: Reader, version: int, limit: int) -> list[Comple
     )
 
 
-async def find_reply(reader: Reader, thread: bytes, session: str | None, user: str | None) -> str | None:
-    """The newest completion of that thread; one of this session or this user before any other."""
-    row = await reader.row(
-        """SELECT c.id FROM completions c
-        WHERE c.thread = :thread AND +c.status IN ('done', 'partial')
-        AND (c.user IS NULL OR :user IS NULL OR +c.user = :user)
-        ORDER BY coalesce(c.session = :session, 0) + coalesce(c.user = :user, 0) DESC, c.seq DESC LIMIT 1""",
-        {"thread": thread, "session": session, "user": user},
+async def find_reply(reader: Reader, sent: SentBack, askers: Sequence[Asker]) -> list[Candidate]:
+    """The completion that gave this reply, among those of these askers; several where it may be one or the other.
+
+    What fits best counts: the session before the exact words, then the system texts, then the model. Of several that
+    fit alike and differ in any of these, none is more likely. Where they differ in nothing, somebody has asked the same
+    thing twice, and the newest is meant.
+    """
+    rows = await reader.rows(
+        REPLIES,
+        {
+            "thread": sent.thread,
+            "askers": to_json([tuple(one) for one in askers]),
+            "path": sent.path,
+            "system": "".join(name.hex().upper() for name in sent.system),
+            "model": sent.model,
+            "session": sent.session,
+        },
     )
-    return None if row is None else str(row["id"])
+    found: dict[tuple[object, ...], Candidate] = {}
+    for row in rows:
+        if row["fits"] == rows[0]["fits"]:
+            kind = (row["session"], row["reply_hash"], row["system"], row["model"])
+            found.setdefault(kind, Candidate(row["id"], row["created_at"], row["text"]))
+    return list(found.values())
 
 
 async def last(reader: Reader, session: str | None, user: str | None) -> str | None:
@@ -201,6 +234,17 @@ async def last(reader: Reader, session: str | None, user: str | None) -> str | N
         {"session": session, "user": user},
     )
     return None if row is None else str(row["id"])
+
+
+async def last_of(reader: Reader, askers: Sequence[Asker], session: str | None) -> str | None:
+    """As `last`, of these alone: one look-up each, since an index gives the newest of one."""
+    where = "c.key IS :key AND c.user IS :user" if session is None else "+c.key IS :key AND +c.user IS :user"
+    where += " AND c.session = :session" if session is not None else ""
+    sql = f"""SELECT c.seq, c.id FROM completions c WHERE {where} AND +c.status = 'done' AND +c.turn = 'main'
+    ORDER BY c.seq DESC LIMIT 1"""  # noqa: S608  ours
+    rows = [await reader.row(sql, {**one._asdict(), "session": session}) for one in askers]
+    newest = max((row for row in rows if row is not None), key=lambda row: row["seq"], default=None)
+    return None if newest is None else str(newest["id"])
 
 
 async def select(reader: Reader, where: str, values: Sequence[object]) -> list[Completion]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Turn = Literal["main", "side"]
 Status = Literal["pending", "done", "partial", "error"]
@@ -55,6 +55,7 @@ class NewCompletion:
     untrainable: str | None = None  # why it never trains, in one word: the tree has not all that the model saw
     asked: str = ""  # what the person said last, for lists and the search
     redacted: tuple[str, ...] = ()  # what was replaced before this was stored: "prompt:api_key", …
+    key: str | None = None  # that asked, by its id or its word; None: stored before this was, or imported
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,31 @@ class Completion:
     prompt_hash: bytes | None
     reply_hash: bytes | None
     ratings: tuple[Rating, ...] = ()
+
+
+class Asker(NamedTuple):
+    """A key and the user that its request named. None is no key and no user, never any of them."""
+
+    key: str | None
+    user: str | None
+
+
+class SentBack(NamedTuple):
+    """A conversation up to a reply, as a client sends it back, and what came with it."""
+
+    thread: bytes  # its loose name
+    path: bytes  # its strict one, which differs where the client has changed anything
+    system: tuple[bytes, ...]  # the names of its system texts, in order
+    model: str
+    session: str | None
+
+
+class Candidate(NamedTuple):
+    """A completion that may have given such a reply."""
+
+    id: str
+    created_at: float
+    text: str  # its beginning
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def to_completion(
         sampling=from_json(row["sampling"]),
         untrainable=row["untrainable"],
         redacted=tuple(from_json(row["redacted"]) or ()),
+        key=row["key"],
     )
     return Completion(
         seq=row["seq"],

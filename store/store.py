@@ -42,6 +42,8 @@ from store.lock import Lock
 from store.reader import Reader
 from store.records import (
     Adapter,
+    Asker,
+    Candidate,
     Completion,
     Day,
     FinishedCompletion,
@@ -62,6 +64,7 @@ from store.records import (
     Rebuild,
     Run,
     Sample,
+    SentBack,
     Target,
     Turn,
     Verdicts,
@@ -185,13 +188,17 @@ class Store:
         """What was said up to this message, root first, without system texts; empty if it is not known."""
         return await tree.conversation(self._reader, hash)
 
-    async def find_reply(self, thread: bytes, *, session: str | None, user: str | None) -> str | None:
-        """The newest completion of that thread, best one of this session or user, never another user's."""
-        return await completions.find_reply(self._reader, thread, session, user)
+    async def find_reply(self, sent: SentBack, askers: Sequence[Asker]) -> list[Candidate]:
+        """The completion that gave this reply, of one of these askers; several where that is not certain."""
+        return await completions.find_reply(self._reader, sent, askers)
 
     async def last(self, *, session: str | None = None, user: str | None = None) -> str | None:
         """The newest main turn that is done."""
         return await completions.last(self._reader, session, user)
+
+    async def last_of(self, askers: Sequence[Asker], *, session: str | None = None) -> str | None:
+        """The newest main turn of these that is done."""
+        return await completions.last_of(self._reader, askers, session)
 
     async def unrated(self, *, version: int, limit: int) -> list[Completion]:
         """The newest exact main turns of a version that nobody has rated."""

@@ -279,7 +279,7 @@ async def test_an_id_is_only_an_id(proxy: Proxy) -> None:  # noqa: F811
 async def test_what_is_replayed_counts_once(proxy: Proxy) -> None:  # noqa: F811
     secret = base64.b64encode(b"k" * 32).decode()
     await proxy.stop()
-    flags = {"webhooks__signed__secret": f"whsec_{secret}", "webhooks__signed__raters": {"u1": "ann"}}
+    flags = {"webhooks__signed__secret": f"whsec_{secret}", "webhooks__signed__raters": {"x:u1": "ann"}}
     await proxy.start(**flags)
     id = (await proxy.chat("hi")).headers["x-rl-completion-id"]
     event = {"platform": "x", "person": "u1", "channel": "c", "message_id": "m", "what": "reaction", "text": "👍"}

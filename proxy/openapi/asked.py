@@ -59,7 +59,9 @@ class Feedback(BaseModel):
     weight: float = Field(1.0, gt=0, le=MAX_WEIGHT)
     rater: Annotated[str, Field(max_length=200)] | None = Field(None, description="Default: `x-rl-user`, or owner.")
     source: Annotated[str, Field(max_length=100)] | None = None
-    source_event_id: Annotated[str, Field(max_length=200)] | None = Field(None, description="Stored once a source.")
+    source_event_id: Annotated[str, Field(max_length=200)] | None = Field(
+        None, description="Stored once a key and source."
+    )
 
 
 # Other tools' words for it

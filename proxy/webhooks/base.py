@@ -40,6 +40,13 @@ class Event:
     said: str | None = None  # the text of that message, where the event carries it
     completion_id: str | None = None  # where the sender knows it
     session: str | None = None
+    shared: bool = False  # its route takes several platforms, each of which may have a person of that id
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which settings and completions may know the person; the last one is theirs among all platforms."""
+        whole = f"{self.platform}:{self.person}"
+        return (whole,) if self.shared else (self.person, whole)
 
 
 class Forged(Unauthorized):

@@ -7,6 +7,7 @@ are counted and dropped. Not here: proof of who speaks (the platforms), what `/r
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -145,7 +146,7 @@ class Dispatch:
         line = await self._commands.do(
             command,
             lambda: self._about(section, event),
-            role="admin" if event.person in section.admins else "rate",
+            role="admin" if _is_in(section.admins, event) else "rate",
             source=event.platform,
             event_id=event.event_id,
         )
@@ -153,9 +154,12 @@ class Dispatch:
 
     def _may(self, section: Platform, event: Event, command: Command) -> None:
         """Raises Stranger. To undo is for those who could rate; that is seen once the completion is known."""
-        if command.verb in ("", "help", "undo") or event.person in (*section.raters, *section.admins):
+        if command.verb in ("", "help", "undo") or _is_in((*section.raters, *section.admins), event):
             return
-        raise Stranger(f"`/rl {command.verb}` is for people named in the settings of rlproxy; nothing was done.")
+        raise Stranger(
+            f"`/rl {command.verb}` is for people named in the settings of rlproxy, you as {event.names[-1]}; nothing "
+            "was done."
+        )
 
     # Which, and who
 
@@ -167,19 +171,26 @@ class Dispatch:
             raise kind(f"Nothing was rated: {found.why}.", param="message_id")
         rater = await self._rater(section, event, found, found.completion_id)
         if rater is None:
-            raise Stranger("Nothing was rated: the reply was for somebody else, and you are not named in the settings.")
+            raise Stranger(
+                "Nothing was rated: the reply was for somebody else, and you are not named in the settings (as "
+                f"{event.names[-1]})."
+            )
         return About(found.completion_id, rater)
 
     async def _rater(self, section: Platform, event: Event, found: Found, completion_id: str) -> str | None:
         """The name to rate by; None for a person who may not."""
         whose = await self._store.whose(completion_id)
         user = None if whose is None else whose.user
-        named, full = section.raters.get(event.person), f"{event.platform}:{event.person}"
-        if user is not None and user in (event.person, full, named):
+        named = next((section.raters[name] for name in event.names if name in section.raters), None)
+        if user is not None and user in (*event.names, named):
             return user
         if found.person is not None and found.person == event.person:
-            return user or named or full
+            return user or named or event.names[-1]
         return named
+
+
+def _is_in(names: Collection[str], event: Event) -> bool:
+    return any(name in names for name in event.names)
 
 
 def _refused(event: Event, error: ProxyError) -> Done:

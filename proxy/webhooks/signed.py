@@ -80,8 +80,9 @@ class Signed(Platform):
             raise BadRequest("`text` is missing: the emoji, or its name.", param="text")
         if "at" in body and seconds_at(body, "at") is None:
             raise BadRequest("`at` must be a time in Unix seconds.", param="at")
+        platform = self._platform(_text(body, "platform", 50))
         return Event(
-            platform=self._platform(_text(body, "platform", 50)),
+            platform=platform,
             event_id=id,
             person=person,
             channel=_text(body, "channel") or "",
@@ -93,12 +94,22 @@ class Signed(Platform):
             said=_text(body, "said", MOST_TEXT),
             completion_id=completion,
             session=_text(body, "session", 200),
+            shared=platform != self.name,
         )
 
     def _platform(self, given: str | None) -> str:
-        if given in PLATFORMS and given != self.name:
+        """Each name is of one secret: whoever has another may neither speak for its people nor claim its events."""
+        if given in (None, self.name):
+            return self.name
+        if given in PLATFORMS:
             raise BadRequest(f"`platform` may not be {given}, which has a route of its own.", param="platform")
-        return given or self.name
+        if self.name != "signed" or ":" in given:
+            raise BadRequest(
+                f"`platform` may not be {given}: it is a name without `:`, and the route {self.name} speaks for "
+                f"{'no other' if self.name != 'signed' else 'any'}.",
+                param="platform",
+            )
+        return given
 
     def answer(self, body: bytes, done: Sequence[Done]) -> web.Response:
         one = done[0]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy import conversations
-from proxy.conversations import canonical, command_at, is_command, named, speaker, without_commands
+from proxy.conversations import canonical, command_at, is_command, named, people, speaker, without_commands
 from proxy.dialects.messages import Messages
 from proxy.errors import BadRequest
 from proxy.spoken import command_of
@@ -262,11 +262,20 @@ CLAUDE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-4567
         ({"metadata": "x", "user": 3, "session_id": ["a"]}, None, None),
         ({"user": "a\nb", "session_id": "x" * 201}, None, None),
         ({"user": "Ann Smith"}, None, "Ann Smith"),
-        ({"metadata": {"user_id": '{"session_id": 3}'}}, None, None),
+        ({"metadata": {"user_id": '{"session_id": 3}'}}, None, '{"session_id": 3}'),
+        ({"metadata": {"user_id": "user_me_session_01234567"}}, None, "user_me_session_01234567"),
     ],
 )
 def test_who_a_body_says_it_is(body: dict[str, Any], session: str | None, user: str | None) -> None:
-    assert named(body) == (session, user)
+    assert named(body)[:2] == (session, user)
+
+
+def test_all_whom_a_request_names() -> None:
+    body = {"user": "ann", "safety_identifier": "ann", "metadata": {"user_id": "bob", "session_id": "s"}}
+    headers = {"X-RL-User": "cyd", "x-openwebui-user-email": "", "X-OpenWebUI-User-Id": "7", "x-other": "eve"}
+    assert people(headers, body) == ("cyd", "", "7", "ann", "bob")
+    assert people({}, {"metadata": {"user_id": CLAUDE}, "user": None, "prompt_cache_key": "k"}) == ()
+    assert people({}, {"user": 3, "safety_identifier": ["a"]}) == ("3", "['a']")
 
 
 def text(words: str) -> dict[str, Any]:

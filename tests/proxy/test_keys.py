@@ -113,8 +113,8 @@ async def test_a_gateway_that_names_people_makes_none_of_them_admin(proxy: Proxy
         answer = await (await proxy.chat("/rl pause", headers={"x-rl-user": user})).json()
         return str(answer["choices"][0]["message"]["content"])
 
-    assert "needs an admin key" in await says("stranger")
+    assert 'server.chat_admins = ["stranger"]' in await says("stranger")
     await proxy.stop()
     await proxy.start(server__chat_admins=["ann"])
-    assert "needs an admin key" in await says("stranger")
+    assert "needs an admin" in await says("stranger")
     assert "paused" in await says("ann")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from store import blobs, schema
 from store.blobs import cut, whole
-from store.records import Message
+from store.records import Asker, Message, SentBack
 from store.store import Store
 from store.tree import chain, message_hash
 from tests.store.making import HI, end, new, put, rating
@@ -215,7 +215,9 @@ async def test_pictures_of_the_schema_before_are_moved(tmp_path: Path) -> None:
         assert found is not None and found.new.prompt == prompt and found.new.untrainable is None
         await put(store, "next", prompt=(*prompt, HI, said(TEXT)))
         assert len(await store._reader.rows("SELECT 1 FROM messages")) == 6, "the conversation goes on where it was"
-        assert await store.find_reply(chain((*prompt, HI))[-1], session=None, user=None) == "old"
+        reply = chain((*prompt, HI))[-1]
+        sent = SentBack(reply, reply, (), "m", None)
+        assert [one.id for one in await store.find_reply(sent, [Asker(None, None)])] == ["old"]
         await store.forget(["old", "next"])
         assert await sizes(store) == (0, 0)
     finally:

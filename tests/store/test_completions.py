@@ -8,15 +8,16 @@ from array import array
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from store import schema
 from store.completions import CHUNK, STOPPED
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
-from store.records import Link, Message
+from store.records import Asker, Link, Message, SentBack
 from store.store import Store
-from store.tree import chain
+from store.tree import chain, message_hash
 from tests.store.making import HELLO, HI, claim, end, new, put, rated, rating
 
 
@@ -101,23 +102,76 @@ async def test_lists_are_newest_first_and_filtered(store: Store) -> None:
     assert await ids(before_seq=newest.seq) == ["b", "a"]
 
 
-async def test_find_reply_takes_the_newest_then_prefers_its_own_session_or_user(store: Store) -> None:
+NOBODY = Asker(None, None)
+
+
+def sent(*system: str, thread: bytes | None = None, **fields: Any) -> SentBack:
     reply = chain((HELLO, HI))[-1]
-    await put(store, "mine", session="s", user="u")
-    await put(store, "hers", session="t", user="v")
-    await put(store, "nobodys")
-
-    assert await store.find_reply(reply, session=None, user=None) == "nobodys"
-    assert await store.find_reply(reply, session="s", user=None) == "mine"
-    assert await store.find_reply(reply, session=None, user="u") == "mine"
-    assert await store.find_reply(reply, session="t", user="u") == "mine"
-    assert await store.find_reply(reply, session="t", user=None) == "hers"
-    assert await store.find_reply(b"?" * 16, session=None, user=None) is None
+    names = tuple(message_hash(None, "system", one.encode()) for one in system)
+    return SentBack(thread or reply, fields.pop("path", reply), names, **({"model": "m", "session": None} | fields))
 
 
-async def test_find_reply_never_gives_another_users(store: Store) -> None:
+async def found(store: Store, sent: SentBack, *askers: Asker) -> set[str]:
+    return {one.id for one in await store.find_reply(sent, askers or [NOBODY])}
+
+
+async def test_find_reply_takes_what_fits_best_and_of_equals_the_newest(store: Store) -> None:
+    await put(store, "plain", "again")
+    await put(store, "session", session="s")
+    await put(store, "model", model="n")
+    await put(store, "system", prompt=(Message("system", b"x"), HELLO))
+    assert await found(store, sent()) == {"again"}
+    assert await found(store, sent(session="s")) == {"session"}
+    assert await found(store, sent(session="s", model="n")) == {"session"}
+    assert await found(store, sent(model="n")) == {"model"}
+    assert await found(store, sent("x")) == {"system"}
+    assert await found(store, sent(thread=b"?" * 16)) == set()
+
+
+async def test_find_reply_says_where_it_may_be_one_or_another(store: Store) -> None:
+    await put(store, "one", prompt=(Message("system", b"x"), HELLO))
+    assert await found(store, sent("z", model="n")) == {"one"}, "there is no other"
+    await put(store, "two", prompt=(Message("system", b"y"), HELLO))
+    assert await found(store, sent("z")) == {"one", "two"}
+    assert await found(store, sent("z", session="s")) == {"one", "two"}
+    assert await found(store, sent("y")) == {"two"}
+    await put(store, "three", model="n", session="s", prompt=(Message("system", b"y"), HELLO))
+    await put(store, "four", model="o", session="t", prompt=(Message("system", b"y"), HELLO))
+    assert await found(store, sent("y", session="u", model="p")) == {"two", "three", "four"}
+    (first, *_) = await store.find_reply(sent("x"), [NOBODY])
+    assert (first.id, first.created_at, first.text) == ("one", 1000.0, "hi")
+
+
+async def test_find_reply_knows_the_exact_words(store: Store) -> None:
+    reasoned = Message("assistant", b'"<think>so</think>hi"')
+    thread = b"loose" + b"." * 11
+    await store.record([new("a"), new("b")], [end("a", thread=thread), end("b", thread=thread, reply=reasoned)])
+    assert await found(store, sent(thread=thread)) == {"a"}
+    assert await found(store, sent(thread=thread, path=chain((HELLO, reasoned))[-1])) == {"b"}
+    assert await found(store, sent(thread=thread, path=b"?" * 16)) == {"a", "b"}
+
+
+async def test_find_reply_never_gives_anothers(store: Store) -> None:
     await put(store, "hers", session="s", user="v")
-    assert await store.find_reply(chain((HELLO, HI))[-1], session="s", user="u") is None
+    await put(store, "keyed", session="s", user="v", key="k")
+    await put(store, "nobodys", session="s", key="k")
+    for user, key, id in (("v", None, "hers"), ("v", "k", "keyed"), (None, "k", "nobodys")):
+        assert await found(store, sent(session="s"), Asker(key, user)) == {id}
+    for asker in (Asker(None, "u"), Asker("l", "v"), Asker("l", None), NOBODY):
+        assert await found(store, sent(session="s"), asker) == set()
+
+
+async def test_last_of_is_the_newest_of_these(store: Store) -> None:
+    await put(store, "a", session="s", user="u", key="k")
+    await put(store, "b", user="u", key="k")
+    await put(store, "c", session="s", key="l")
+    await put(store, "d", session="s")
+    await put(store, "side", session="s", user="u", key="k", turn="side")
+    k, l, nobody = Asker("k", "u"), Asker("l", None), Asker(None, None)  # noqa: E741
+    assert [await store.last_of([one]) for one in (k, l, nobody, Asker("k", None))] == ["b", "c", "d", None]
+    assert await store.last_of([l, k]) == "c" and await store.last_of([]) is None
+    assert await store.last_of([k], session="s") == "a"
+    assert await store.last_of([k, l, nobody], session="s") == "d"
 
 
 async def test_last_is_the_newest_main_turn_that_is_done(store: Store) -> None:
@@ -254,8 +308,8 @@ async def test_system_texts_go_with_the_last_completion_that_has_them(store: Sto
 
 async def test_find_reply_by_its_loose_name(store: Store) -> None:
     await store.record([new("a")], [end("a", thread=b"loose" + b"." * 11)])
-    assert await store.find_reply(b"loose" + b"." * 11, session=None, user=None) == "a"
-    assert await store.find_reply(chain((HELLO, HI))[-1], session=None, user=None) is None
+    assert await found(store, sent(thread=b"loose" + b"." * 11)) == {"a"}
+    assert await found(store, sent()) == set()
 
 
 async def test_a_database_from_before_threads_is_read_as_it_was(tmp_path: Path) -> None:
@@ -281,7 +335,7 @@ async def test_a_database_from_before_threads_is_read_as_it_was(tmp_path: Path) 
         found = await store.completion("old")
         assert found is not None
         assert found.new.prompt == prompt
-        assert await store.find_reply(hashes[2], session=None, user=None) == "old"
+        assert {one.id for one in await store.find_reply(sent(thread=hashes[2]), [NOBODY])} == {"old"}
         await store.forget(["old"])
         assert await messages(store) == 0
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from store import schema
 from store.export import Filter
-from store.records import Link, NewReaction, Wanted
+from store.records import Asker, Link, NewReaction, SentBack, Wanted
 from store.store import Store
 from store.tree import chain
 from tests.store.making import HELLO, HI, adapter, claim, end, new, put, rated, rating
@@ -48,7 +48,10 @@ async def call_everything(store: Store) -> None:
         await store.completions(**query)  # type: ignore[arg-type]
     reply = chain((HELLO, HI))[-1]
     await store.messages(reply)
-    await store.find_reply(reply, session="s", user="u")
+    asker = Asker(None, "u")
+    await store.find_reply(SentBack(reply, reply, (b"system",), "m", "s"), [asker, Asker("owner", None)])
+    await store.last_of([asker, Asker("owner", None)])
+    await store.last_of([asker], session="s")
     for who in ({}, {"session": "s"}, {"user": "u"}, {"session": "s", "user": "u"}):
         await store.last(**who)
     await store.unrated(version=0, limit=3)
@@ -111,9 +114,12 @@ async def test_narrow_queries_use_their_narrow_index(store: Store, tmp_path: Pat
     await store._reader._db.set_trace_callback(seen.append)
     await store.last(session="s")
     await store.last(user="u")
+    await store.last_of([Asker("owner", None)])
+    await store.last_of([Asker("owner", "u")], session="s")
     await store.unrated(version=0, limit=3)
     await store.completions(session="s")
-    wanted = iter(["completions_session", "completions_user", "completions_version", "completions_session"])
+    names = ("session", "user", "key (key=? AND user=?", "session", "version", "session")
+    wanted = iter([f"completions_{name}" for name in names])
     with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
         for sql in seen:
             if "ORDER BY c.seq DESC" in sql:

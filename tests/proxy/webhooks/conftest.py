@@ -80,7 +80,8 @@ async def chats(proxy: Proxy, unhurried: None) -> AsyncIterator[Chats]:  # noqa:
         "webhooks.discord.bot_token": DISCORD_TOKEN, "webhooks.discord.api": platforms.url + "/discord",
         "webhooks.whatsapp.app_secret": signing.WHATSAPP_SECRET,
         "webhooks.whatsapp.verify_token": signing.WHATSAPP_TOKEN, "webhooks.whatsapp.raters": {"491701": "ann"},
-        "webhooks.signed.secret": signing.SIGNED_SECRET, "webhooks.signed.raters": {"p1": "ann"},
+        "webhooks.signed.secret": signing.SIGNED_SECRET,
+        "webhooks.signed.raters": dict.fromkeys(("p1", "mattermost:p1", "matrix:p1"), "ann"),
         "webhooks.openclaw.secret": signing.OPENCLAW_SECRET,
     }  # fmt: skip
     await proxy.stop()

@@ -284,7 +284,7 @@ def test_our_own_json() -> None:
     body = {"what": "reaction", "person": 5, "channel": "c", "message_id": 9, "text": "+1", "platform": "mattermost"}
     assert verified("signed", {**body, "at": NOW * 2})[0].at == NOW
     (event,) = verified("signed", {**body, "at": 5.5}, id="m-7")
-    assert event == Event("mattermost", "m-7", "5", "c", "9", "reaction", "+1", 5.5, slot="+1")
+    assert event == Event("mattermost", "m-7", "5", "c", "9", "reaction", "+1", 5.5, slot="+1", shared=True)
     (gone,) = verified("signed", {"what": "retraction", "person": "p", "message_id": "9"})
     assert (gone.platform, gone.slot, gone.at) == ("signed", "", NOW)
     (typed,) = verified("signed", {"what": "command", "person": "p", "text": "/rl good x", "session": "s"})

@@ -1,0 +1,382 @@
+"""Somebody who gives another's name: to act as an admin, to reach another's answers, to claim another's events.
+
+A name in a request proves nothing. A key does, and so does a platform's signature.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from multidict import CIMultiDict
+
+from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.webhooks import signing
+from tests.proxy.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
+
+CLAUDE_CODE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-456789abcdef"
+CLAUDE_CODE_JSON = '{"device_id": "d1", "account_uuid": "", "session_id": "01234567-89ab-cdef-0123-456789abcdef"}'
+
+
+async def keys(proxy: Proxy, **roles: str) -> dict[str, dict[str, str]]:  # noqa: F811
+    """Headers with a key each, by its name."""
+    found = {}
+    for name, role in roles.items():
+        body = {"name": name, "role": role}
+        async with proxy.http.post("/rl/keys", json=body, headers={"x-api-key": proxy.local}) as response:
+            assert response.status == 201
+            found[name] = {"x-api-key": (await response.json())["key"]}
+    return found
+
+
+async def says(proxy: Proxy, *said: str, headers: Any = None, **more: Any) -> str:  # noqa: F811
+    response = await proxy.chat(*said, headers=headers, **more)
+    answer = await response.json()
+    assert response.status == 200, answer
+    return str(answer["choices"][0]["message"]["content"])
+
+
+async def rated(proxy: Proxy) -> dict[str, list[str]]:  # noqa: F811
+    """Who has rated which completion."""
+    return {one.new.id: [r.rater for r in one.ratings] for one in await proxy.store.completions() if one.ratings}
+
+
+# Admins in the chat
+
+NAMED = [
+    ({"x-rl-user": "stranger"}, {}),
+    ({"X-RL-User": "stranger"}, {}),
+    ({"x-openwebui-user-email": "stranger@example.com"}, {}),
+    ({"X-OpenWebUI-User-Id": "7f3"}, {}),
+    ({"x-openwebui-user-email": ""}, {}),
+    ({"x-openwebui-user-id": "x" * 300}, {}),
+    ({}, {"user": "stranger"}),
+    ({}, {"user": 42}),
+    ({}, {"user": ""}),
+    ({}, {"user": "a\nb"}),
+    ({}, {"user": "x" * 300}),
+    ({}, {"safety_identifier": "stranger"}),
+    ({}, {"metadata": {"user_id": "stranger"}}),
+    ({}, {"metadata": {"user_id": "user_me_session_01234567"}}),
+    ({}, {"metadata": {"user_id": "{}"}}),
+    ({}, {"metadata": {"user_id": '{"name": "stranger"}'}}),
+    ({"x-rl-user": "ann"}, {"user": "stranger"}),
+    ({"x-openwebui-user-email": "stranger@example.com"}, {"user": "ann"}),
+    ({"x-rl-user": "ann", "x-openwebui-user-email": "stranger@example.com"}, {}),
+    ({}, {"user": "ann", "safety_identifier": "stranger"}),
+    ({"x-rl-user": "Ann"}, {}),
+]
+
+
+@pytest.mark.parametrize(("headers", "body"), NAMED)
+async def test_nobody_whom_a_request_names_is_an_admin_unless_listed(
+    proxy: Proxy,  # noqa: F811
+    headers: dict[str, str],
+    body: dict[str, Any],
+) -> None:
+    await proxy.stop()
+    await proxy.start(server__chat_admins=["ann"])
+    for keyless in (True, False):
+        if not keyless:
+            headers = {**headers, **(await keys(proxy, gateway="admin"))["gateway"]}
+        said = await says(proxy, "/rl pause", headers=headers, **body)
+        assert "needs an admin" in said and "server.chat_admins" in said
+        async with proxy.http.get("/rl/status", headers=headers) as response:
+            assert (await response.json())["training"]["paused"] is False
+
+
+async def test_who_comes_twice_in_a_header_is_no_admin(proxy: Proxy) -> None:  # noqa: F811
+    await proxy.stop()
+    await proxy.start(server__chat_admins=["ann@example.com", "ann"])
+    name = "x-openwebui-user-email"
+    for order in (("ann@example.com", "eve@example.com"), ("eve@example.com", "ann@example.com")):
+        said = await says(proxy, "/rl pause", headers=CIMultiDict([(name, one) for one in order]))
+        assert "needs an admin" in said
+    twice = CIMultiDict([("x-rl-user", "ann"), ("x-rl-user", "eve")])
+    assert (await proxy.chat("/rl pause", headers=twice)).status == 400
+    assert "paused" in await says(proxy, "/rl pause", headers={"x-rl-user": "ann", name: "ann@example.com"})
+
+
+async def test_the_refusal_says_what_to_add_and_that_helps(proxy: Proxy) -> None:  # noqa: F811
+    assert 'server.chat_admins = ["me"]' in await says(proxy, "/rl pause", user="me")
+    await proxy.stop()
+    await proxy.start(server__chat_admins=["me"])
+    assert "paused" in await says(proxy, "/rl pause", user="me")
+
+
+@pytest.mark.parametrize("user_id", [CLAUDE_CODE, CLAUDE_CODE_JSON])
+async def test_the_owners_claude_code_is_the_owners(proxy: Proxy, user_id: str) -> None:  # noqa: F811
+    body = {
+        "model": "fake", "max_tokens": 9, "metadata": {"user_id": user_id},
+        "messages": [{"role": "user", "content": "/rl pause"}],
+    }  # fmt: skip
+    async with proxy.http.post("/v1/messages", json=body) as response:
+        assert "paused" in str(await response.json())
+
+
+# `/rl good` of another conversation
+
+
+async def test_rl_good_never_rates_another_persons_equal_answer(proxy: Proxy) -> None:  # noqa: F811
+    made = await keys(proxy, ann="rate", bob="rate", boss="admin")
+    ann = (await proxy.chat("hi", headers=made["ann"])).headers["x-rl-completion-id"]
+    reply = "You said: hi"
+    for who in ({**made["bob"]}, {**made["bob"], "x-rl-user": "ann"}, {**made["boss"]}):
+        assert "nothing was rated" in await says(proxy, "hi", reply, "/rl good", headers=who)
+        assert "nothing was rated" in await says(proxy, "hi", reply, "/rl good", headers=who, user="ann")
+    assert await rated(proxy) == {}
+    assert "rated good" in await says(proxy, "hi", reply, "/rl good", headers=made["ann"])
+    assert await rated(proxy) == {ann: ["ann"]}
+
+
+async def test_who_is_not_named_does_not_rate_for_whom_is(proxy: Proxy) -> None:  # noqa: F811
+    await proxy.chat("hi", headers={"x-rl-user": "ann"})
+    assert "nothing was rated" in await says(proxy, "hi", "You said: hi", "/rl bad")
+    await proxy.chat("yo")
+    assert "nothing was rated" in await says(proxy, "yo", "You said: yo", "/rl bad", headers={"x-rl-user": "ann"})
+    assert await rated(proxy) == {}
+
+
+async def test_rl_good_heeds_system_prompt_and_model(proxy: Proxy) -> None:  # noqa: F811
+    async def ask(system: str, model: str, *said: str) -> tuple[str, str]:
+        turns = [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(said)]
+        body = {"model": model, "messages": [{"role": "system", "content": system}, *turns]}
+        async with proxy.http.post("/v1/chat/completions", json=body) as response:
+            answer = await response.json()
+            return answer["choices"][0]["message"]["content"], response.headers.get("x-rl-completion-id", "")
+
+    reply, pirate = await ask("You are a pirate.", "fake", "hi")
+    _, base = await ask("You are a pirate.", "fake@base", "hi")
+    _, judge = await ask("You are a judge.", "fake", "hi")
+    assert "rated bad" in (await ask("You are a pirate.", "fake", "hi", reply, "/rl bad"))[0]
+    assert list(await rated(proxy)) == [pirate]
+
+    said, _ = await ask("You are a clerk.", "fake", "hi", reply, "/rl good")
+    assert "nothing was rated" in said and "rlproxy good --id" in said
+    assert pirate in said and judge in said and "You said: hi" in said
+    assert base not in said, "its model is another one"
+    assert list(await rated(proxy)) == [pirate]
+
+    reply, alone = await ask("You are a pirate.", "fake", "ahoy")
+    assert "rated good" in (await ask("It is Tuesday now.", "fake", "ahoy", reply, "/rl good"))[0]
+    assert alone in await rated(proxy)
+
+
+async def test_the_same_request_twice_is_the_newest(proxy: Proxy) -> None:  # noqa: F811
+    await proxy.chat("hi")
+    newest = (await proxy.chat("hi")).headers["x-rl-completion-id"]
+    assert "rated good" in await says(proxy, "hi", "You said: hi", "/rl good")
+    assert list(await rated(proxy)) == [newest]
+
+
+# Answers by their ids
+
+
+async def test_a_name_in_a_header_opens_no_answer_of_another_key(proxy: Proxy) -> None:  # noqa: F811
+    made = await keys(proxy, ann="use", bob="rate", boss="admin")
+    body = {"model": "fake", "input": "the code is 1234"}
+    async with proxy.http.post("/v1/responses", json=body, headers=made["ann"]) as response:
+        id = (await response.json())["id"]
+    async with proxy.http.post("/v1/responses", json={**body, "user": "desk"}, headers=made["ann"]) as response:
+        named = (await response.json())["id"]
+    for names in ({}, {"x-rl-user": "ann"}, {"x-rl-user": "desk"}, {"x-openwebui-user-email": "ann"}):
+        bob = {**made["bob"], **names}
+        for one in (id, named):
+            for method in ("GET", "DELETE"):
+                async with proxy.http.request(method, f"/v1/responses/{one}", headers=bob) as response:
+                    assert response.status == 404, (method, names)
+            for user in ("ann", "desk"):
+                goes_on = {"model": "fake", "input": "repeat it", "previous_response_id": one, "user": user}
+                async with proxy.http.post("/v1/responses", json=goes_on, headers=bob) as response:
+                    assert response.status == 400
+    assert all("1234" not in str(sent["messages"][0]) or len(sent["messages"]) == 1 for sent in proxy.backend.requests)
+    for headers in (made["ann"], made["boss"], {**made["ann"], "x-rl-user": "ann"}):
+        async with proxy.http.get(f"/v1/responses/{id}", headers=headers) as response:
+            assert response.status == 200
+    async with proxy.http.delete(f"/v1/responses/{id}", headers=made["ann"]) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize("header", ["x-rl-user", "x-openwebui-user-email", "x-openwebui-user-id"])
+async def test_a_name_in_the_body_does_not_replace_the_gateways(proxy: Proxy, header: str) -> None:  # noqa: F811
+    """The gateway has one key for all, and says in a header who speaks; the body is the speaker's own."""
+    for gateway in ({"x-api-key": proxy.local}, (await keys(proxy, gateway="use"))["gateway"]):
+        ann, eve = {**gateway, header: "ann"}, {**gateway, header: "eve"}
+        body = {"model": "fake", "input": "the code is 1234"}
+        async with proxy.http.post("/v1/responses", json=body, headers=ann) as response:
+            id = (await response.json())["id"]
+        goes_on = {"model": "fake", "input": "repeat it", "previous_response_id": id}
+        for user in ("ann", "eve"):
+            async with proxy.http.post("/v1/responses", json={**goes_on, "user": user}, headers=eve) as response:
+                assert response.status == 400
+        async with proxy.http.post("/v1/responses", json=goes_on, headers=ann) as response:
+            assert response.status == 200
+        await proxy.chat("hi", headers=ann)
+        assert "nothing was rated" in await says(proxy, "hi", "You said: hi", "/rl bad", headers=eve, user="ann")
+
+
+async def test_the_first_key_locks_its_owner_out_of_nothing(proxy: Proxy) -> None:  # noqa: F811
+    async with proxy.http.post("/v1/responses", json={"model": "fake", "input": "hi"}) as response:
+        id = (await response.json())["id"]
+    made = await keys(proxy, boss="admin", bob="rate")
+    async with proxy.http.get(f"/v1/responses/{id}", headers=made["bob"]) as response:
+        assert response.status == 404
+    async with proxy.http.get(f"/v1/responses/{id}", headers=made["boss"]) as response:
+        assert response.status == 200
+    assert "rated good" in await says(proxy, "hi", "You said: hi", "/rl good", headers=made["boss"])
+
+
+async def test_the_key_of_the_settings_and_one_that_was_handed_out_are_two(proxy: Proxy) -> None:  # noqa: F811
+    await proxy.stop()
+    await proxy.start(server__api_key="key-of-the-settings")
+    shared = {"x-api-key": "key-of-the-settings"}
+    made = await keys(proxy, bob="rate")
+    async with proxy.http.post("/v1/responses", json={"model": "fake", "input": "hi"}, headers=shared) as response:
+        id = (await response.json())["id"]
+    async with proxy.http.post("/v1/responses", json={"model": "fake", "input": "hi"}, headers=made["bob"]) as response:
+        bobs = (await response.json())["id"]
+    for headers, one, status in ((made["bob"], id, 404), (shared, bobs, 404), (shared, id, 200)):
+        async with proxy.http.get(f"/v1/responses/{one}", headers=headers) as response:
+            assert response.status == status
+    named = {**shared, "x-rl-user": "bob"}
+    async with proxy.http.get(f"/v1/responses/{bobs}", headers=named) as response:
+        assert response.status == 404
+
+
+@pytest.mark.parametrize("name", ["x-rl-completion-id", "idempotency-key"])
+async def test_a_retry_with_anothers_id_gets_no_answer_of_theirs(proxy: Proxy, name: str) -> None:  # noqa: F811
+    made = await keys(proxy, ann="use", bob="use")
+    mine = {name: "mine", "x-stainless-retry-count": "0"}
+    await proxy.chat("hi", headers={**made["ann"], **mine})
+    again = await proxy.chat("hi", headers={**made["bob"], **mine, "x-stainless-retry-count": "1"})
+    assert again.status == (409 if name == "x-rl-completion-id" else 200)
+    assert len([c for c in await proxy.store.completions() if c.new.user == "ann"]) == 1
+    assert len(proxy.backend.requests) == (1 if again.status == 409 else 2)
+
+
+async def test_last_is_ones_own_keys(proxy: Proxy) -> None:  # noqa: F811
+    made = await keys(proxy, ann="rate", bob="rate")
+    session = {"x-rl-session": "s"}
+    mine = (await proxy.chat("one", headers={**made["bob"], **session})).headers["x-rl-completion-id"]
+    await proxy.chat("two", headers={**made["ann"], **session, "x-rl-user": "bob"})
+    await proxy.chat("three", headers={"x-api-key": proxy.local, **session})
+
+    async def last(**body: Any) -> str:
+        async with proxy.http.post("/v1/feedback", json={"rating": "good", **body}, headers=made["bob"]) as response:
+            assert response.status in (200, 201), await response.text()
+            return str((await response.json())["completion_id"])
+
+    assert await last(completion_id="last") == mine
+    assert await last(session="s") == mine
+    async with proxy.http.post(
+        "/v1/completions", json={"model": "fake", "prompt": "/rl bad"}, headers={**made["bob"], **session}
+    ) as response:
+        assert "rated bad" in str(await response.json())
+    assert await rated(proxy) == {mine: ["bob"]}
+
+
+async def test_another_keys_turn_joins_no_conversation(proxy: Proxy) -> None:  # noqa: F811
+    made = await keys(proxy, ann="use", bob="use")
+    session = {"x-rl-session": "s"}
+    await proxy.chat("hi", headers={**made["ann"], **session})
+    await proxy.chat("hi", "You said: hi", "more", headers={**made["bob"], **session, "x-rl-user": "ann"})
+    await proxy.chat("hi", "You said: hi", "and", headers={**made["ann"], **session})
+    found = [await proxy.store.listed(one.new.id) for one in reversed(await proxy.store.completions())]
+    first, other, again = (one.conversation for one in found if one is not None)
+    assert first == again != other
+
+
+# Events
+
+
+async def test_a_key_claims_no_event_of_a_platform(chats: Chats) -> None:  # noqa: F811
+    proxy = chats.proxy  # noqa: F811
+    made = await keys(proxy, eve="rate", boss="admin")
+    id = (await proxy.chat("x", headers=made["boss"])).headers["x-rl-completion-id"]
+
+    async def claim(**body: Any) -> int:
+        given = {"completion_id": id, "rating": "bad", **body}
+        async with proxy.http.post("/v1/feedback", json=given, headers=made["eve"]) as response:
+            return response.status
+
+    for source in ("slack", "telegram", "discord", "whatsapp", "signed", "openclaw", "Slack", " slack "):
+        assert await claim(source=source, source_event_id="Ev1") == 403, source
+    assert await claim(source="mattermost", source_event_id="m1") == 201  # a name that `signed` may have, too
+    body = {"platform": "mattermost", "person": "p1", "channel": "c", "what": "command", "completion_id": id}
+    status, answer = await chats.send("signed", {**body, "text": "good"}, id="m1")
+    assert status == 200 and "rated good" in answer["line"]
+    assert await chats.values(id) == {"ann": 1.0, "eve": -1.0}
+
+
+async def test_a_key_claims_no_event_of_another_key(proxy: Proxy) -> None:  # noqa: F811
+    made = await keys(proxy, ann="rate", eve="rate")
+    id = (await proxy.chat("x", headers=made["ann"])).headers["x-rl-completion-id"]
+    found = []
+    for who, rating in (("eve", "bad"), ("ann", "good"), ("ann", "good")):
+        body = {"completion_id": id, "rating": rating, "source": "my-app", "source_event_id": f"{id} good"}
+        async with proxy.http.post("/v1/feedback", json=body, headers=made[who]) as response:
+            found.append((response.status, (await response.json())["rater"]))
+    assert found == [(201, "eve"), (201, "ann"), (200, "ann")]
+
+
+async def test_behind_a_server_that_says_who_speaks_nobody_speaks_for_another(proxy: Proxy) -> None:  # noqa: F811
+    """As docs have it for thumbs in a page: the server adds `x-rl-user`, and the visitor writes the body."""
+    id = (await proxy.chat("x")).headers["x-rl-completion-id"]
+    eve, ann = {"x-rl-user": "eve"}, {"x-rl-user": "ann"}
+
+    async def send(method: str, path: str, headers: Any, **body: Any) -> int:
+        async with proxy.http.request(method, path, headers=headers, json=body or None) as response:
+            return response.status
+
+    good = {"completion_id": id, "rating": "good"}
+    assert await send("POST", "/v1/feedback", ann, **good) == 201
+    mine = await proxy.store.live_rating(id, "ann")
+    assert await send("POST", "/v1/feedback", eve, **good, rater="ann") == 403
+    assert await send("POST", "/v1/feedback", eve, **good, source="slack", source_event_id="Ev1") == 403
+    assert await send("DELETE", f"/v1/feedback/{mine.id}", eve) == 403
+    assert await send("DELETE", "/v1/feedback/last?rater=ann", eve) == 403
+    twice = CIMultiDict([("x-rl-user", "ann"), ("x-rl-user", "eve")])
+    assert await send("POST", "/v1/feedback", twice, **good) == 400
+    assert await rated(proxy) == {id: ["ann"]}
+    assert await send("POST", "/v1/feedback", eve, **good, rater="eve") == 201
+    assert await send("DELETE", f"/v1/feedback/{mine.id}", ann) == 200
+    assert await rated(proxy) == {id: ["eve"]}
+
+
+async def test_one_person_of_two_platforms_is_two(chats: Chats) -> None:  # noqa: F811
+    id = await chats.completion(user="p1")
+    await chats.proxy.stop()
+    raters = {"mattermost:p1": "ann", "p1": "bob", "irc:p9": "cyd"}
+    await chats.proxy.start(webhooks__signed__raters=raters, webhooks__signed__admins=["mattermost:p1"])
+
+    async def send(n: int, platform: str | None, person: str, **more: Any) -> tuple[int, Any]:
+        body = {"person": person, "channel": "c", "what": "reaction", "text": "+1", "completion_id": id, **more}
+        return await chats.send("signed", body | ({"platform": platform} if platform else {}), id=f"m{n}")
+
+    status, answer = await send(0, "irc", "p1")
+    assert (status, answer["result"]) == (403, "stranger") and "irc:p1" in answer["line"]
+    assert (await send(1, "matrix", "mattermost:p1"))[0] == 403
+    assert (await send(2, "irc", "p1", what="command", text="reset"))[1]["result"] == "stranger"
+    assert (await send(3, "mattermost", "p1"))[0] == 201
+    assert (await send(4, "irc", "p9"))[0] == 201
+    assert set(await chats.values(id)) == {"ann", "cyd"}
+    assert (await send(5, None, "p1"))[0] == 201
+    assert set(await chats.values(id)) == {"ann", "cyd", "p1"}
+    assert "nothing was done" not in (await send(6, "mattermost", "p1", what="command", text="pause"))[1]["line"]
+
+
+async def test_a_secret_speaks_for_its_own_platforms_only(chats: Chats) -> None:  # noqa: F811
+    body = {"person": "p1", "channel": "c", "what": "command", "text": "good", "platform": "mattermost"}
+    headers, raw = signing.signed(body, time.time(), secret=signing.OPENCLAW_SECRET)
+    status, answer = await chats.post("openclaw", headers, raw)
+    assert status == 400 and "`platform`" in answer["error"]["message"]
+
+
+async def test_an_event_that_comes_at_once_by_two_ways_counts_for_both(chats: Chats) -> None:  # noqa: F811
+    id = await chats.completion()
+    event = {"person": "p1", "channel": "c", "what": "command", "text": "good", "completion_id": id}
+    http = chats.proxy.rate(completion_id=id, rating="bad", rater="eve", source="http", source_event_id="e1")
+    await asyncio.gather(chats.send("signed", event, id="e1"), http)
+    assert set(await chats.values(id)) == {"ann", "eve"}
