@@ -5,7 +5,7 @@ are strict: a web page or a file that the person pastes may imitate every format
 of its agent, only at its place, and only where it leaves no doubt which text the person typed. Everything else is text.
 Not here: what a command is (`spoken`).
 
-Agents that send a message as it was typed need no row: Codex, Continue, llm, pi, aider.
+Agents that send a message as it was typed need no row: Codex, Continue, llm, pi.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _CLINE_RESULTS: Final = tuple(
     for tool in ("plan_mode_respond", "act_mode_respond", "ask_followup_question", "attempt_completion")
 )
 
-# Claude Code 2.1, opencode 1.18, OpenClaw 2026.9 and Cline 3.0.65 were recorded; Roo, Cursor, and Cline's tags before
-# 3.0.65 were read in their sources.
+# Recorded: Claude Code 2.1.329, opencode 1.18.33, OpenClaw 2026.9.6. Read in its package: Cline 3.0.65 (notice, input).
+# Known from earlier versions, and not run: Cline's other tags, Roo, Cursor.
 AGENTS: Final = (
     Agent(
         "claude-code",
@@ -87,7 +87,7 @@ AGENTS: Final = (
     Agent(
         "cursor",
         prompt=re.compile(r"You are an? [^\n]{0,200}\bCursor\b"),
-        blocks=("user_info", "additional_data", "system_reminder"),
+        blocks=("user_info", "additional_data"),
         layers=(_tags("user_query"),),
     ),
     Agent(
