@@ -68,7 +68,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "POST /api/generate",
         "GET /v1/models",
     ),
-    **_rules("passed", "admin", "* /v1/{rest}", "* /api/{rest}"),  # less for what is in _ASKS
+    **_rules("passed", "admin", "* /v1/{rest}", "* /api/{rest}"),  # less for what is in ASKS
     **_rules("control", "use", "GET /rl/status", "GET /metrics", "GET /openapi.json"),
     **_rules(
         "control",
@@ -134,20 +134,42 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
 }
 
-# Nobody decodes, folds or cuts anything here, so the backend sees what was decided on. Letters keep their case.
-_NAME: Final = r"[A-Za-z0-9._~:@-]+"
-_PLAIN: Final = re.compile(rf"(/{_NAME})+")
-# What asks a model or shows what there is, of all backends that are supported; docs/http-api.md has the list.
-_ASKS: Final = re.compile(
-    r"POST /v1/(embeddings|rerank|reranking|score|classify|moderations|tokenize|detokenize|responses/compact"
-    r"|responses/input_tokens|audio/(speech|transcriptions|translations)|images/(generations|edits|variations))"
-    rf"|(GET|HEAD) /v1/models(/{_NAME})+"
-    r"|POST /api/(show|embed|embeddings)"
-    r"|(GET|HEAD) /api/(tags|ps|version)"
-    r"|POST /api/v0/(chat/completions|completions|embeddings)"
-    r"|(GET|HEAD) /api/v[01]/models"
-    rf"|(GET|HEAD) /api/v0/models(/{_NAME})+"
+# What asks a model or shows what there is, of all supported backends; docs/http-api.md has the same list.
+ASKS: Final = (
+    "GET /v1/models/{model}",
+    "POST /v1/embeddings",
+    "POST /v1/rerank",
+    "POST /v1/reranking",
+    "POST /v1/score",
+    "POST /v1/classify",
+    "POST /v1/moderations",
+    "POST /v1/tokenize",
+    "POST /v1/detokenize",
+    "POST /v1/audio/speech",
+    "POST /v1/audio/transcriptions",
+    "POST /v1/audio/translations",
+    "POST /v1/images/generations",
+    "POST /v1/images/edits",
+    "POST /v1/images/variations",
+    "POST /v1/responses/compact",
+    "POST /v1/responses/input_tokens",
+    "GET /api/tags",
+    "GET /api/ps",
+    "GET /api/version",
+    "POST /api/show",
+    "POST /api/embed",
+    "POST /api/embeddings",
+    "GET /api/v0/models",
+    "GET /api/v0/models/{model}",
+    "POST /api/v0/chat/completions",
+    "POST /api/v0/completions",
+    "POST /api/v0/embeddings",
+    "GET /api/v1/models",
 )
+# A path of these is read alike by all servers: there is nothing to decode, to fold or to cut.
+_PATH: Final = r"(/[A-Za-z0-9._~:@-]+)+"
+_PLAIN: Final = re.compile(_PATH)
+_ASKS: Final = re.compile("|".join(re.escape(one).replace(r"/\{model\}", _PATH) for one in ASKS))
 
 
 def rule(request: web.Request) -> Rule:
@@ -166,6 +188,7 @@ def least(request: web.Request, found: Rule) -> Role:
     path = upstream_path(request).partition("?")[0]
     if not _PLAIN.fullmatch(path):
         return "admin"
-    if found.kind == "passed" and _ASKS.fullmatch(f"{request.method} {path}"):
+    method = "GET" if request.method == "HEAD" else request.method
+    if found.kind == "passed" and _ASKS.fullmatch(f"{method} {path}"):
         return "use"
     return found.least

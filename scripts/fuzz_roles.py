@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import random
 import re
 import sys
@@ -31,6 +32,7 @@ from aiohttp import web
 from config.settings import load
 from proxy.app import make_app
 from proxy.backends import make_backend
+from proxy.server import configure_logs
 from scripts.circumstances import commit, machine_name, now
 from store.store import Store
 from tests.fakes.launcher import FakeLauncher
@@ -363,6 +365,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    configure_logs("critical", False)  # of each head that cannot be read there is a line
+    logging.getLogger("aiohttp").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as home:
         found = asyncio.run(fuzzed(Path(home), given.requests, given.seed))
     result = {"date": now(), "commit": commit(), "machine": machine_name(), "seed": given.seed, **found}

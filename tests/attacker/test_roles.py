@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from proxy.roles import ASKS as PASSED
 from proxy.roles import ROOM, RULES, rule
 from scripts.fuzz_roles import ASKS, CHANGES, Asked, Found, House, fuzzed, house, request_bytes, too_much
 from tests.fuzz_wire import Answer, Socket
@@ -100,6 +101,12 @@ async def test_every_route_says_what_role_it_needs(proxy: Proxy) -> None:  # noq
         assert route.resource is not None
         there.add(f"{route.method} {route.resource.canonical.removeprefix(ROOM)}".replace("HEAD", "GET"))
     assert there == set(RULES)
+
+
+def test_the_page_names_what_passes_for_everybody() -> None:
+    page = Path("docs/http-api.md").read_text(encoding="utf-8")
+    listed = page.partition("<!-- passed -->")[2].partition("<!-- /passed -->")[0]
+    assert listed == "".join(["\n", *(f"- `{one}`\n" for one in PASSED)])
 
 
 async def test_a_route_that_says_nothing_is_an_admins() -> None:
