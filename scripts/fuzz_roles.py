@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
@@ -37,6 +37,7 @@ from scripts.circumstances import commit, machine_name, now
 from store.store import Store
 from tests.fakes.launcher import FakeLauncher
 from tests.fuzz_wire import Broken, Socket, joined
+from trainer.launch import Launcher
 
 ROLES = ("none", "use", "rate", "admin")
 KEYS = {"server.api_key": "rate-" + "k" * 27, "server.admin_key": "admin-" + "k" * 26}
@@ -145,7 +146,7 @@ async def house(home: Path) -> AsyncIterator[House]:
     url = f"http://127.0.0.1:{behind.sockets[0].getsockname()[1]}"
     flags = {"home": home, "backend.kind": "vllm", "backend.url": url, "backend.model": "fake"}
     settings = load({**flags, **KEYS, "train.weights": "/nowhere"}, environ={}).settings
-    store, launcher = await Store.open(home), FakeLauncher()
+    store, launcher = await Store.open(home), cast(Launcher, FakeLauncher())  # no run starts a server here
     app = make_app(settings, store, make_backend(settings, launcher), launcher)
 
     @web.middleware
