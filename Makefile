@@ -15,11 +15,12 @@ test: setup
 # Ten times the broken answers and requests of the fast suite: 10,000, a minute of one core. And each recorded stream,
 # long ones too, a byte at a time. Then requests out of /openapi.json by schemathesis (from PyPI, an environment of its
 # own; five minutes), and 100,000 to all routes, sound and broken, of which benchmarks/fuzz.json keeps the counts (half an
-# hour). `make fuzz REQUESTS=10000` takes fewer of the last.
+# hour). `make fuzz REQUESTS=10000` takes fewer of those. Last, every route with every role, in all spellings of its path.
 fuzz: setup
 	@RLPROXY_FUZZ=10 $(PY) -m pytest tests/test_fuzz.py tests/test_golden.py
 	@$(PY) -m scripts.fuzz_schema --schemathesis "$$(scripts/setup_schemathesis)"
 	@$(PY) -m scripts.fuzz_routes --requests $(or $(REQUESTS),100000) --json benchmarks/fuzz.json
+	@$(PY) -m scripts.fuzz_roles --json benchmarks/role_fuzz.json
 
 # 200 times kill -9 and 500 power cuts, under load: minutes (docs/reliability.md). `make chaos KILLS=40 CUTS=100` is less.
 chaos: setup

@@ -50,6 +50,7 @@ from proxy.recent import Recent
 from proxy.redaction import Redactor
 from proxy.relay import Relay
 from proxy.retention import Retention
+from proxy.roles import ROOM
 from proxy.status import StatusReport
 from proxy.stored_responses import StoredResponses
 from proxy.swap import Swap
@@ -154,7 +155,7 @@ class Wiring:
         )
 
     def routes(self) -> list[web.RouteDef]:
-        rooms = ("", "/s/{session}")
+        rooms = ("", ROOM)
         return [
             *(web.post(p + path, _data(self.relay, d)) for d in DIALECTS for path in d.paths for p in rooms),
             *(web.post(p + COUNT_TOKENS, self.counts.post) for p in rooms),

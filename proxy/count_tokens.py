@@ -14,6 +14,7 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
+from yarl import URL
 
 from proxy.backends.base import Address, place_for
 from proxy.backends.openai import down
@@ -24,7 +25,7 @@ from proxy.formats import MISSING
 from proxy.large import off_loop
 from proxy.request_body import parsed, read
 from proxy.trainable import more_than_text
-from proxy.upstream import end_to_end, message_in, no_http, upstream_path, whole
+from proxy.upstream import end_to_end, message_in, no_http, upstream_url, whole
 from proxy.wire import dumps, loads, rewrite
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
@@ -57,7 +58,7 @@ class CountTokens:
     ) -> web.Response:
         named = {k: v for k, v in address.members.items() if k == "model"}
         own = await off_loop(len(raw), rewrite, raw, {}, named)
-        status, headers, answer = await self._ask(request, address, upstream_path(request), own)
+        status, headers, answer = await self._ask(request, address, upstream_url(address.url, request), own)
         if status not in MISSING:
             return web.Response(status=status, body=answer, headers=headers)
         chat = await off_loop(len(raw), MESSAGES.to_chat, body, asked)
@@ -83,7 +84,7 @@ class CountTokens:
 
     async def _json(self, request: web.Request, address: Address, path: str, body: bytes) -> dict[str, Any]:
         """What it answers; nothing where it does not know the route or what was asked."""
-        status, _, answer = await self._ask(request, address, path, body)
+        status, _, answer = await self._ask(request, address, URL(address.url + path), body)
         try:
             found = loads(answer) if status == 200 else {}
         except ValueError:
@@ -91,7 +92,7 @@ class CountTokens:
         return found if isinstance(found, dict) else {}
 
     async def _ask(
-        self, request: web.Request, address: Address, path: str, body: bytes
+        self, request: web.Request, address: Address, url: URL, body: bytes
     ) -> tuple[int, CIMultiDict[str], bytes]:
         headers = self._parts.request_headers(request)
         headers.popall("content-encoding", None)  # it was undone when we read the body
@@ -99,9 +100,7 @@ class CountTokens:
         assert self._parts.http is not None
         for last_try in (False, True):
             try:
-                async with self._parts.http.post(
-                    address.url + path, data=body, headers=headers, allow_redirects=False
-                ) as upstream:
+                async with self._parts.http.post(url, data=body, headers=headers, allow_redirects=False) as upstream:
                     answer = end_to_end(upstream.headers)
                     answer.popall("content-length", None)
                     return upstream.status, answer, await whole(upstream)

@@ -18,6 +18,7 @@ import aiohttp
 import structlog
 from aiohttp import web
 from multidict import CIMultiDict
+from yarl import URL
 
 from config.settings import Settings
 from proxy.backends.base import Address, Backend, place_for
@@ -44,7 +45,7 @@ from proxy.sse import Event, Splitter
 from proxy.swap import Lease, Swap
 from proxy.uncaptured import Uncaptured
 from proxy.unknown_model import unknown_model
-from proxy.upstream import chunks, cut, end_to_end, message_in, no_http, splitter_for, upstream_path, whole
+from proxy.upstream import chunks, cut, end_to_end, message_in, no_http, splitter_for, upstream_url, whole
 from proxy.ways import ODD, Native, Question, Translated, Way, wishes
 from proxy.wire import Answer, Rules, dumps, loads
 from store.errors import DuplicateCompletion
@@ -304,12 +305,13 @@ class Exchange:
         """Twice where a connection that was kept open had just been closed."""
         parts = self._parts
         assert parts.http is not None
-        url += self._way.path or upstream_path(self._request)
+        path = self._way.path
+        target = upstream_url(url, self._request) if path is None else URL(url + path)
         closed: aiohttp.ServerDisconnectedError | None = None
         for last_try in (False, True):
             try:
                 return await parts.http.post(
-                    url, data=_sendable(body), headers=headers, allow_redirects=False, auto_decompress=True
+                    target, data=_sendable(body), headers=headers, allow_redirects=False, auto_decompress=True
                 )
             except aiohttp.ServerDisconnectedError as error:
                 self._taken += 1

@@ -39,7 +39,7 @@ from proxy.security import who_asks
 from proxy.spoken import words
 from proxy.swap import Lease
 from proxy.turns import said_turn, turn_of
-from proxy.upstream import end_to_end, no_http, pieces, upstream_path
+from proxy.upstream import end_to_end, no_http, pieces, upstream_url
 from proxy.ways import Question
 from proxy.wire import dumps, loads
 from proxy.wrappers import Agent, agent_of
@@ -220,7 +220,7 @@ class Relay:
             assert self.parts.http is not None
             async with self.parts.http.request(
                 request.method,
-                self.parts.backend.url + upstream_path(request),
+                upstream_url(self.parts.backend.url, request),
                 headers=self.parts.request_headers(request),
                 data=request.get(BODY) or (self.parts.limits.passing(request) if request.can_read_body else None),
                 allow_redirects=False,

@@ -1,8 +1,8 @@
 """Who may do what.
 
-Owns no listening off loopback without a key, what each role may do, foreign web pages kept out, and which headers leave
-for the backend. Three roles: `use` (models), `rate` (rate and read, too) and `admin` (everything). Not here: whose key
-it is (keys), how much and how fast (limits).
+Owns no listening off loopback without a key, foreign web pages kept out, and which headers leave for the backend. Three
+roles: `use` (models), `rate` (rate and read, too) and `admin` (everything). Not here: what each route needs (roles),
+whose key it is (keys), how much and how fast (limits).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from config.sections import Server
 from proxy.errors import AnotherHome, BadRequest, Forbidden, ProxyError
 from proxy.keys import FORM, Keys, Who, given_key, same
 from proxy.limits import Limits
+from proxy.roles import Rule, least, rule
 from proxy.server_address import HOME_HEADER, is_home
-from store.records import Role
 
 ROLE: Final = web.RequestKey("role", str)
 WHO: Final = web.RequestKey("who", Who)
@@ -34,17 +34,11 @@ SHORTEST_OFF_LOOPBACK: Final = 16
 GUEST: Final = "guest"
 KNOWN: Final = 64  # hosts whose reading is remembered: nearly all requests name the same
 _RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
-OPEN: Final = ("/healthz", "/readyz")
-_SIGNED: Final = "/rl/webhooks/"  # come from outside and prove by a signature who they are (proxy.webhooks)
 _OURS: Final = ("host", "content-length", "expect")
 _COOKIES: Final = re.compile(r"rl_[^=;]*=[^;]*;?\s*")  # the page's, which a backend has no business with
 _LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
-_DATA: Final = re.compile(r"(/s/[^/]+)?/(v1|api)/")
-# What changes the backend itself, and not only asks it: adapters, models, files.
-_BEHIND: Final = re.compile(
-    r"(/s/[^/]+)?/(v1/(un)?load_lora_adapter|api/(create|copy|delete|pull|push|blobs)|api/v\d+/models/\w+)\b"
-)
 _HALF: Final = re.compile("[\ud800-\udfff]")  # how bytes that are no UTF-8 are read
+_SPLITS: Final = frozenset("/\\%")  # in a session's name: a second server could read another path
 _DOTS: Final = re.compile(r"(^|[/\\]|%2f|%5c)(\.|%2e){1,2}($|[/\\?#]|%2f|%5c)", re.IGNORECASE)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -108,38 +102,44 @@ class Guard:
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._limits.check_head(request)
-        if _DOTS.search(request.raw_path.partition("?")[0]) or not request.raw_path.startswith("/"):
-            raise BadRequest("A path starts with / and has no dots as a part; nothing was passed on.")
+        _check_path(request)
         _check_text(request)
+        found = rule(request)
         try:
-            with self._limits.one_more(exempt=request.path in OPEN):
-                if request.path.startswith(_SIGNED):
+            with self._limits.one_more(exempt=found.kind == "open"):
+                if found.kind == "signed":
                     return await handler(request)
-                if request.path in OPEN:
+                if found.kind == "open":
                     self._for_this_home(request, "another home")
                     return await handler(request)
-                self._no_foreign_page(request)
+                self._no_foreign_page(request, found)
                 # Before any key: a command for another home has none of this one, and is to learn why it is refused.
                 self._for_this_home(request, "another home" if self._keys.needed else str(self._home))
                 if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
                     return web.Response(status=204)  # an origin that may: what it may is set below
-                self._identify(request)
-                await self._limits.body_in(request, stream=_passes_through(request))
+                self._identify(request, found)
+                await self._limits.body_in(request, stream=found.kind == "passed")
                 return await handler(request)
         except ProxyError:  # the data routes answer their own: what comes here got no further
             self._refused(request)
             raise
 
-    def _identify(self, request: web.Request) -> None:
+    def _identify(self, request: web.Request, found: Rule) -> None:
         """Raises Unauthorized, Forbidden, TooMany."""
         who = self.who(request)
         request[WHO], request[ROLE] = who, who.role
         self._limits.spend(who)
-        least = needs(request.method, request.path)
-        if who.role == GUEST and _is_page(request.path):
+        if who.role == GUEST and found.kind == "page":
             return
-        if _RANK.get(who.role, -1) < _RANK[least]:
-            raise Forbidden(f"This needs a key with the role {least}, and yours has {who.role}.")
+        needed = least(request, found)
+        if _RANK.get(who.role, -1) < _RANK[needed]:
+            said = f"This needs a key with the role {needed}, and yours has {who.role}."
+            if found.kind in ("models", "passed") and needed == "admin":
+                path = f"{request.method} {request.raw_path.partition('?')[0][:100]}"
+                said += (
+                    f" Nothing was passed on: {path} is not among what docs/http-api.md says that such a key may send."
+                )
+            raise Forbidden(said)
 
     def _for_this_home(self, request: web.Request, served: str) -> None:
         """A command of this machine acts on no other home than its own, whoever has its port now."""
@@ -152,9 +152,9 @@ class Guard:
             "meant with `rlproxy serve` (with another --port), or say this one's folder with --home."
         )
 
-    def _no_foreign_page(self, request: web.Request) -> None:
+    def _no_foreign_page(self, request: web.Request, found: Rule) -> None:
         """A page from elsewhere in the person's browser, or a name rebound to this address, gets nothing."""
-        if not is_data(request.path) or not self._keys.needed:
+        if found.kind not in ("models", "passed") or not self._keys.needed:
             self._check_host(request)
         origin = request.headers.get("origin")
         if origin is not None:
@@ -209,34 +209,20 @@ def _host(given: str) -> str:
         raise BadRequest("The Host header is no name and no address.") from None
 
 
+def _check_path(request: web.Request) -> None:
+    """Raises BadRequest for a path that is cut or put together in more than one way."""
+    path = request.raw_path
+    if not path.startswith("/") or "#" in path or _DOTS.search(path.partition("?")[0]):
+        raise BadRequest("A path starts with /, and has no # and no dots as a part; nothing was passed on.")
+    if not _SPLITS.isdisjoint(request.match_info.get("session", "")):
+        raise BadRequest("A session in the path has no slash, backslash or percent sign; x-rl-session takes any name.")
+
+
 def _check_text(request: web.Request) -> None:
     """What is no UTF-8 can be neither stored nor said again. Other headers than ours only pass through."""
     for name, value in request.headers.items():
         if name.lower().startswith("x-rl-") and _HALF.search(value):
             raise BadRequest(f"The header {name} is no UTF-8; nothing was done.", param=name.lower())
-
-
-def is_data(path: str) -> bool:
-    """What models are used by; ratings are not."""
-    return _DATA.match(path) is not None and not path.startswith("/v1/feedback")
-
-
-def needs(method: str, path: str) -> Role:
-    """The least role. What is new under `/rl/` and acts is an admin's, a page's acts are looked at there again."""
-    reads = method in ("GET", "HEAD")
-    if is_data(path):
-        return "admin" if _BEHIND.match(path) and not reads else "use"
-    if path.startswith("/v1/feedback") or path == "/rl/links":
-        return "rate"
-    if path in ("/rl/status", "/metrics", "/openapi.json"):
-        return "use"
-    if path.startswith("/rl/"):
-        return "rate" if reads and not path.startswith(("/rl/export", "/rl/keys", "/rl/audit")) else "admin"
-    return "rate"
-
-
-def _is_page(path: str) -> bool:
-    return not is_data(path) and not path.startswith(("/rl/", "/v1/feedback", "/metrics"))
 
 
 def require_admin(request: web.Request) -> None:
@@ -273,12 +259,6 @@ def without_keys(text: str, headers: Mapping[str, str]) -> str:
             for key in (value, value.rpartition(" ")[2]):
                 text = text.replace(key, "[key]") if len(key) >= SHORTEST_KEY else text
     return text
-
-
-def _passes_through(request: web.Request) -> bool:
-    """Whether its body goes on as it comes: the route that takes whatever no other takes."""
-    resource = request.match_info.route.resource
-    return resource is not None and resource.canonical.endswith("{rest}")
 
 
 def _netloc(origin: str) -> str | None:

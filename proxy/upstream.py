@@ -8,22 +8,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
+from multidict import CIMultiDict, MultiMapping
+from yarl import URL
 
 from proxy import ndjson, sse
 from proxy.errors import BackendBroke
 from proxy.wire import loads
 
-# RFC 9110, 7.6.1; lengths and encodings are ours to set anew.
-HOP: Final = frozenset(
-    "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()  # noqa: SIM905
-)
+# RFC 9110, 7.6.1, and what older clients say to a proxy; lengths and encodings are ours to set anew.
+HOP: Final = frozenset({
+    "connection", "proxy-connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})  # fmt: skip
 # aiohttp says RuntimeError where it is asked for more of a connection that broke a moment ago.
 CUT: Final = (TimeoutError, aiohttp.ClientError, OSError, RuntimeError)
 LOOK_S: Final = 3.0  # how often to see whether the connection of a silent backend still is one
+_ASCII: Final = "".join(map(chr, range(0x21, 0x7F)))  # only what is not a character of a path is encoded
 _STREAMS: Final[Mapping[str, type[sse.Splitter] | type[ndjson.Splitter]]] = {
     "text/event-stream": sse.Splitter,
     "application/x-ndjson": ndjson.Splitter,
@@ -38,9 +42,16 @@ def upstream_path(request: web.Request) -> str:
     return path
 
 
-def end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """All but what belongs to one connection only."""
-    named = {h.strip().lower() for h in headers.get("connection", "").split(",")}
+def upstream_url(base: str, request: web.Request) -> URL:
+    """Sent as it is, since the guard has decided on these bytes (roles); yarl puts in order what it gets as text."""
+    target = quote(upstream_path(request), safe=_ASCII, errors="surrogateescape")
+    return URL(str(URL(base)).rstrip("/") + target, encoded=True)
+
+
+def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
+    """All but what belongs to one connection only. There may be several `Connection` headers, each with a list."""
+    lists = (*headers.getall("connection", ()), *headers.getall("proxy-connection", ()))
+    named = {name.strip().lower() for listed in lists for name in listed.split(",")}
     kept = [(k, v) for k, v in headers.items() if k.lower() not in HOP and k.lower() not in named]
     return CIMultiDict(kept)
 

@@ -20,6 +20,7 @@ from tests.fakes.tiny_model import make_tiny_model
 from tests.trainer import tiny
 from trainer.launch import LocalLauncher
 
+KEY = "the-key-of-this-server"
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 
 
@@ -50,13 +51,13 @@ def others(model: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 async def server(model: Path, tmp_path: Path) -> AsyncIterator[str]:
-    server = await LocalLauncher().start_server(str(model), "tiny", threads=1, log=tmp_path / "server.log")
+    server = await LocalLauncher().start_server(str(model), "tiny", threads=1, key=KEY, log=tmp_path / "server.log")
     yield server.url
     await server.stop()
 
 
 async def verdict(url: str, weights: Path, home: Path) -> Verdict:
-    flags = {"home": home, "backend.kind": "vllm", "backend.url": url, "train.threads": 1}
+    flags = {"home": home, "backend.kind": "vllm", "backend.url": url, "backend.api_key": KEY, "train.threads": 1}
     settings = load(flags, environ={}).settings
     store, backend = await Store.open(home), VLLM(settings.backend)
     try:

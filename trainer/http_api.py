@@ -235,7 +235,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 def _authorised(key: str | None) -> Any:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")
         if key is not None and request.path != "/health" and not hmac.compare_digest(given, key.encode()):
             raise WireError(401, "Unauthorized: send the key as a Bearer token.")
         return await handler(request)

@@ -1,9 +1,9 @@
 """Where a run and the built-in backend run: a child process on this machine, later Ray.
 
 The one module of this room that the proxy imports, so it is free of torch. Owns the children: their threads, their
-limits (limits), their environment (no secret of ours goes in), their stdin (a pipe that closes with us, so that no
-orphan outlives a killed proxy), what they print. Not here: what a run does (loop), when one starts (the proxy's
-learner).
+limits (limits), their environment (no secret of ours goes in, only the key that a server is to ask for), their stdin (a
+pipe that closes with us, so that no orphan outlives a killed proxy), what they print. Not here: what a run does (loop),
+when one starts (the proxy's learner).
 
     LaunchError     a child did not start, or ended before it was ready
     AdapterError    an adapter folder is not what its manifest says
@@ -31,6 +31,7 @@ from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
 from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed
 from trainer.sealed import missing as sealing_lacks
+from trainer.serve import KEY_VARIABLE
 from trainer.weights import local
 
 __all__ = [
@@ -136,9 +137,10 @@ class Launcher(Protocol):
         host: str = "127.0.0.1",
         port: int = 0,
         threads: int = 0,
+        key: str,
         log: Path,
     ) -> Server:
-        """Returns when it answers. Raises LaunchError."""
+        """Returns when it answers, to requests with this key only. Raises LaunchError."""
 
 
 def available(*, serves: bool = False) -> str | None:
@@ -242,13 +244,14 @@ class LocalLauncher:
         host: str = "127.0.0.1",
         port: int = 0,
         threads: int = 0,
+        key: str,
         log: Path,
     ) -> LocalServer:
         threads = threads or default_threads()[0]
         command = ["-m", "trainer.serve", "--host", host, "--port", str(port), "--threads", str(threads)]
         command += ["--weights", weights] if weights else []
         command += ["--name", name] if name else []
-        process = await _spawn([*command, "--watch-stdin"], threads=threads, log=log)
+        process = await _spawn([*command, "--watch-stdin"], threads=threads, log=log, more={KEY_VARIABLE: key})
         try:
             async with asyncio.timeout(READY_S):
                 async for event in _lines(process):

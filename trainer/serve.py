@@ -50,7 +50,7 @@ def openmp_environment(threads: int) -> dict[str, str]:
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    key = os.environ.get(KEY_VARIABLE) or None
+    key = os.environ.pop(KEY_VARIABLE, "") or None  # no library needs it
     if key is None and not _is_loopback(options.host):
         print(f"error: {options.host} is not loopback: set a key in {KEY_VARIABLE}.", file=sys.stderr)
         return 2

@@ -6,7 +6,8 @@ Owns the process: start, restart with a growing pause, stop. The routes are vLLM
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,7 @@ class Builtin(VLLM):
         self._all = settings
         self._launcher = launcher
         self._server: Server | None = None
+        self._key = secrets.token_urlsafe(32)  # else every user of this machine could ask it, and load adapters
         self._weights: str | None = None
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -44,6 +46,9 @@ class Builtin(VLLM):
         if self._server is None:
             raise BackendDown(f"The built-in backend is not up: {self._why_down}.", retry_after=5)
         return self._server.url
+
+    def headers(self) -> Mapping[str, str]:
+        return {"authorization": f"Bearer {self._key}"}
 
     @property
     def served(self) -> Served:
@@ -80,7 +85,11 @@ class Builtin(VLLM):
         logs.mkdir(parents=True, exist_ok=True)
         log.info("backend starts; the first time it has to get its model, a minute or more", log=str(logs))
         self._server = await self._launcher.start_server(
-            settings.train.weights, self._model, threads=settings.backend.threads, log=logs / "backend.log"
+            settings.train.weights,
+            self._model,
+            threads=settings.backend.threads,
+            key=self._key,
+            log=logs / "backend.log",
         )
         self._model, self._weights = self._server.model, self._server.weights
         log.info("backend up", url=self._server.url, model=self._server.model, weights=self._server.why)

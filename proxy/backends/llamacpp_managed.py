@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -35,10 +36,15 @@ class LlamaManaged(LlamaCpp):
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings, launcher)
         self._command = shlex.split(settings.backend.command)
+        given = settings.backend.api_key  # where its command names one, too
+        self._key = given.get_secret_value() if given else secrets.token_urlsafe(32)
         self._logs = settings.home / "logs"
         self._base: Process | None = None
         self._versions: dict[str, Process] = {}
         self._freed = False
+
+    def headers(self) -> Mapping[str, str]:
+        return {"authorization": f"Bearer {self._key}"}
 
     @property
     def url(self) -> str:
@@ -115,7 +121,8 @@ class LlamaManaged(LlamaCpp):
             self._freed = False
 
     def _process(self, title: str, more: list[str]) -> Process:
-        return Process([*self._command, *more], self._logs / f"llama-{title}.log", self.headers())
+        log_file = self._logs / f"llama-{title}.log"
+        return Process([*self._command, *more], log_file, self.headers(), {"LLAMA_API_KEY": self._key})
 
 
 def _enough_memory(like: int, name: str) -> None:

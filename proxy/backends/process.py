@@ -42,10 +42,13 @@ exit "$status"
 
 
 class Process:
-    def __init__(self, command: Sequence[str], log_file: Path, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], log_file: Path, headers: Mapping[str, str], more: Mapping[str, str]
+    ) -> None:
+        """`headers`: to be asked with; `more`: for its environment, where `ps` does not show a key."""
         self._port = _free_port()  # kept over restarts, so that its address holds
         self._command = [*command, "--host", "127.0.0.1", "--port", str(self._port)]
-        self._log, self._headers = log_file, headers
+        self._log, self._headers, self._more = log_file, headers, more
         self._child: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
@@ -88,7 +91,7 @@ class Process:
             self._child = await asyncio.create_subprocess_exec(
                 "sh", "-c", _WATCHED, "sh", *self._command,
                 stdin=asyncio.subprocess.PIPE, stdout=file, stderr=file,
-                env=child_environment(default_threads()[0]), start_new_session=True,
+                env=child_environment(default_threads()[0]) | dict(self._more), start_new_session=True,
             )  # fmt: skip
         try:
             async with asyncio.timeout(START_S):

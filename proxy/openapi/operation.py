@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from proxy.openapi.answered import Problem
-from proxy.security import OPEN, needs
+from proxy.roles import RULES
 from store.records import Role
 
 Schema = Mapping[str, Any]
@@ -45,7 +45,6 @@ class Operation:
     path_schema: Schema = field(default_factory=lambda: TEXT)
     fails: Any = Problem  # the shape of everything that goes wrong
     more: str = ""  # a page of docs/ that says more
-    signed: bool = False  # a signature says who asks, not a key
 
     @property
     def id(self) -> str:
@@ -55,4 +54,5 @@ class Operation:
     @property
     def role(self) -> Role | None:
         """The least that it needs; None: whoever asks."""
-        return None if self.signed or self.path in OPEN else needs(self.method.upper(), self.path)
+        rule = RULES[f"{self.method.upper()} {self.path}"]
+        return None if rule.kind in ("open", "signed") else rule.least

@@ -39,7 +39,7 @@ def _model(path: str, takes: Any, says: str, answers: Raw = STREAM, more: str = 
 
 def _webhook(name: str, says: str, takes: Any = ANYTHING, answers: Any = ANYTHING, **more: Any) -> Operation:
     shapes = {200: answers} if isinstance(answers, Raw) else {200: answers, 201: answers}  # 201: rated
-    return Operation("post", f"/rl/webhooks/{name}", "chats", says, shapes, takes=takes, signed=True, **more)
+    return Operation("post", f"/rl/webhooks/{name}", "chats", says, shapes, takes=takes, **more)
 
 
 def _act(path: str, says: str, answer: Any, status: int = 200, **more: Any) -> Operation:
@@ -116,7 +116,7 @@ CHATS: Final = (
     _webhook("discord", "Interactions: `/rl`, buttons."),
     _webhook("whatsapp", "Reactions."),
     Operation(
-        "get", "/rl/webhooks/whatsapp", "chats", "Meta's subscription.", {200: Raw({"text/plain": TEXT})}, signed=True,
+        "get", "/rl/webhooks/whatsapp", "chats", "Meta's subscription.", {200: Raw({"text/plain": TEXT})},
         query={"hub.mode": TEXT, "hub.verify_token": TEXT, "hub.challenge": TEXT},
     ),
     _webhook(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Final
 
 from aiohttp import web
@@ -13,6 +14,8 @@ from proxy.pages.visit import COOKIE, Visits
 
 SLOWLY_S: Final = 0.5  # after a wrong key
 NAME: Final = 100  # characters
+# A path of this origin. Browsers drop tabs and line breaks, take \ for /, and read //HOST as another host.
+_OURS: Final = re.compile(r"/([\w.~%:@-]+/)*[\w.~%:@-]*(\?[\w.~%:@!$&'()*+,;=/?-]*)?", re.ASCII)
 
 
 class SignIn:
@@ -42,4 +45,4 @@ class SignIn:
 
 def _ours(path: str | None) -> str:
     """Where to go on: never to another host."""
-    return path if path and path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
+    return path if path and _OURS.fullmatch(path) else "/"

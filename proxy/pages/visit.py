@@ -22,6 +22,7 @@ from config.sections import Server
 from proxy.errors import Forbidden
 from proxy.feedback import OWNER
 from proxy.keys import Keys, Who, same
+from proxy.roles import rule
 from proxy.security import GUEST
 from store.records import Role
 from store.store import Store
@@ -32,8 +33,6 @@ TOKEN_FIELD: Final = "token"  # noqa: S105  a field's name
 STAYS_S: Final = 30 * 86400
 SECRET: Final = "page_secret"  # noqa: S105  the meta key
 OPEN: Final = "open"  # in a cookie: from before there were keys, and worth nothing once there are
-_PATHS: Final = ("/", "/progress", "/versions", "/compare", "/data", "/login", "/logout")
-_FOLDERS: Final = ("/page/", "/static/", "/versions/", "/completions/")
 # What a cookie has instead of a key's id: the role of a fixed key, or none.
 _FIXED: Final = {"admin": Who("admin"), "rate": Who("rate"), GUEST: Who(GUEST)}
 
@@ -71,7 +70,7 @@ class Visits:
         """For `security.Guard`: who it is by cookie; a guest on the page without one; None: by key, as ever."""
         if not self.keyed or "authorization" in request.headers or "x-api-key" in request.headers:
             return None
-        ours = is_page(request.path)
+        ours = rule(request).kind == "page"
         if request.method in ("GET", "HEAD") or ours:
             found = self._read(request.cookies.get(COOKIE, ""))
             if found is not None and found.role != GUEST:
@@ -133,7 +132,3 @@ class Visits:
     def _sign(self, text: str) -> str:
         digest = hmac.new(self._secret, text.encode("utf-8", "surrogateescape"), hashlib.sha256).digest()
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
-
-
-def is_page(path: str) -> bool:
-    return path in _PATHS or path.startswith(_FOLDERS)

@@ -42,13 +42,14 @@ class FakeLlama(Listening):
         self.pause_s = 0.0
         self.load_s = 0.02
         self.defaults: dict[str, Any] = {}  # how it samples where nobody says otherwise
+        self.key: str | None = None  # --api-key, or LLAMA_API_KEY
         self.file = "fake.gguf"  # that it says to have loaded
         self.cached: tuple[str, str] | None = None  # a prompt, and what it was read with
         self._streams: set[tuple[str, Any]] = set()
 
     async def start(self, port: int = 0) -> None:
         self._read()
-        app = web.Application()
+        app = web.Application(middlewares=[self._authorised])
         app.add_routes([
             web.get("/health", self._health),
             web.get("/props", self._props),
@@ -61,6 +62,14 @@ class FakeLlama(Listening):
             web.post("/v1/chat/completions", self._chat),
         ])  # fmt: skip
         await self.listen(app, port)
+
+    @web.middleware
+    async def _authorised(self, request: web.Request, handler: Any) -> Any:
+        """As llama-server: these few are for everybody."""
+        free = request.path in ("/health", "/v1/health", "/models", "/v1/models")
+        if self.key is None or free or request.headers.get("authorization") == f"Bearer {self.key}":
+            return await handler(request)
+        return _error(401, "Invalid API Key")
 
     def _read(self) -> None:
         if self.presets is not None:
@@ -197,6 +206,7 @@ async def _main() -> None:
     fake = FakeLlama(loras=(given["--lora"],) if "--lora" in given else ())
     if os.path.exists(given["-m"] + ".broken") and "--lora" in given:
         sys.exit("failed to load the LoRA")
+    fake.key = os.environ.get("LLAMA_API_KEY")
     fake.silent = lambda: "--lora" in given and os.path.exists(given["-m"] + ".silent")
     await fake.start(int(given["--port"]))
     await asyncio.Event().wait()

@@ -201,9 +201,26 @@ async def test_a_visit_from_before_there_were_keys_ends_with_the_first(proxy: Pr
     assert await proxy.store.get_meta("paused") is None
 
 
-@pytest.mark.parametrize("after", ["//evil.example", "https://evil.example", "/\\evil.example", ""])
+@pytest.mark.parametrize(
+    "after",
+    [
+        "//evil.example", "https://evil.example", "/\\evil.example", "", "/\t/evil.example/", "/\n/evil.example",
+        "/\r\n/evil.example", "\t//evil.example", "/\t\\evil.example", "\\\\evil.example", "///evil.example",
+        "/.//evil.example", "/x//evil.example", "javascript:alert(1)", "/\x00/evil.example", "/\xa0/evil.example",
+        "evil.example", "?x", " //evil.example", "/ /evil.example", "http:evil.example", "/\u2028/evil.example",
+        "/x\r\nset-cookie: a=b", "//evil.example/%2f..", "/\\/evil.example", "/x#//evil.example", "/／evil.example",
+    ],
+)  # fmt: skip
 async def test_signing_in_leads_to_no_other_host(keyed: Proxy, after: str) -> None:
     visit = Visit(keyed.url)
     await visit.get("/login")
     assert await visit.post("/login", 303, key="use-key", after=after) == "/"
+    await visit.http.close()
+
+
+@pytest.mark.parametrize("after", ["/progress", "/", "/completions/rl-1?q=a%20b&side=1", "/page/rows?before=5"])
+async def test_signing_in_leads_back(keyed: Proxy, after: str) -> None:
+    visit = Visit(keyed.url)
+    await visit.get("/login")
+    assert await visit.post("/login", 303, key="use-key", after=after) == after
     await visit.http.close()

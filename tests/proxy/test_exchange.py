@@ -172,7 +172,7 @@ class Starter(FakeLauncher):
         super().__init__()
         self.servers: list[Started] = []
 
-    async def start_server(self, weights: str, model: str, *, threads: int, log: Path) -> Started:
+    async def start_server(self, weights: str, model: str, *, threads: int, key: str, log: Path) -> Started:
         self.servers.append(Started())
         await self.servers[-1].start()
         return self.servers[-1]
@@ -234,8 +234,8 @@ async def test_a_question_that_ends_servers_is_asked_of_two(ours: Proxy, monkeyp
     assert isinstance(ours.launcher, Starter)
     start = ours.launcher.start_server
 
-    async def starts(weights: str, model: str, *, threads: int, log: Path) -> Started:
-        server = await start(weights, model, threads=threads, log=log)
+    async def starts(weights: str, model: str, **more: Any) -> Started:
+        server = await start(weights, model, **more)
         if len(ours.launcher.servers) == 2:  # type: ignore[attr-defined]
             await deadly(server)
         return server

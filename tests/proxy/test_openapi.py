@@ -69,7 +69,7 @@ async def test_the_roles_are_those_that_the_routes_ask_for(proxy: Proxy) -> None
         async with proxy.http.post("/rl/keys", json={"name": f"a-{role}", "role": role}, headers=admin) as response:
             keys[role] = (await response.json())["key"]
     for one in OPERATIONS:
-        if one.path in UNASKED or one.signed:
+        if one.path in UNASKED or one.path.startswith("/rl/webhooks/"):
             continue
         for at, role in enumerate(keys):
             path = re.sub(r"\{\w+\}", "none", one.path)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import make_mocked_request
+from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
 from config.sections import Server
 from proxy.errors import Forbidden
+from proxy.failures import shaped
 from proxy.keys import Keys, Who
 from proxy.limits import Limits
 from proxy.security import Guard, check_bind, is_loopback, outgoing_headers
@@ -88,14 +90,17 @@ async def test_a_guest_of_the_page_sees_no_more_than_pages() -> None:
     """What the page's cookie says of somebody goes through the same doors as a key."""
     settings, asked = Server(api_key="x" * 16), []
 
-    async def handler(request: web.Request) -> web.StreamResponse:
+    async def handler(request: web.Request) -> web.Response:
         asked.append(request.path)
         return web.Response()
 
     keys = Keys(settings)
     guard = Guard(settings, keys, Limits(settings), lambda request: Who("guest"))
-    await guard.middleware(make_mocked_request("GET", "/login", headers={"host": "localhost"}), handler)
-    for path in ("/rl/status", "/v1/models", "/metrics", "/v1/feedback/last"):
-        with pytest.raises(Forbidden):
-            await guard.middleware(make_mocked_request("GET", path, headers={"host": "localhost"}), handler)
+    app = web.Application(middlewares=[shaped, guard.middleware])
+    paths = ("/login", "/rl/status", "/v1/models", "/metrics", "/v1/feedback/last", "/nowhere")
+    app.add_routes(web.get(path, handler) for path in paths[:-1])
+    async with TestServer(app) as server, aiohttp.ClientSession() as http:
+        for path in paths:
+            async with http.get(server.make_url(path)) as response:
+                assert response.status == (200 if path == "/login" else 403), path
     assert asked == ["/login"]

@@ -152,7 +152,9 @@ async def _first(job):
 
 async def test_a_server_that_does_not_come_up_says_why(tmp_path):
     with pytest.raises(LaunchError, match=r"backend\.log"):
-        await LocalLauncher().start_server(str(tmp_path / "nothing"), "m", log=tmp_path / "logs" / "backend.log")
+        await LocalLauncher().start_server(
+            str(tmp_path / "nothing"), "m", key="k", log=tmp_path / "logs" / "backend.log"
+        )
 
 
 def test_children_get_no_secrets_and_a_thread_budget(monkeypatch):

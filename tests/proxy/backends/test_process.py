@@ -35,7 +35,7 @@ async def test_the_server_ends_with_its_pipe() -> None:
 
 
 async def test_the_servers_own_status_and_log_are_told(tmp_path: Path) -> None:
-    process = Process([sys.executable, "-c", "print('no such model'); exit(3)"], tmp_path / "logs" / "x.log", {})
+    process = Process([sys.executable, "-c", "print('no such model'); exit(3)"], tmp_path / "logs" / "x.log", {}, {})
     async with aiohttp.ClientSession() as http:
         with pytest.raises(BackendDown, match=r"status 3, see .*x\.log"):
             await process.start(http)
