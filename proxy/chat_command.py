@@ -170,6 +170,8 @@ class ChatCommands:
 
 
 def _replaced(rating: Rating, new: NewRating) -> str:
+    if rating.duplicate:
+        return ", as before"
     if not rating.replaced:
         return ""
     kept = [word for word in ("comment", "correction") if getattr(rating, word) and not getattr(new, word)]

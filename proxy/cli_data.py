@@ -17,6 +17,7 @@ import typer
 
 from proxy.cli_common import AsJson, Home, client_of, fail, print_json, secret_of, settings_of, some
 from proxy.cli_forget import forget
+from proxy.terminal import in_json
 
 data_app = typer.Typer()
 audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
@@ -85,6 +86,7 @@ def _write(lines: Iterable[str], out: TextIO, as_json: bool) -> int:
     for line in lines:
         if as_json:
             out.write("[\n" if count == 0 else ",\n")
+        line = in_json(line) if out is sys.stdout else line
         out.write(line if as_json else line + "\n")
         count += 1
     if as_json:
@@ -104,7 +106,8 @@ def capture(
     if as_json:
         print_json(found)
     else:
-        print(f"session {session}: " + ("nothing is kept from now on" if what == "off" else "captured again"))
+        off = found["capture"] == "off"
+        print(f"session {session}: " + ("nothing is kept from now on" if off else "captured again"))
 
 
 data_app.command()(forget)

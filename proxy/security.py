@@ -110,7 +110,7 @@ class Guard:
         self._limits.check_head(request)
         if _DOTS.search(request.raw_path.partition("?")[0]) or not request.raw_path.startswith("/"):
             raise BadRequest("A path starts with / and has no dots as a part; nothing was passed on.")
-        _check_text(request)
+        _check_own(request)
         try:
             with self._limits.one_more(exempt=request.path in OPEN):
                 if request.path.startswith(_SIGNED):
@@ -209,11 +209,17 @@ def _host(given: str) -> str:
         raise BadRequest("The Host header is no name and no address.") from None
 
 
-def _check_text(request: web.Request) -> None:
-    """What is no UTF-8 can be neither stored nor said again. Other headers than ours only pass through."""
+def _check_own(request: web.Request) -> None:
+    """Our own headers are UTF-8, or they can be neither stored nor said again; and each says one thing, or a second
+    one could take back that nothing is to be kept. Other headers only pass through."""
+    said: dict[str, str] = {}
     for name, value in request.headers.items():
-        if name.lower().startswith("x-rl-") and _HALF.search(value):
-            raise BadRequest(f"The header {name} is no UTF-8; nothing was done.", param=name.lower())
+        if not (own := name.lower()).startswith("x-rl-"):
+            continue
+        if _HALF.search(value):
+            raise BadRequest(f"The header {name} is not UTF-8; nothing was done.", param=own)
+        if said.setdefault(own, value) != value:
+            raise BadRequest(f"The header {own} came twice and says two things; nothing was done.", param=own)
 
 
 def is_data(path: str) -> bool:
