@@ -61,6 +61,10 @@ def export(
         print(f"{count} completions written to {output}", file=sys.stderr)
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # conversations are private
+
+
 @contextmanager
 def _writing(output: Path | None) -> Iterator[TextIO]:
     """A file has its name once it is whole; what is no file, as /dev/stdout, is written as it is."""
@@ -72,7 +76,7 @@ def _writing(output: Path | None) -> Iterator[TextIO]:
     to = output if special else Path(os.path.realpath(output))
     part = to if special else to.with_name(to.name + ".part")
     try:
-        with part.open("w", encoding="utf-8") as out:
+        with open(part, "w", encoding="utf-8", opener=_private) as out:
             yield out
         if not special:
             part.replace(to)

@@ -25,7 +25,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from config.settings import Settings
-from proxy import files, lifecycle, security
+from proxy import files, home, lifecycle, security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.base import Backend
@@ -114,6 +114,8 @@ async def serving(
     Raises ProxyError, StoreError, CannotStart.
     """
     make_home(settings.home)
+    for said in home.close(settings.home):
+        structlog.get_logger().warning(said)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
     store = await Store.open(settings.home, secret, structlog.get_logger().info)
@@ -171,6 +173,7 @@ def _write_address(path: Path, found: dict[str, Any]) -> None:
 async def serve(settings: Settings, secret: Secret | None = None) -> None:
     """Until SIGINT or SIGTERM; the second one ends at once, with what was begun on disk."""
     files.raise_limit()
+    os.umask(home.UMASK)
     stop = asyncio.Event()
     stores: list[Store] = []  # once there is one
     loop = asyncio.get_running_loop()

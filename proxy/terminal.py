@@ -56,4 +56,4 @@ def guard() -> None:
 
 def styled(stream: TextIO) -> TextIO:
     """The stream below, for colours of ours around text that is plain already."""
-    return cast(TextIO, stream.styled) if isinstance(stream, Plain) else stream
+    return stream.styled if isinstance(stream, Plain) else stream
