@@ -173,7 +173,7 @@ class Train(Section):
     raters: dict[str, RaterWeight] = {}
     """Weights of raters by name, above 0 and at most 10; one that is not named has 1."""
     max_rater_share: float = Field(default=0.75, ge=0.5, le=1)
-    """Most of a run's ratings that may be one rater's, where others rate too; 1 is no bound. The owner has none."""
+    """Most of a run that may be one rater's, by weight, where others rate too; 1 is no bound. The owner has none."""
     watch: bool = True
     """Whether a new version that is rated worse than the one before, beyond chance, is rolled back by itself."""
     tensorboard: bool = False

@@ -24,20 +24,9 @@ async def account(store: Store | Looking, run: Run) -> dict[str, Any]:
         **run_json(run),
         "choices": [{"name": name, "value": e.get("value"), "why": e.get("why")} for name, e in choices.items()],
         "warnings": list(dict.fromkeys(e.get("message") for e in told if e.get("event") == "warning")),
-        "steps": _steps(told),
+        "steps": run_folder.steps(told),
         "account": await _samples(store, run),
     }
-
-
-def _steps(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The numbers of each optimiser step; a second try begins anew, a resumed one goes on from its checkpoint."""
-    found: dict[int, dict[str, Any]] = {}
-    for event in told:
-        if event.get("event") == "phase" and event.get("again"):
-            found.clear()
-        elif event.get("event") == "step":
-            found[event["step"]] = {key: value for key, value in event.items() if key != "event"}
-    return [found[step] for step in sorted(found)]
 
 
 async def _samples(store: Store | Looking, run: Run) -> list[dict[str, Any]]:

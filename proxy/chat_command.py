@@ -249,6 +249,8 @@ def _first_words(text: str) -> str:
 
 
 def _replaced(rating: Rating, new: NewRating) -> str:
+    if rating.duplicate:
+        return ", as before"
     if not rating.replaced:
         return ""
     kept = [word for word in ("comment", "correction") if getattr(rating, word) and not getattr(new, word)]

@@ -26,6 +26,7 @@ from proxy.cli_learn import learn_app
 from proxy.cli_rate import rate_app
 from proxy.cli_report import report_app
 from proxy.cli_service import service_app
+from proxy.terminal import guard
 
 app = typer.Typer(
     name="rlproxy",
@@ -46,6 +47,7 @@ app.add_typer(keys_app, name="keys")
 
 
 def main() -> None:
+    guard()
     app(prog_name="rlproxy")  # also as `python -m proxy.cli`: completion and help name what a person types
 
 

@@ -14,6 +14,7 @@ import uuid
 from typing import Any, Final, NamedTuple
 
 from proxy.cli_client import Client, NoProxyAnswers, Refused
+from proxy.terminal import plain, styled
 
 HELP: Final = "Ctrl-C stops an answer, /new starts over, Ctrl-D ends."
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
@@ -40,7 +41,7 @@ class Chat:
     def run(self) -> None:
         """Until Ctrl-D, or Ctrl-C at the prompt."""
         who = " and ".join(self._versions)
-        print(f"{DIM}{self._model}, {who}. {HELP}{PLAIN}")
+        _dim(f"{self._model}, {who}. {HELP}")
         while True:
             try:
                 said = input("> ").strip()
@@ -49,7 +50,7 @@ class Chat:
                 return
             if said == "/new":
                 self._new()
-                print(f"{DIM}from the beginning{PLAIN}")
+                _dim("from the beginning")
             elif said:
                 try:
                     self._turn(said)
@@ -62,7 +63,7 @@ class Chat:
         answers = []
         for name, version in zip("AB", order, strict=False):
             if len(order) > 1:
-                print(f"{DIM}{name}{PLAIN} ", end="")
+                _dim(name, end=" ")
             answers.append(self._say(messages, version))
         whole = [answer for answer in answers if answer is not None]
         if len(whole) < len(answers):
@@ -85,7 +86,7 @@ class Chat:
                 pieces.append(piece)
                 print(piece, end="", flush=True)
         except KeyboardInterrupt:
-            print(f" {DIM}(stopped){PLAIN}")
+            _dim(" (stopped)")
             return None
         except (Refused, NoProxyAnswers):
             if pieces:
@@ -97,17 +98,17 @@ class Chat:
         return Answer(id, "".join(pieces), version)
 
     def _rate(self, answer: Answer) -> Answer:
-        key = _key(f"{DIM}g good, b bad, Enter goes on{PLAIN} ", "gb")
+        key = _key("g good, b bad, Enter goes on", "gb")
         if key:
             word = {"g": "good", "b": "bad"}[key]
             self._feedback(answer, word)
-            print(f"{DIM}rated {word}{PLAIN}")
+            _dim(f"rated {word}")
         return answer
 
     def _pick(self, answers: list[Answer]) -> Answer:
-        key = _key(f"{DIM}a or b is better, Enter: neither{PLAIN} ", "ab")
+        key = _key("a or b is better, Enter: neither", "ab")
         names = ", ".join(f"{name} was {answer.version}" for name, answer in zip("AB", answers, strict=True))
-        print(f"{DIM}{names}{PLAIN}")
+        _dim(names)
         if not key:
             return answers[0]
         better, worse = answers if key == "a" else reversed(answers)
@@ -119,6 +120,11 @@ class Chat:
         self._client.ask("POST", "/v1/feedback", {"completion_id": answer.id, "rating": word, "source": "cli"})
 
 
+def _dim(text: str, end: str = "\n") -> None:
+    """Words of ours, beside those of the model."""
+    print(f"{DIM}{plain(text)}{PLAIN}", end=end, file=styled(sys.stdout), flush=True)
+
+
 def _piece(event: dict[str, Any]) -> str:
     if error := event.get("error"):
         raise Refused(str(error.get("message") if isinstance(error, dict) else error))
@@ -128,7 +134,7 @@ def _piece(event: dict[str, Any]) -> str:
 
 def _key(prompt: str, keys: str) -> str:
     """One key without Enter, if it is one of these; else "". The terminal is as before afterwards."""
-    print(prompt, end="", flush=True)
+    _dim(prompt, end=" ")
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     try:
@@ -138,5 +144,5 @@ def _key(prompt: str, keys: str) -> str:
         pressed = ""
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-    print(f"\r{' ' * 40}\r", end="", flush=True)
+    print(f"\r{' ' * 40}\r", end="", file=styled(sys.stdout), flush=True)
     return pressed if pressed and pressed in keys else ""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from proxy.terminal import in_json
+
 if TYPE_CHECKING:
     from proxy.cli_client import Client
 
@@ -63,5 +65,5 @@ def masked(text: str, *keys: str | None) -> str:
     return text
 
 
-def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+def print_json(value: Any, indent: int | None = 2) -> None:
+    print(in_json(json.dumps(value, indent=indent, ensure_ascii=False)), flush=True)

@@ -17,6 +17,7 @@ import typer
 
 from proxy.cli_common import AsJson, Home, client_of, fail, print_json, secret_of, settings_of, some
 from proxy.cli_forget import forget
+from proxy.terminal import in_json
 
 data_app = typer.Typer()
 audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
@@ -60,6 +61,10 @@ def export(
         print(f"{count} completions written to {output}", file=sys.stderr)
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # conversations are private
+
+
 @contextmanager
 def _writing(output: Path | None) -> Iterator[TextIO]:
     """A file has its name once it is whole; what is no file, as /dev/stdout, is written as it is."""
@@ -71,7 +76,7 @@ def _writing(output: Path | None) -> Iterator[TextIO]:
     to = output if special else Path(os.path.realpath(output))
     part = to if special else to.with_name(to.name + ".part")
     try:
-        with part.open("w", encoding="utf-8") as out:
+        with open(part, "w", encoding="utf-8", opener=_private) as out:
             yield out
         if not special:
             part.replace(to)
@@ -85,6 +90,7 @@ def _write(lines: Iterable[str], out: TextIO, as_json: bool) -> int:
     for line in lines:
         if as_json:
             out.write("[\n" if count == 0 else ",\n")
+        line = in_json(line) if out is sys.stdout else line
         out.write(line if as_json else line + "\n")
         count += 1
     if as_json:
@@ -104,7 +110,8 @@ def capture(
     if as_json:
         print_json(found)
     else:
-        print(f"session {session}: " + ("nothing is kept from now on" if what == "off" else "captured again"))
+        off = found["capture"] == "off"
+        print(f"session {session}: " + ("nothing is kept from now on" if off else "captured again"))
 
 
 data_app.command()(forget)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from proxy.cli_common import AsJson, Home, fail, print_json, settings_of
+from proxy.terminal import plain, styled
 
 if TYPE_CHECKING:
     from proxy.encrypting import Report
@@ -93,9 +94,10 @@ def _done(work: Any) -> Report:
 
 def _progress(quiet: bool) -> Progress:
     def told(path: Path, step: Step, share: float) -> None:
-        if not quiet and step in WORDS and sys.stderr.isatty():
-            print(f"\r\033[K{path.name}: {WORDS[step]} {share:.0%}", end="", file=sys.stderr, flush=True)
-        elif not quiet and step == "done" and sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        out = styled(sys.stderr)
+        if not quiet and step in WORDS and out.isatty():
+            print(f"\r\033[K{plain(path.name)}: {WORDS[step]} {share:.0%}", end="", file=out, flush=True)
+        elif not quiet and step == "done" and out.isatty():
+            print("\r\033[K", end="", file=out, flush=True)
 
     return told

@@ -59,9 +59,8 @@ def _rate(
     if as_json:
         print_json(found)
     else:
-        print(
-            f"rated {word}: {found['completion_id']}" + (" (replaces your earlier rating)" if found["replaced"] else "")
-        )
+        known = " (as before)" if found["duplicate"] else " (replaces your earlier rating)" if found["replaced"] else ""
+        print(f"rated {word}: {found['completion_id']}{known}")
 
 
 @rate_app.command()

@@ -6,21 +6,20 @@ nothing but what was there before; a proxy that goes away is said in its place, 
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from proxy.cli_client import Client, NoProxyAnswers, Refused
-from proxy.cli_common import some
-from proxy.cli_tables import acceptance, gate, label
+from proxy.cli_common import print_json, some
+from proxy.cli_tables import acceptance, console, gate, label
 
 EVERY_S: Final = 1.0
 ENOUGH: Final = 8  # ratings of one kind, after which the other is missed
@@ -29,9 +28,9 @@ ENOUGH: Final = 8  # ratings of one kind, after which the other is missed
 def show(client: Client, *, as_json: bool) -> None:
     found = client.call("GET", "/rl/status")
     if as_json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
     else:
-        Console().print(table(found, client.url))
+        console().print(table(found, client.url))
 
 
 def watch(client: Client, *, as_json: bool, fail: Callable[[str, int], None]) -> None:
@@ -43,9 +42,9 @@ def watch(client: Client, *, as_json: bool, fail: Callable[[str, int], None]) ->
     try:
         if as_json:
             while True:
-                print(json.dumps(client.call("GET", "/rl/status"), ensure_ascii=False), flush=True)
+                print_json(client.call("GET", "/rl/status"), indent=None)
                 time.sleep(EVERY_S)
-        with Live(screen=True, auto_refresh=False) as live:
+        with Live(console=console(), screen=True, auto_refresh=False) as live:
             while True:
                 live.update(_now(client), refresh=True)
                 time.sleep(EVERY_S)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from config.settings import Row
+from proxy.terminal import plain, styled
 
 if TYPE_CHECKING:
     from proxy.doctor_facts import Check
@@ -25,6 +28,18 @@ REJECTED = {
 MARKS: Final = {"ok": ("✓", "green"), "note": ("!", "yellow"), "problem": ("✗", "red"), "unknown": ("?", "dim")}
 
 
+class _Console(Console):
+    """What is in a cell is text: no markup, and nothing that a terminal would act on. Styles are added to it later."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(plain(segment.text), segment.style)
+
+
+def console() -> Console:
+    return _Console(file=styled(sys.stdout), markup=False, emoji=False)
+
+
 def show_checks(checks: Iterable[Check]) -> None:
     """A line each, and the fix below it."""
     grid = Table.grid(padding=(0, 2))
@@ -33,7 +48,7 @@ def show_checks(checks: Iterable[Check]) -> None:
         grid.add_row(Text(mark, style=style), Text(check.name), Text(check.line))
         if check.fix:
             grid.add_row("", "", Text(f"→ {check.fix}", style="bold"))
-    Console().print(grid)
+    console().print(grid)
 
 
 def acceptance(metrics: dict[str, Any]) -> str:
@@ -71,7 +86,7 @@ def show_adapters(found: dict[str, Any]) -> None:
             mark,
             gate(a),
         )
-    Console().print(table)
+    console().print(table)
 
 
 def show_runs(runs: list[dict[str, Any]]) -> None:
@@ -86,7 +101,7 @@ def show_runs(runs: list[dict[str, Any]]) -> None:
         # A reason that only says what the gate said is in the column before.
         reason = "" if r["status"] in ("rejected", "done") and r["gate"] else r["reason"] or ""
         table.add_row(str(r["id"]), r["status"], version, samples, seconds, gate(r), reason)
-    Console().print(table)
+    console().print(table)
 
 
 def show_run(r: dict[str, Any]) -> None:
@@ -108,13 +123,13 @@ def show_run(r: dict[str, Any]) -> None:
     for message in r["warnings"]:
         grid.add_row("warning", Text(message, style="yellow"))
     grid.add_row("folder", Text(r["folder"]))
-    Console().print(grid)
+    console().print(grid)
     if r["gate"]:
         table = _table("gate", "value", "bound", "", "note")
         for name, c in r["gate"].items():
             mark = Text("✓", style="green") if c["ok"] else Text("✗", style="red")
             table.add_row(name, number(c["value"]), number(c["bound"]), mark, c.get("note") or "")
-        Console().print(table)
+        console().print(table)
     odd = [one for one in r["account"] if one.get("flags") or one["cause"]]
     if odd:
         table = _table("completion", "odd", "trained", "kept out as", "why")
@@ -122,12 +137,12 @@ def show_run(r: dict[str, Any]) -> None:
             flags = ", ".join(one.get("flags") or ())
             trained = "yes" if one["used"] else "no"
             table.add_row(one["completion"] or "", flags, trained, one["cause"] or "", one.get("reason") or "")
-        Console().print(table)
+        console().print(table)
     if r["choices"]:
         table = _table("choice", "value", "why", long=2)
         for choice in r["choices"]:
             table.add_row(choice["name"], number(choice["value"]), choice["why"])
-        Console().print(table)
+        console().print(table)
 
 
 def _table(*columns: str, long: int = 1) -> Table:
@@ -142,7 +157,7 @@ def show_settings(rows: Iterable[Row]) -> None:
     table = Table("setting", "value", "from", "meaning")
     for row in rows:
         table.add_row(row.key, row.value, row.source, row.help)
-    Console().print(table)
+    console().print(table)
 
 
 def show_keys(keys: list[dict[str, Any]]) -> None:
@@ -154,7 +169,7 @@ def show_keys(keys: list[dict[str, Any]]) -> None:
         used = when(key["last_used"]) if key["last_used"] else "never"
         ended = Text(f"revoked {when(key['revoked_at'])}", style="yellow") if key["revoked_at"] else ""
         table.add_row(key["id"], key["name"], key["role"], when(key["created_at"]), used, ended)
-    Console().print(table)
+    console().print(table)
 
 
 def gate(of: dict[str, Any]) -> str:
@@ -180,4 +195,7 @@ def label(version: int) -> str:
 
 
 def when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+    except (OverflowError, ValueError, OSError):  # no calendar has it
+        return "–"

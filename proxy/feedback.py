@@ -28,6 +28,7 @@ from proxy.security import who_asks
 from proxy.wire import loads
 from store.errors import StoreError, UnknownCompletion, UnknownRating
 from store.records import NewRating, NewReaction, Rating, Reacted, Scale
+from store.share import FULL_VOICE
 from store.share import OWNER as OWNER
 from store.store import Store
 
@@ -210,7 +211,7 @@ class Feedback:
             value=value,
             comment="" if body.get("comment") == "" else _text(body, "comment", MAX_TEXT),
             correction="" if body.get("correction") == "" else _text(body, "correction", MAX_TEXT),
-            weight=_weight(body),
+            weight=_weight(body, trusted),
             source=source,
             # Of this key's events: none claims one of another key, or of a platform, before it comes.
             source_event_id=event_id and (event_id if trusted else f"{who.key}:{event_id}"),
@@ -327,8 +328,16 @@ def _text(body: dict[str, Any], key: str, limit: int) -> str | None:
     return value
 
 
-def _weight(body: dict[str, Any]) -> float:
+def _weight(body: dict[str, Any], trusted: bool) -> float:
+    """One voice is 1. Only an admin, who decides whose word counts for more, may give a rating more than that; not a
+    gateway with an admin's key, which passes on what somebody else wrote."""
     weight = body.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= MAX_WEIGHT:
         raise BadRequest(f"`weight` must be a number above 0 and at most {MAX_WEIGHT:g}.", param="weight")
+    if weight > FULL_VOICE and not trusted:
+        raise BadRequest(
+            f"A `weight` above {FULL_VOICE:g} needs an admin key and no `x-rl-user`, and this was not stored: leave it "
+            "out, or ask an admin to name you in train.raters.",
+            param="weight",
+        )
     return float(weight)

@@ -6,16 +6,17 @@ something only in the home that trained it. A bad line costs that line.
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 from aiohttp import web
 
 from proxy.conversations import canonical, extend_thread, thread_and_above
 from proxy.errors import BadRequest
+from proxy.feedback import MAX_WEIGHT
 from proxy.large import off_loop_above
 from proxy.query import flag
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
@@ -28,8 +29,16 @@ from store.records import FinishedCompletion, NewCompletion, NewRating, Rating
 from store.store import Store
 
 ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
+MOST_CHOICES: Final = 1000
+AHEAD_S: Final = 86400.0  # by which another machine's clock may be ahead of ours
+LEAST_LOGPROB: Final = -10_000.0  # vLLM writes -9999 for what has no chance at all
+ROUNDED: Final = 1e-3  # a server's log-prob of what is certain may come out that far above 0
+LARGEST: Final = 1e9  # of a sampling setting, in either direction
 STATES: Final = ("done", "partial", "error")
 ASKED_IN_MESSAGES: Final = ("chat", "messages")  # others may ask for nothing, as Ollama's do to load a model
+
+
+T = TypeVar("T")
 
 
 class BadLine(Exception):
@@ -103,13 +112,13 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     redacted = tuple(sorted({*_list(line, "redacted", str), *places(prompt=said, request=beside, reply=replied)}))
     told, above = thread_and_above(messages, redactor.message)
     new = NewCompletion(
-        id=id, request_id=_text(line, "request_id"), choice=_number(line, "choice", int),
-        created_at=_number(line, "created_at", float), dialect=_text(line, "dialect"), backend=_text(line, "backend"),
+        id=id, request_id=_text(line, "request_id"), choice=_whole(line, "choice", MOST_CHOICES),
+        created_at=_moment(line, "created_at"), dialect=_text(line, "dialect"), backend=_text(line, "backend"),
         model=_text(line, "model"), served_model=_text(line, "served_model"),
         version=_version(line) if ours else None,
         session=_maybe(line, "session"), user=_maybe(line, "user"),
         turn="side" if line.get("turn") == "side" else "main", turn_rule="imported", streamed=False, prompt=prompt,
-        request=request, sampling={k: _number({k: v}, k, float) for k, v in (line.get("sampling") or {}).items()},
+        request=request, sampling=_sampling(line),
         untrainable=_maybe(line, "untrainable"), redacted=redacted, above=above,
     )  # fmt: skip
     usage = line.get("usage")
@@ -119,15 +128,15 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     if status not in STATES:
         raise BadLine(f"its status is {status!r}, not one of {', '.join(STATES)}")
     end = FinishedCompletion(
-        id=id, status=status, finished_at=_number(line, "finished_at", float), reply=message, text=text,
+        id=id, status=status, finished_at=_moment(line, "finished_at"), reply=message, text=text,
         thread=None if reply is None else extend_thread(told, reply, redactor.message),
         finish_reason=_maybe(line, "finish_reason"), usage=redactor.value(usage),
-        prompt_token_ids=_numbers(line, "prompt_token_ids", int), token_ids=_numbers(line, "token_ids", int),
-        logprobs=_numbers(line, "logprobs", float), exact=line.get("exact") is True,
+        prompt_token_ids=_each(line, "prompt_token_ids", _whole), token_ids=_each(line, "token_ids", _whole),
+        logprobs=_each(line, "logprobs", _logprob), exact=line.get("exact") is True,
         inexact_reason=_maybe(line, "inexact_reason"), error=redactor.text(_maybe(line, "error") or "") or None,
         translated=line.get("translated") is True, untrainable=UNTRAINABLE if replied else None, redacted=redacted,
     )  # fmt: skip
-    if redacted or not _whole(end):
+    if redacted or not _one_for_one(end):
         reason = end.inexact_reason or (
             INEXACT if redacted else "the export has no token ids and log-probs one for one"
         )
@@ -138,7 +147,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     return Imported(new, end, ratings)
 
 
-def _whole(end: FinishedCompletion) -> bool:
+def _one_for_one(end: FinishedCompletion) -> bool:
     """What is exact has all its numbers, one for one; what is not may lack them."""
     if not end.exact:
         return True
@@ -149,17 +158,23 @@ def _rating(line: Mapping[str, Any], completion: str, keep: Callable[[str], str]
     scale = line.get("scale")
     comment, correction = (keep(_maybe(line, key) or "") or None for key in ("comment", "correction"))
     rating = Rating(
-        id=_text(line, "id"), completion_id=completion, rater=_text(line, "rater"), value=_number(line, "value", float),
-        comment=comment, correction=correction, weight=_number(line, "weight", float), source=_text(line, "source"),
-        source_event_id=None, created_at=_number(line, "created_at", float), live=True, retracted_at=None,
+        id=_text(line, "id"), completion_id=completion, rater=_text(line, "rater"), value=_number(line, "value", -1, 1),
+        comment=comment, correction=correction, weight=_number(line, "weight", 0, MAX_WEIGHT),
+        source=_text(line, "source"), source_event_id=None, created_at=_moment(line, "created_at"), live=True,
+        retracted_at=None,
         scale=scale if scale in ("thumb", "stars", "unit") else "unit",
     )  # fmt: skip
     valid(NewRating(completion, rating.rater, rating.value, weight=rating.weight))
     return rating
 
 
+def _sampling(line: Mapping[str, Any]) -> dict[str, float]:
+    given = line.get("sampling") or {}
+    return {key: _number(given, key, -LARGEST, LARGEST) for key in given}
+
+
 def _version(line: Mapping[str, Any]) -> int | None:
-    return None if line.get("version") is None else _number(line, "version", int)
+    return None if line.get("version") is None else _whole(line, "version")
 
 
 def _text(line: Mapping[str, Any], key: str) -> str:
@@ -173,19 +188,33 @@ def _maybe(line: Mapping[str, Any], key: str) -> str | None:
     return None if line.get(key) is None else _text(line, key)
 
 
-def _number(line: Mapping[str, Any], key: str, kind: type) -> Any:
+def _number(line: Mapping[str, Any], key: str, low: float, high: float) -> float:
     value = line.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadLine(f"`{key}` is no number")
-    if kind is int and (not isinstance(value, int) or not 0 <= value < 2**31):
-        raise BadLine(f"`{key}` is no whole number from 0 up")
-    return kind(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadLine(f"`{key}` is not a number")
+    if not low <= value <= high:  # false for NaN too
+        raise BadLine(f"`{key}` is {value:.6g}, and not from {low:.10g} to {high:.10g}")
+    return float(value)
 
 
-def _numbers(line: Mapping[str, Any], key: str, kind: type) -> list[Any] | None:
-    if line.get(key) is None:
-        return None
-    return [_number({key: one}, key, kind) for one in _list(line, key, object)]
+def _whole(line: Mapping[str, Any], key: str, most: int = 2**31 - 1) -> int:
+    value = line.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise BadLine(f"`{key}` is not a whole number from 0 to {most}")
+    return value
+
+
+def _moment(line: Mapping[str, Any], key: str) -> float:
+    """Unix seconds that a clock has shown. Everything that shows or sorts by time believes them."""
+    return _number(line, key, 0, time.time() + AHEAD_S)
+
+
+def _logprob(line: Mapping[str, Any], key: str) -> float:
+    return _number(line, key, LEAST_LOGPROB, ROUNDED)
+
+
+def _each(line: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any], str], T]) -> list[T] | None:
+    return None if line.get(key) is None else [read({key: one}, key) for one in _list(line, key, object)]
 
 
 def _list(line: Mapping[str, Any], key: str, kind: type) -> list[Any]:

@@ -261,6 +261,7 @@ class Learner:
             min_total=1 if asked or rebuilds else (await self._when.needed())[0],
             foreign=self._foreign is not None,
             share=train.max_rater_share,
+            raters=train.raters,
             rebuilds=rebuilds,
         )
         if claimed is None:

@@ -39,6 +39,7 @@ from proxy.security import who_asks
 from proxy.spoken import words
 from proxy.swap import Lease
 from proxy.turns import said_turn, turn_of
+from proxy.uncaptured import says_off
 from proxy.upstream import end_to_end, no_http, pieces, upstream_url
 from proxy.ways import Question
 from proxy.wire import dumps, loads
@@ -88,6 +89,8 @@ class Relay:
         return response
 
     async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
+        off = says_off(request.headers)
+        said_turn(request.headers)  # what is wrong with it is said before anything is done
         raw = await read(request, self.parts.settings.server.max_body_bytes)
         known = self.parts.recent.bodies.known(raw)
         fresh = len(raw) - known.bytes
@@ -112,8 +115,7 @@ class Relay:
         with self.retries.attempt(request, key) as (attempt, earlier):
             if attempt and earlier and await self.retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
-            off = request.headers.get("x-rl-capture") == "off" or self.parts.uncaptured.has(who.session)
-            id = None if off else _completion_id(request)
+            id = None if off or self.parts.uncaptured.has(who.session) else _completion_id(request)
             call = Call(request, dialect, who, agent, said, fresh, as_came.previous, started, attempt, id)
             response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
@@ -169,7 +171,6 @@ class Relay:
                 self.parts, call.request, call.dialect, question, lease, call.started, call.attempt, held
             )
             if call.id is not None:
-                said_turn(call.request.headers)  # what is wrong with it is said before the model is asked
                 row = partial(self._row, call, asked, lease, size)
                 await exchange.capture_as(call.id, row, partial(self._remember, call.dialect, question, lease))
                 if call.attempt is not None:

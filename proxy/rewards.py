@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from store.records import Moments, Rating
+from store.share import shared_weight
 
 Scheme = Literal["binary", "ordinal", "normalised", "hybrid"]
 
 # The normalised scheme begins as if this many ratings had come, good and bad alike: the first is no z-score of itself.
 PRIOR: Final = 16
-FULL_VOICE: Final = 1.0  # several raters together weigh no more than this, or than the heaviest of them
 
 
 class Worth(NamedTuple):
@@ -107,8 +107,3 @@ def weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
         if below > half:
             return value
     return ordered[-1][0]  # rounding
-
-
-def shared_weight(weights: Sequence[float]) -> float:
-    """Voices add up to one full voice and no further; a single heavier one keeps its weight."""
-    return min(sum(weights), max(FULL_VOICE, *weights))

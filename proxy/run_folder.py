@@ -134,6 +134,17 @@ def progress(folder: Path) -> list[dict[str, Any]]:
     return [event for event in found if isinstance(event, dict)]
 
 
+def steps(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The numbers of each optimiser step; a second try begins anew, a resumed one goes on from its checkpoint."""
+    found: dict[int, dict[str, Any]] = {}
+    for event in told:
+        if event.get("event") == "phase" and event.get("again"):
+            found.clear()
+        elif event.get("event") == "step":
+            found[event["step"]] = {key: value for key, value in event.items() if key != "event"}
+    return [found[step] for step in sorted(found)]
+
+
 def tidy(folder: Path) -> None:
     """What only an unfinished run needs goes: three times the adapter's size."""
     for name in ("checkpoint", "cache"):

@@ -103,7 +103,7 @@ class Guard:
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._limits.check_head(request)
         _check_path(request)
-        _check_text(request)
+        _check_own(request)
         found = rule(request)
         try:
             with self._limits.one_more(exempt=found.kind == "open"):
@@ -218,11 +218,17 @@ def _check_path(request: web.Request) -> None:
         raise BadRequest("A session in the path has no slash, backslash or percent sign; x-rl-session takes any name.")
 
 
-def _check_text(request: web.Request) -> None:
-    """What is no UTF-8 can be neither stored nor said again. Other headers than ours only pass through."""
+def _check_own(request: web.Request) -> None:
+    """Our own headers are UTF-8, or they can be neither stored nor said again; and each says one thing, or a second
+    one could take back that nothing is to be kept. Other headers only pass through."""
+    said: dict[str, str] = {}
     for name, value in request.headers.items():
-        if name.lower().startswith("x-rl-") and _HALF.search(value):
-            raise BadRequest(f"The header {name} is no UTF-8; nothing was done.", param=name.lower())
+        if not (own := name.lower()).startswith("x-rl-"):
+            continue
+        if _HALF.search(value):
+            raise BadRequest(f"The header {name} is not UTF-8; nothing was done.", param=own)
+        if said.setdefault(own, value) != value:
+            raise BadRequest(f"The header {own} came twice and says two things; nothing was done.", param=own)
 
 
 def require_admin(request: web.Request) -> None:

@@ -25,7 +25,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from config.settings import Settings
-from proxy import files, lifecycle, security
+from proxy import files, home, lifecycle, security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.base import Backend
@@ -33,6 +33,7 @@ from proxy.cannot_start import listen, make_home
 from proxy.exchange import GONE
 from proxy.server_address import ADDRESS_FILE
 from proxy.status import reachable
+from proxy.terminal import plain, styled
 from store.errors import MissingExtra
 from store.secret import Secret, find
 from store.store import Store
@@ -49,12 +50,21 @@ class Unfailing(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):  # ValueError: it has been closed
-            sys.stderr.write(text)
+            styled(sys.stderr).write(text)
         return len(text)
 
     def flush(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
+
+
+def _plain(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A line of the log is one line, and of text only, whatever a client or a backend has brought into it. Only a
+    traceback has several."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = plain(value if key == "exception" else value.replace("\n", "\\n"))
+    return event
 
 
 def configure_logs(level: str, as_json: bool) -> None:
@@ -70,6 +80,7 @@ def configure_logs(level: str, as_json: bool) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=False),
             structlog.processors.format_exc_info,
+            *([] if as_json else [_plain]),  # JSON spells them itself
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
@@ -103,6 +114,8 @@ async def serving(
     Raises ProxyError, StoreError, CannotStart.
     """
     make_home(settings.home)
+    for said in home.close(settings.home):
+        structlog.get_logger().warning(said)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
     store = await Store.open(settings.home, secret, structlog.get_logger().info)
@@ -145,7 +158,7 @@ async def serving(
 async def _say_unreachable(backend: Backend) -> None:
     """Once: whoever starts rlproxy before their server should not learn it from their agent."""
     if (why := await reachable(backend)) is not None:
-        print(f"rlproxy: {why}", file=Unfailing(), flush=True)
+        print(f"rlproxy: {plain(why)}", file=Unfailing(), flush=True)
 
 
 def _write_address(path: Path, found: dict[str, Any]) -> None:
@@ -160,6 +173,7 @@ def _write_address(path: Path, found: dict[str, Any]) -> None:
 async def serve(settings: Settings, secret: Secret | None = None) -> None:
     """Until SIGINT or SIGTERM; the second one ends at once, with what was begun on disk."""
     files.raise_limit()
+    os.umask(home.UMASK)
     stop = asyncio.Event()
     stores: list[Store] = []  # once there is one
     loop = asyncio.get_running_loop()

@@ -72,7 +72,8 @@ class Known(NamedTuple):
 
 def said_turn(headers: Mapping[str, str]) -> Turn | None:
     """What our own header says. Raises BadRequest."""
-    match headers.get("x-rl-turn"):
+    given = headers.get("x-rl-turn")
+    match given if given is None else given.strip().lower():
         case "main":
             return "main"
         case "side":

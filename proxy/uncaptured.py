@@ -6,6 +6,7 @@ expires, as all else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
@@ -18,6 +19,18 @@ from store.store import Store
 META: Final = "uncaptured_sessions"
 MOST: Final = 10_000
 LONGEST: Final = 200
+
+
+def says_off(headers: Mapping[str, str]) -> bool:
+    """The header `x-rl-capture`, in any case. Raises BadRequest where it says neither on nor off: a person who asks
+    for privacy in other words must not be captured."""
+    given = headers.get("x-rl-capture")
+    if given is not None and (given := given.strip().lower()) not in ("on", "off"):
+        raise BadRequest(
+            "The header `x-rl-capture` must be `off` or `on`; nothing was kept, and the model was not asked.",
+            param="x-rl-capture",
+        )
+    return given == "off"
 
 
 class Uncaptured:
@@ -46,6 +59,7 @@ class Uncaptured:
         session, capture = (body.get(key) for key in ("session", "capture")) if isinstance(body, dict) else (None, None)
         if not isinstance(session, str) or not 0 < len(session) <= LONGEST:
             raise BadRequest(f"`session` must be the name of one, of at most {LONGEST} characters.", param="session")
+        capture = capture.strip().lower() if isinstance(capture, str) else None
         if capture not in ("on", "off"):
             raise BadRequest("`capture` must be on or off.", param="capture")
         found = self._sessions | {session} if capture == "off" else self._sessions - {session}

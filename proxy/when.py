@@ -75,11 +75,14 @@ class When:
         await self._store.set_meta("by_hand", run_id)
 
     async def fresh(self, *, before_run: int | None = None) -> Fresh:
-        gap = self._settings.train.max_version_gap
-        foreign = self._foreign is not None
-        share = self._settings.train.max_rater_share
+        train = self._settings.train
         return await self._store.fresh(
-            live=self._swap.live, max_version_gap=gap, before_run=before_run, foreign=foreign, share=share
+            live=self._swap.live,
+            max_version_gap=train.max_version_gap,
+            before_run=before_run,
+            foreign=self._foreign is not None,
+            share=train.max_rater_share,
+            raters=train.raters,
         )
 
     async def needed(self) -> tuple[int, str]:

@@ -5,6 +5,7 @@ Owns what is asked of the covering indexes `ratings_days` and `listed_opinions`.
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from store.reader import Reader
@@ -18,8 +19,8 @@ async def days(reader: Reader, since: float, offset: float) -> list[Day]:
     rows = await reader.rows(
         """SELECT CAST((r.created_at + :offset) / 86400 AS INTEGER) AS day,
         sum(r.value > 0) AS good, sum(r.value < 0) AS bad, count(*) AS rated
-        FROM ratings r WHERE r.live = 1 AND r.created_at >= :since GROUP BY day ORDER BY day""",
-        {"since": since, "offset": offset},
+        FROM ratings r WHERE r.live = 1 AND r.created_at BETWEEN :since AND :until GROUP BY day ORDER BY day""",
+        {"since": since, "until": time.time() + DAY, "offset": offset},
     )
     return [Day(row["day"] * DAY - offset, row["good"], row["bad"], row["rated"]) for row in rows]
 

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from store import completions
+from store import completions, ratings
 from store.records import FinishedCompletion, NewCompletion, Rating
 
 
@@ -48,9 +48,10 @@ def _rate(db: sqlite3.Connection, r: Rating) -> bool:
         return False
     db.execute(
         """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source, created_at,
-        scale, live) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)""",
+        scale, live, repeats) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)""",
         (
             r.id, r.completion_id, r.rater, r.value, r.comment, r.correction, r.weight, r.source, r.created_at, r.scale,
+            ratings.repeated(db, r),
         ),
     )  # fmt: skip
     return True

@@ -1,6 +1,7 @@
 """Which ratings a run may take, and the claim that takes them: each rating trains once.
 
-A rating is fresh while it is live, its completion has a reply of a version that is ours, and no run has it. Replies of
+A rating is fresh while it is live, its completion has a reply of a version that is ours, and no run has it or the one
+that it repeats. Replies of
 a model that is not ours (no version) are taken instead by runs that ask for `foreign` ones, and by no other.
 Runs that were rejected, empty or failed have given theirs back. A run takes completions whole, with all their fresh
 ratings, and no gate is asked about a completion that trained. A completion of raw text has no chat template to be
@@ -10,13 +11,14 @@ trains. Not here: what becomes of a run (`runs`), how much of it one rater may b
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final
 
 import orjson
 
@@ -24,51 +26,61 @@ from store import completions
 from store.reader import Reader
 from store.records import Fresh, Run, Sample
 from store.rows import to_rating, to_run
-from store.share import OWNER, RECENT_S, caps
+from store.share import OWNER, RECENT_S, Candidate, within
 
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
 AND c.untrainable IS NULL AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
 AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
-                WHERE s.rating_id = r.id AND u.status IN ('claimed', 'running', 'done'))"""
+                WHERE s.rating_id IN (r.id, r.repeats) AND u.status IN ('claimed', 'running', 'done'))"""
 NEAR = "(:foreign OR abs(:live - c.version) <= :gap)"  # after a rollback a version may be above the live one
+_BEFORE = """(:run IS NULL OR r.seq <= (SELECT max(x.seq) FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
+WHERE t.run_id = :run))"""
 FEWEST_TO_HOLD = 16  # where a good and a bad one are an eighth; with fewer samples all train
 USUAL = 32  # samples of which just `held_share` is held back
 MOST = 2.0  # times `held_share` that is held back of very many
 AT_MOST = 0.5  # of the samples, whatever the setting
 
 
-class Candidate(NamedTuple):
-    """A rating as the split sees it."""
-
-    id: str
-    completion_id: str
-    value: float
-    rater: str = OWNER
-
-
+NOBODY: Final[Mapping[str, float]] = {}
+_CANDIDATE = """r.id, r.completion_id, r.value, r.rater, r.weight,
+r.correction IS NOT NULL OR (r.comment IS NOT NULL AND r.value < 0) AS teaches"""  # praise is no instruction
 RATERS = "SELECT rater, count(*) FROM ratings WHERE live = 1 AND created_at > ? GROUP BY rater"
 
 
 async def fresh(
-    reader: Reader, live: int, max_version_gap: int, before_run: int | None, foreign: bool, share: float = 1.0
+    reader: Reader,
+    live: int,
+    max_version_gap: int,
+    before_run: int | None,
+    foreign: bool,
+    share: float = 1.0,
+    raters: Mapping[str, float] = NOBODY,
 ) -> Fresh:
     """`before_run`: only those that were there when that run took its own. By their order: a clock may be set back."""
+    which = {"live": live, "gap": max_version_gap, "run": before_run, "foreign": foreign}
     rows = await reader.rows(
         f"""SELECT rater, total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
         total(near AND value = 0) AS neutral, total(NOT near) AS stale
-        FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH}
-        AND (:run IS NULL OR r.seq <= (SELECT max(x.seq) FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
-                                       WHERE t.run_id = :run))) GROUP BY rater""",  # noqa: S608  constants of this module
-        {"live": live, "gap": max_version_gap, "run": before_run, "foreign": foreign},
+        FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH} AND {_BEFORE}) GROUP BY rater""",  # noqa: S608  constants of this module
+        which,
     )
-    counts = {row["rater"]: int(row["good"] + row["bad"] + row["neutral"]) for row in rows}
-    bounds: dict[str, int] = {}
-    if share < 1 and counts:
-        others = await reader.rows(RATERS, (time.time() - RECENT_S,))
-        bounds = caps(counts, share, {row[0]: row[1] for row in others})
+    waiting: Counter[str] = Counter()
+    if share < 1 and any(row["rater"] != OWNER for row in rows):
+        others = dict(map(tuple, await reader.rows(RATERS, (time.time() - RECENT_S,))))
+        found = await reader.rows(f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE} ORDER BY r.seq DESC", which)
+        candidates = _candidates(found, raters)
+        kept = await asyncio.to_thread(within, candidates, share, others)
+        waiting = Counter(one.rater for one in candidates) - Counter(one.rater for one in kept)
     good, bad, neutral, stale = (int(sum(row[kind] for row in rows)) for kind in ("good", "bad", "neutral", "stale"))
-    return Fresh(good, bad, neutral, stale, {rater: counts[rater] - most for rater, most in bounds.items()})
+    return Fresh(good, bad, neutral, stale, dict(waiting))
+
+
+def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> list[Candidate]:
+    return [
+        Candidate(id, completion, value, rater, weight * raters.get(rater, 1.0), bool(teaches))
+        for id, completion, value, rater, weight, teaches in rows
+    ]
 
 
 async def untrainable(reader: Reader) -> dict[str, int]:
@@ -93,6 +105,7 @@ def claim(
     min_total: int,
     foreign: bool,
     share: float,
+    raters: Mapping[str, float] = NOBODY,
     above: int = 0,
     oldest_first: bool = False,
 ) -> Run | None:
@@ -103,14 +116,14 @@ def claim(
     if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
         return None
     rows = db.execute(
-        f"""SELECT r.id, r.completion_id, r.value, r.rater {FRESH} AND {NEAR}
+        f"""SELECT {_CANDIDATE} {FRESH} AND {NEAR}
         ORDER BY r.seq {"ASC" if oldest_first else "DESC"}""",
         {"live": live, "gap": max_version_gap, "foreign": foreign},
     ).fetchall()
     others = {} if share >= 1 else dict(map(tuple, db.execute(RATERS, (time.time() - RECENT_S,))))
     # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
-    usable = _within([Candidate(*row) for row in rows], share, others)
-    taken = _within(_first(usable, limit), share, others)
+    usable = within(_candidates(rows, raters), share, others)
+    taken = within(_first(usable, limit), share, others)
     if not taken or len(usable) < min_total:
         return None
     trained = _trained(db, taken)
@@ -130,18 +143,6 @@ def claim(
     )
     row = db.execute("UPDATE runs SET folder = ? WHERE id = ? RETURNING *", (folder_of(run_id), run_id)).fetchone()
     return to_run(row)
-
-
-def _within(ratings: Sequence[Candidate], share: float, others: Mapping[str, int]) -> list[Candidate]:
-    """These without what a rater has above the bound, the last ones in this order."""
-    left = caps(Counter(rating.rater for rating in ratings), share, others)
-    kept = []
-    for rating in ratings:
-        if left.get(rating.rater, 1) > 0:
-            kept.append(rating)
-        if rating.rater in left:
-            left[rating.rater] -= 1
-    return kept
 
 
 def _first(ratings: Iterable[Candidate], limit: int) -> list[Candidate]:

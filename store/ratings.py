@@ -18,6 +18,9 @@ from store.rows import to_rating
 
 BY_ID = "SELECT r.* FROM ratings r WHERE r.id = ?"
 LIVE = "SELECT r.* FROM ratings r WHERE r.completion_id = ? AND r.rater = ? AND r.live = 1"
+TRAINED = """SELECT r.* FROM ratings r CROSS JOIN run_samples s ON s.rating_id = r.id
+CROSS JOIN runs u ON u.id = s.run_id
+WHERE r.completion_id = ? AND r.rater = ? AND u.status IN ('claimed', 'running', 'done') ORDER BY r.seq DESC LIMIT 1"""
 
 
 def valid(new: NewRating) -> None:
@@ -36,22 +39,36 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
         if seen is not None:
             return replace(to_rating(seen), duplicate=True)
     must_exist(db, new.completion_id)
-    before = db.execute(
-        "UPDATE ratings SET live = 0 WHERE completion_id = ? AND rater = ? AND live = 1 RETURNING *",
-        (new.completion_id, new.rater),
-    ).fetchone()
+    before = db.execute(LIVE, (new.completion_id, new.rater)).fetchone()
     comment, correction = _words(new, before)
+    new = replace(new, comment=comment, correction=correction)
+    if before is not None and new.source_event_id is None and _judgement(to_rating(before)) == _judgement(new):
+        return replace(to_rating(before), duplicate=True)  # one with an event's id gets its row: it keeps that id
+    if before is not None:
+        db.execute("UPDATE ratings SET live = 0 WHERE id = ?", (before["id"],))
     row = db.execute(
         """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source,
-        source_event_id, created_at, scale, live, replaced)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?) RETURNING *""",
+        source_event_id, created_at, scale, live, replaced, repeats)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?) RETURNING *""",
         (
             "rt-" + secrets.token_urlsafe(15), new.completion_id, new.rater, new.value, comment,
             correction, new.weight, new.source, new.source_event_id, time.time(), new.scale,
-            before and before["id"],
+            before and before["id"], repeated(db, new),
         ),
     ).fetchone()  # fmt: skip
     return to_rating(row)
+
+
+def repeated(db: sqlite3.Connection, new: NewRating | Rating) -> str | None:
+    """The id of the rater's rating that a run took last, where `new` says the same: it does not train once more,
+    whatever lies between the two."""
+    last = _rating(db.execute(TRAINED, (new.completion_id, new.rater)).fetchone())
+    return last.id if last is not None and _judgement(last) == _judgement(new) else None
+
+
+def _judgement(of: NewRating | Rating) -> tuple[float, float, str, str | None, str | None]:
+    """All that training takes from a rating."""
+    return of.value, of.weight, of.scale, of.comment or None, of.correction or None
 
 
 def _words(new: NewRating, before: sqlite3.Row | None) -> tuple[str | None, str | None]:

@@ -111,7 +111,7 @@ async def left(
     """Ratings that these runs gave back and no run has taken since: that could train, and that are too old."""
     row = await reader.row(
         f"""SELECT total(near) AS near, total(NOT near) AS stale FROM (SELECT {NEAR} AS near {FRESH}
-        AND EXISTS (SELECT 1 FROM run_samples g WHERE g.rating_id = r.id
+        AND EXISTS (SELECT 1 FROM run_samples g WHERE g.rating_id IN (r.id, r.repeats)
                     AND g.run_id IN (SELECT value FROM json_each(:runs))))""",  # noqa: S608  constants of that module
         {"live": live, "gap": max_version_gap, "foreign": foreign, "runs": _json(given_back_by)},
     )

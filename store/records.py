@@ -201,7 +201,7 @@ class Rating:
     created_at: float
     live: bool
     retracted_at: float | None
-    duplicate: bool = False  # True when this call found the event already stored
+    duplicate: bool = False  # True when this call found it stored already: this event, or one that says the same
     replaced: str | None = None  # the id of the rating that this one took the place of
     scale: Scale = "unit"
 

@@ -375,10 +375,11 @@ class Store:
         before_run: int | None = None,
         foreign: bool = False,
         share: float = 1.0,
+        raters: Mapping[str, float] = learning.NOBODY,
     ) -> Fresh:
         """Ratings that a run could take; with `before_run` those that were there for that one. `share` bounds each
-        rater."""
-        return await learning.fresh(self._reader, live, max_version_gap, before_run, foreign, share)
+        rater, by the weights of their ratings and of `raters`."""
+        return await learning.fresh(self._reader, live, max_version_gap, before_run, foreign, share, raters)
 
     async def untrainable(self) -> dict[str, int]:
         """Live ratings of completions that never train, by why."""
@@ -397,6 +398,7 @@ class Store:
         min_total: int,
         foreign: bool = False,
         share: float = 1.0,
+        raters: Mapping[str, float] = learning.NOBODY,
         above: int = 0,
         rebuilds: bool = False,
     ) -> tuple[Run, list[Sample]] | None:
@@ -421,6 +423,7 @@ class Store:
                 min_total=min_total,
                 foreign=foreign,
                 share=share,
+                raters=raters,
                 above=above,
                 oldest_first=rebuilds,
             )

@@ -48,6 +48,7 @@ __all__ = [
     "default_threads",
     "is_sealed",
     "local",
+    "open_log",
     "sealing_lacks",
     "verify_adapter",
 ]
@@ -376,8 +377,7 @@ async def _spawn(
 ) -> asyncio.subprocess.Process:
     errors: IO[bytes] | None = None
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        errors = log.open("ab")
+        errors = open_log(log)
         return await asyncio.create_subprocess_exec(
             *within(limits, [sys.executable, *command]),
             stdin=asyncio.subprocess.PIPE,  # kept open: it closes when we end, however we do
@@ -393,6 +393,14 @@ async def _spawn(
     finally:
         if errors is not None:
             errors.close()
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """For its owner only, whatever the umask, and also one that is there: what people said may stand in it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.fchmod(file, 0o600)
+    return os.fdopen(file, "ab")
 
 
 def _step_back(process: asyncio.subprocess.Process, nice: int) -> None:

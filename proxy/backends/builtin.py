@@ -82,7 +82,7 @@ class Builtin(VLLM):
     async def _launch(self) -> None:
         settings = self._all
         logs = settings.home / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
+        logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         log.info("backend starts; the first time it has to get its model, a minute or more", log=str(logs))
         self._server = await self._launcher.start_server(
             settings.train.weights,

@@ -19,7 +19,7 @@ import aiohttp
 import structlog
 
 from proxy.errors import BackendDown
-from trainer.launch import child_environment, default_threads
+from trainer.launch import child_environment, default_threads, open_log
 
 log = structlog.get_logger()
 
@@ -86,8 +86,7 @@ class Process:
             await asyncio.sleep(POLL_S)
 
     async def _launch(self, http: aiohttp.ClientSession) -> None:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as file:
+        with open_log(self._log) as file:
             self._child = await asyncio.create_subprocess_exec(
                 "sh", "-c", _WATCHED, "sh", *self._command,
                 stdin=asyncio.subprocess.PIPE, stdout=file, stderr=file,

@@ -189,9 +189,12 @@ def _too_high(url: str, rank: int, most: int) -> str:
 
 def _probe(folder: Path) -> Path:
     """Where the adapters are, so that it is seen whether the server can read there. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    for missing in [path for path in (*reversed(folder.parents), folder) if not path.exists()]:
+        missing.mkdir(exist_ok=True)
+        missing.chmod(0o755)  # the server may be another user
     probe = Path(tempfile.mkdtemp(prefix=".probe-", dir=folder))
-    probe.chmod(0o755)  # the server may be another user
+    probe.chmod(0o755)
     about = {"peft_type": "LORA", "r": PROBE_RANK, "lora_alpha": 1, "target_modules": ["q_proj"], "bias": "none"}
     (probe / "adapter_config.json").write_text(json.dumps(about))
+    (probe / "adapter_config.json").chmod(0o644)
     return probe

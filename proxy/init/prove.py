@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from config.settings import Settings
 from proxy.cli_client import Client, NoProxyAnswers, Refused
 from proxy.server_address import owner
+from trainer.launch import open_log
 
 START_S: Final = 900.0  # the built-in server may have to get its model first
 MATCH_S: Final = 180.0  # three short answers and one look at weights that are here
@@ -51,12 +52,11 @@ def running(settings: Settings) -> int | None:
 def start(settings: Settings, wait: Callable[[float], None]) -> int:
     """`rlproxy serve` in the background; returns its process when it answers. Raises Unproven."""
     logs = settings.home / "logs"
-    logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     command = [sys.executable, "-m", "proxy.cli", "serve", "--home", str(settings.home)]
     pressed: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     try:  # Ctrl-C in the middle of this would leave a process that nobody knows of
-        with (logs / LOG).open("ab") as out:
+        with open_log(logs / LOG) as out:
             # A session of its own: neither this terminal's Ctrl-C nor its end is meant for it.
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True

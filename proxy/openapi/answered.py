@@ -48,7 +48,7 @@ class Rating(BaseModel):
     source: str
     created_at: Seconds
     live: bool = Field(description="False where a later one of the same rater, or an undo, has taken its place.")
-    duplicate: bool = Field(description="This event had been stored before.")
+    duplicate: bool = Field(description="This event, or a rating that says the same, had been stored before.")
     replaced: str | None = Field(description="The rating whose place this one took.")
 
 

@@ -56,7 +56,7 @@ class Feedback(BaseModel):
     scale: Literal["stars", "unit"] | None = None
     comment: Text | None = None
     correction: Text | None = Field(None, description="What would have been right.")
-    weight: float = Field(1.0, gt=0, le=MAX_WEIGHT)
+    weight: float = Field(1.0, gt=0, le=MAX_WEIGHT, description="Above 1 with an admin key only.")
     rater: Annotated[str, Field(max_length=200)] | None = Field(None, description="Default: `x-rl-user`, or owner.")
     source: Annotated[str, Field(max_length=100)] | None = None
     source_event_id: Annotated[str, Field(max_length=200)] | None = Field(

@@ -24,7 +24,7 @@ ABOUT: Final[dict[str, Schema]] = {  # a completion
     "x-rl-session": TEXT,
     "x-rl-user": TEXT,
     "x-rl-turn": TURN,
-    "x-rl-capture": {"type": "string", "enum": ["off"], "description": "Relay, keep nothing."},
+    "x-rl-capture": {"type": "string", "enum": ["off", "on"], "description": "`off`: relay, keep nothing."},
     "x-rl-completion-id": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$", "description": "Your own, once."},
 }
 RATER: Final[dict[str, Schema]] = {"x-rl-user": {**TEXT, "description": "Who rates, where the body does not say it."}}

@@ -114,5 +114,4 @@ class ProgressPage:
         if last is None:
             return []
         told = await asyncio.to_thread(run_folder.progress, Path(last.folder))
-        steps = {e["step"]: [e["step"], e.get("loss"), e.get("acceptance")] for e in told if e.get("event") == "step"}
-        return [steps[number] for number in sorted(steps)]
+        return [[step["step"], step.get("loss"), step.get("acceptance")] for step in run_folder.steps(told)]

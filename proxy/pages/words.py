@@ -24,16 +24,27 @@ def model_name(number: int) -> str:
     return f"v{number}" if number else "the base model"
 
 
+def moment(form: str, at: float) -> str:
+    """Local time by `strftime`; a dash for one that no calendar has, which costs no page."""
+    try:
+        return time.strftime(form, time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return "–"
+
+
 def clock(at: float) -> str:
     """Local time: the hour for today, else the day with it."""
-    then, now = time.localtime(at), time.localtime()
-    if then[:3] == now[:3]:
-        return time.strftime("%H:%M", then)
-    return time.strftime("%-d %b %H:%M" if then[0] == now[0] else "%-d %b %Y %H:%M", then)
+    now = time.localtime()
+    if moment("%Y %j", at) == time.strftime("%Y %j", now):
+        return moment("%H:%M", at)
+    return moment("%-d %b %H:%M" if moment("%Y", at) == str(now.tm_year) else "%-d %b %Y %H:%M", at)
 
 
 def iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return ""
 
 
 def short(number: Any) -> str:

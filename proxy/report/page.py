@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -94,7 +93,7 @@ def write(path: Path, text: str) -> None:
 
 
 def _day(at: float) -> str:
-    return time.strftime("%-d %b %Y %H:%M", time.localtime(at))
+    return words.moment("%-d %b %Y %H:%M", at)
 
 
 # Plots

@@ -7,12 +7,13 @@ library that escapes what is put into them. Not here: which numbers are drawn (p
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 from xml.etree import ElementTree
 
 from markupsafe import Markup
+
+from proxy.pages.words import moment
 
 WIDTH, HEIGHT = 360, 170
 LEFT, RIGHT, TOP, BOTTOM = 40, 10, 18, 24  # room for the words around the frame
@@ -112,4 +113,4 @@ def when(values: Sequence[float], each: float) -> list[tuple[float, str]]:
         return []
     spread = range(0, len(values), max(1, math.ceil(len(values) / TICKS)))
     form = "%-d %b %H:%M" if each < 86400 else "%-d %b"
-    return [(values[n] + each / 2, time.strftime(form, time.localtime(values[n]))) for n in spread]
+    return [(values[n] + each / 2, moment(form, values[n])) for n in spread]

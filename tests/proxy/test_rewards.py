@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.rewards import FULL_VOICE, Scheme, Worth, binary, normalised, shared_weight, weighted_median, worth
+from proxy.rewards import Scheme, Worth, binary, normalised, weighted_median, worth
 from store.records import Moments, Rating
+from store.share import FULL_VOICE, shared_weight
 
 NOTHING = Moments(0, 0.0, 0.0)
 SCHEMES: list[Scheme] = ["binary", "ordinal", "normalised", "hybrid"]

@@ -139,6 +139,45 @@ async def test_a_rating_that_replaced_a_used_one_is_fresh(store: Store) -> None:
     assert await store.fresh(live=0, max_version_gap=8) == Fresh(good=0, bad=1, neutral=0, stale=0)
 
 
+async def test_a_judgement_that_a_run_took_is_not_fresh_again_until_another_one_trained(store: Store) -> None:
+    none, good, bad = Fresh(0, 0, 0, 0), Fresh(1, 0, 0, 0), Fresh(0, 1, 0, 0)
+
+    async def fresh() -> Fresh:
+        return await store.fresh(live=0, max_version_gap=8)
+
+    async def trained(version: int) -> None:
+        run, _ = await claim(store)
+        await store.publish(run.id, adapter(version, run.id), {}, 0.0)
+
+    await put(store, "a")
+    first = await store.rate(rating("a"))
+    await trained(1)
+    await store.retract(first.id)
+    assert (await store.rate(rating("a"))).id != first.id and await fresh() == none
+    await store.rate(rating("a", -1.0))
+    assert await fresh() == bad
+    await store.rate(rating("a"))
+    assert await fresh() == none
+    assert await fresh() == none and await claim(store) is None
+    await store.rate(rating("a", -1.0))
+    await trained(2)
+    await store.rate(rating("a"))  # a changed mind, twice, and each was heard
+    assert await fresh() == good
+
+
+async def test_what_a_failed_run_gives_back_is_fresh_again_also_by_its_repetition(store: Store) -> None:
+    await put(store, "a")
+    first = await store.rate(rating("a"))
+    run, _ = await claim(store)
+    await store.retract(first.id)
+    again = await store.rate(rating("a"))
+    assert await store.fresh(live=0, max_version_gap=8) == Fresh(0, 0, 0, 0)  # a run has it still
+    await store.end_run(run.id, "failed", "why", None)
+    assert await store.fresh(live=0, max_version_gap=8) == Fresh(1, 0, 0, 0)
+    run, samples = await claim(store)
+    assert [sample.rating.id for sample in samples] == [again.id]
+
+
 async def test_held_samples_serve_later_gates_while_their_rating_lives(store: Store) -> None:
     await rated(store, 32)
     run, samples = await claim(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -84,3 +85,19 @@ async def test_without_a_copy_nothing_is_changed(tmp_path: Path) -> None:
         assert db.execute("PRAGMA user_version").fetchone() == (1,)
     (tmp_path / backup.FOLDER).unlink()
     await (await Store.open(tmp_path)).close()
+
+
+async def test_impossible_times_of_an_older_import_are_put_right(tmp_path: Path) -> None:
+    old(tmp_path, next(script for script in SCHEMAS if script.stem == "0012"))
+    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
+        db.execute("UPDATE completions SET created_at = 1e300, finished_at = 1e300")
+        db.execute("UPDATE ratings SET created_at = -1e300")
+        db.commit()
+    store = await Store.open(tmp_path)
+    try:
+        (completion,) = await store.completions()
+        assert completion.end is not None and completion.end.finished_at == completion.new.created_at
+        assert abs(completion.new.created_at - time.time()) < 3600
+        assert [one.created_at for one in await store.ratings_of("rl-a")] == [0.0]
+    finally:
+        await store.close()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,20 @@ async def test_the_last_rating_of_a_rater_wins_and_the_history_stays(store: Stor
     assert [one.live for one in await store.ratings_of("a")] == [True, True, False]
     assert first.id.startswith("rt-")
     assert len(first.id) == 23
+
+
+async def test_the_same_rating_again_is_the_one_that_is_there(store: Store) -> None:
+    await put(store, "a")
+    first = await store.rate(rating("a", -1.0, comment="too long", scale="thumb"))
+    for again in ({}, {"comment": "too long"}, {"source": "page"}, {"correction": ""}):
+        found = await store.rate(rating("a", -1.0, scale="thumb", **again))
+        assert found == replace(first, duplicate=True), again
+    others = ({"scale": "unit"}, {"weight": 0.5}, {"comment": "no"}, {"comment": ""}, {"correction": "b"})
+    for other in others:
+        assert not (await store.rate(rating("a", -1.0, **{"scale": "thumb", **other}))).duplicate, other
+    event = await store.rate(rating("a", -1.0, scale="thumb", weight=1.0, source="bot", source_event_id="e1"))
+    assert not event.duplicate and event.source_event_id == "e1"  # it is known by its id from now on
+    assert len(await store.ratings_of("a")) == 2 + len(others)
 
 
 async def test_words_stay_while_the_judgement_stays_on_its_side(store: Store) -> None:
@@ -133,12 +148,16 @@ def test_one_live_rating_a_rater_and_one_rating_an_event(acts: list[tuple[str, s
             await put(store, "a", "b")
             expected: dict[tuple[str, str], str] = {}  # what is live, by completion and rater
             events: dict[str, str] = {}
+            known: dict[str, tuple[str, float]] = {}
             for completion, rater, value, event, retract in acts:
                 stored = await store.rate(rating(completion, value, rater=rater, source_event_id=event))
-                assert stored.duplicate == (event in events)
+                live = known.get(expected.get((completion, rater), ""))
+                again = events.get(event) if event is not None else live[0] if live and live[1] == value else None
+                assert stored.duplicate == (again is not None)
                 if stored.duplicate:
-                    assert stored.id == events[event or ""]
+                    assert stored.id == again
                     continue
+                known[stored.id] = (stored.id, value)
                 if event is not None:
                     events[event] = stored.id
                 assert stored.replaced == expected.get((completion, rater))

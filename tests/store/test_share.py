@@ -2,36 +2,98 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.share import FEW, OWNER, caps
+from store.share import FEW, OWNER, Candidate, parts, within
 from store.store import Store
 from tests.store.making import claim, put, rating
 
-PEOPLE = st.sampled_from([OWNER, "ann", "bob", "eve"])
-COUNTS = st.dictionaries(PEOPLE, st.integers(1, 300))
+PEOPLE = [OWNER, "ann", "bob", "eve"]
+RATINGS = st.lists(
+    st.tuples(
+        st.sampled_from(PEOPLE), st.integers(0, 60), st.sampled_from([0.001, 0.3, 0.5, 1.0, 10.0]), st.booleans()
+    ),
+    max_size=120,
+    unique_by=lambda drawn: drawn[:2],  # one live rating a rater and completion
+)
+LIGHT = st.lists(st.tuples(st.sampled_from(PEOPLE), st.integers(0, 300)), max_size=200, unique=True)
+SHARES = st.sampled_from([0.5, 0.6, 0.75, 0.9]) | st.floats(0.5, 1)
 
 
-@given(COUNTS, COUNTS, st.floats(0.5, 1))
+def candidates(drawn: list[tuple[str, int, float, bool]]) -> list[Candidate]:
+    return [Candidate(f"{who}-{n}", f"c{n}", -1.0, who, weight, teaches) for who, n, weight, teaches in drawn]
+
+
+def one_each(counts: dict[str, int]) -> list[Candidate]:
+    """So many ratings of each, all of different completions."""
+    return [Candidate(f"{who}-{n}", f"{who}-{n}", 1.0, who) for who, count in counts.items() for n in range(count)]
+
+
+def weighed(ratings: list[Candidate]) -> dict[str, float]:
+    """What each rater is of the training."""
+    found = dict.fromkeys((one.rater for one in ratings), 0.0)
+    for completion in {one.completion_id for one in ratings}:
+        voices = {one.rater: one for one in ratings if one.completion_id == completion}
+        for who, part in parts(voices).items():
+            found[who] += part
+    return found
+
+
+@given(RATINGS, SHARES)
 def test_nobody_is_above_the_bound_and_nothing_is_left_out_for_nothing(
-    counts: dict[str, int], more: dict[str, int], share: float
+    drawn: list[tuple[str, int, float, bool]], share: float
 ) -> None:
-    others = {who: counts.get(who, 0) + more.get(who, 0) for who in {*counts, *more}}
-    bounds = caps(counts, share, others)
-    kept = {who: bounds.get(who, count) for who, count in counts.items()}
-    assert OWNER not in bounds and all(0 <= kept[who] < counts[who] for who in bounds)
-    for who, count in kept.items():
-        if who != OWNER and sum(others.values()) - others[who] >= FEW:
-            assert count <= share * sum(kept.values()) + 1e-6
-    for who in bounds:  # one more of anybody's would be too many
-        assert kept[who] + 1 > share * (sum(kept.values()) + 1) - 1e-6
+    ratings = candidates(drawn)
+    kept = within(ratings, share, dict.fromkeys(PEOPLE, FEW))
+    gone = [one for one in ratings if one not in kept]
+    assert kept == [one for one in ratings if one not in gone] and all(one.rater != OWNER for one in gone)
+    now = weighed(kept)
+    total = sum(now.values())
+    if not gone:
+        assert all(part <= share * total + 1e-6 for who, part in now.items() if who != OWNER)
+        return
+    (cut,) = {one.rater for one in gone}
+    assert now.get(cut, 0.0) <= share * total + 1e-6
+    assert [one for one in ratings if one.rater == cut][-len(gone) :] == gone  # the last ones
+    before = weighed([*kept, gone[0]])
+    assert before[cut] > share * sum(before.values()) - 1e-6  # one more would be too many
+    for who, part in now.items():  # and nobody else is above it by more than that one would have made up for
+        if who != OWNER:
+            assert part <= share * sum(before.values()) + 1e-6
+
+
+@given(LIGHT, SHARES)
+def test_where_all_weigh_the_same_nobody_at_all_is_above_it(drawn: list[tuple[str, int]], share: float) -> None:
+    ratings = [Candidate(f"{who}-{n}", f"{who}-{n}", 1.0, who) for who, n in drawn]
+    now = weighed(within(ratings, share, dict.fromkeys(PEOPLE, FEW)))
+    assert all(part <= share * sum(now.values()) + 1e-6 for who, part in now.items() if who != OWNER)
+
+
+@pytest.mark.parametrize("weight", [0.5, 0.3, 1e-6, 10.0])
+def test_an_odd_weight_does_not_empty_the_run(weight: float) -> None:
+    """Two who must not be above half: their weights can never be equal."""
+    ratings = [*one_each({"ann": 20}), Candidate("odd", "odd", 1.0, "eve", weight), *one_each({"eve": 20})]
+    assert len(within(ratings, 0.5, {"ann": 20, "eve": 21, "bob": FEW})) >= 30
+
+
+def left(counts: dict[str, int], others: dict[str, int]) -> dict[str, int]:
+    kept = within(one_each(counts), 0.5, others)
+    return {who: sum(one.rater == who for one in kept) for who in counts}
 
 
 def test_one_person_alone_has_no_bound() -> None:
-    assert caps({"ann": 300}, 0.5, {"ann": 900, OWNER: FEW - 1}) == {}
-    assert caps({OWNER: 300, "ann": 1}, 0.5, {OWNER: 300, "ann": 50}) == {}
-    assert caps({"eve": 300}, 0.5, {"eve": 300, "ann": FEW}) == {"eve": 0}  # others have, only not lately
+    assert left({"ann": 300}, {"ann": 900, OWNER: FEW - 1}) == {"ann": 300}
+    assert left({OWNER: 300, "ann": 1}, {OWNER: 300, "ann": 50}) == {OWNER: 300, "ann": 1}
+    assert left({"eve": 300}, {"eve": 300, "ann": FEW}) == {"eve": 0}  # others have, only not lately
+
+
+def test_who_rates_what_others_rate_too_is_that_much_less_of_it() -> None:
+    """Three who agree on ten answers are ten voices in training, not thirty."""
+    three = [Candidate(f"{who}-{n}", f"c{n}", 1.0, who) for who in ("ann", "bob", "dan") for n in range(10)]
+    kept = within([*three, *one_each({"eve": 90})], 0.75, {"ann": 10, "bob": 10, "dan": 10, "eve": 90})
+    assert sum(one.rater == "eve" for one in kept) == 30
 
 
 async def test_a_flood_is_dampened_and_shown(store: Store) -> None:
@@ -46,3 +108,13 @@ async def test_a_flood_is_dampened_and_shown(store: Store) -> None:
     run, samples = await claim(store, limit=30, min_total=20, share=0.5)
     raters = [sample.rating.rater for sample in samples]
     assert (raters.count("ann"), raters.count("eve"), run.samples) == (10, 10, 20)
+
+
+async def test_the_weight_that_the_settings_give_a_rater_counts(store: Store) -> None:
+    await put(store, *(f"c{n}" for n in range(20)))
+    for n in range(20):
+        await store.rate(rating(f"c{n}", rater="ann" if n < 10 else "eve"))
+    fresh = await store.fresh(live=0, max_version_gap=8, share=0.5, raters={"eve": 5.0})
+    assert fresh.dampened == {"eve": 8}
+    _, samples = await claim(store, share=0.5, raters={"eve": 5.0})
+    assert [sample.rating.rater for sample in samples].count("eve") == 2
