@@ -19,7 +19,7 @@ from proxy.trainable import more_than_text
 from proxy.wire import dumps
 from proxy.wrappers import AGENTS, Agent
 from store.records import Message
-from store.tree import ASIDE, message_hash, without
+from store.tree import ASIDE, message_hash, without, woven
 
 Said = dict[str, Any]  # a message in chat form
 S = TypeVar("S")
@@ -92,12 +92,20 @@ def _same(turn: _Turn[Any], messages: list[Said]) -> int:
     return next((at for at in doubtful if dumps(seen[at]) != dumps(messages[at])), same)
 
 
+class Aside(NamedTuple):
+    """Where a system text is, and the one before it: with all their places in each state, a thousand of them would
+    have half a million."""
+
+    at: int
+    before: Aside | None
+
+
 class Seen(NamedTuple):
     """What is seen at a glance, of a message and all above it."""
 
     at: int
     sight: Sight
-    asides: tuple[int, ...]  # which of them are system texts
+    aside: Aside | None  # the newest system text
     all_kept: bool
 
 
@@ -144,7 +152,7 @@ class History:
 
     def telling(self, messages: list[Said], size: int) -> Telling:
         seen = next((state for fold in self._seen.values() if (state := fold.newest(messages))), None)
-        return Telling(self._said, self._aside, messages, size, seen.asides if seen else None)
+        return Telling(self._said, self._aside, messages, size, None if seen is None else _places(seen.aside))
 
     def clear(self) -> None:
         for fold in (*self._seen.values(), self._said, self._aside):
@@ -174,9 +182,7 @@ class Telling:
     def told(self) -> Told:
         """Once."""
         said, aside = (fold.rest(known, part, self._size) for fold, known, part in self._parts)
-        facts = list(said)
-        for at, fact in zip(self._places, aside, strict=True):
-            facts.insert(at, fact)
+        facts = woven(said, zip(self._places, aside, strict=True))
         last, apart = said[-1] if said else None, aside[-1] if aside else None
         ends = [fact for fact in (apart, last) if fact is not None]
         return Told(
@@ -197,13 +203,21 @@ def _asides(messages: list[Said]) -> tuple[int, ...]:
 
 def _seen(agent: Agent | None, above: Seen | None, message: Said) -> Seen:
     here = sight(above.sight if above else None, message, agent)
-    at, asides = (above.at + 1, above.asides) if above else (0, ())
+    at, aside = (above.at + 1, above.aside) if above else (0, None)
     return Seen(
         at,
         here,
-        (*asides, at) if message.get("role") in ASIDE else asides,
+        Aside(at, aside) if message.get("role") in ASIDE else aside,
         here.kept and (above is None or above.all_kept),
     )
+
+
+def _places(aside: Aside | None) -> tuple[int, ...]:
+    found = []
+    while aside is not None:
+        found.append(aside.at)
+        aside = aside.before
+    return tuple(reversed(found))
 
 
 def _fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
