@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from proxy import turns
 from proxy.conversations import Sight, canonical, extend_thread, sight
+from proxy.large import length
 from proxy.redaction import Redactor
 from proxy.running import Running, common
 from proxy.trainable import more_than_text
@@ -177,7 +178,7 @@ class Telling:
         together = list(without(messages, self._places))
         self._parts = [(fold, fold.known(part), part) for fold, part in ((said, together), (aside, self._apart))]
         new = (message for _, known, part in self._parts for message in part[len(known.states) :])
-        self.fresh = sum(map(_length, new))  # characters, about: what `told` still has to read
+        self.fresh = sum(map(length, new))  # characters, about: what `told` still has to read
 
     def told(self) -> Told:
         """Once."""
@@ -245,11 +246,3 @@ def _aside_fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
 def _more(above: Fact | None, found: set[str]) -> frozenset[str]:
     before = above.secrets if above else frozenset()
     return before | found if found else before
-
-
-def _length(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(map(_length, value.values()))
-    return sum(map(_length, value)) if isinstance(value, list) else 1

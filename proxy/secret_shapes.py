@@ -85,9 +85,7 @@ JWT: Final = (_shape("eyJ", r"[\w-]{10,}\.[\w-]*\.[\w-]{16,}(?:\.[\w-]*){0,2}(?:
 NAMED: Final = (
     _shape("AccountKey=", r"([A-Za-z0-9+/]{86}==)", apart=False),  # Azure
     *(
-        _shape(
-            name, r"""["']?\s{0,3}[=:]\s{0,3}["']?([A-Za-z0-9/+]{40})""", apart=False, before="[A-Za-z0-9/+=]"
-        )
+        _shape(name, r"""["']?\s{0,3}[=:]\s{0,3}["']?([A-Za-z0-9/+]{40})""", apart=False, before="[A-Za-z0-9/+=]")
         for name in ("aws_secret_access_key", "AWS_SECRET_ACCESS_KEY", "SecretAccessKey", "secretAccessKey")
     ),
 )
@@ -112,9 +110,7 @@ END_LENGTH: Final = 100  # characters in which the line ends that ends it
 
 _FOUR_DIGITS: Final = b"0000"
 _DIGITS: Final = bytes(ord("0") if chr(i).isdigit() and i < 128 else ord(" ") for i in range(256))
-_IN_GROUPS: Final = re.compile(
-    r"\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?!\d)|\d{4}([ -])\d{6}\2\d{4,5}(?!\d)", re.ASCII
-)
+_IN_GROUPS: Final = re.compile(r"\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?!\d)|\d{4}([ -])\d{6}\2\d{4,5}(?!\d)", re.ASCII)
 _ISSUED: Final = re.compile(  # Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay
     r"4\d{15}|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|6(?:011|5\d\d|4[4-9]\d)\d{12}|35\d{14}|62\d{14}",
     re.ASCII,

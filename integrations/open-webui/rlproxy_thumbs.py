@@ -8,7 +8,6 @@ license: MIT
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import aiohttp
