@@ -53,17 +53,19 @@ class Event:
         return b"\n".join(found) if found else None
 
     def with_data(self, data: bytes) -> bytes:
-        """The same event with `data`, a data line for each of its lines, in the place of its first one; other lines
-        and line ends stay."""
+        """The same event with `data`, a data line for each of its lines, in the place of the last one there was; other
+        lines and line ends stay."""
         if self.data is not None and self.raw == b"data: %s\n\n" % self.data:
             return event(data)
-        out, done = bytearray(self.raw[: self._start]), False
-        for line, end in self._lines():
-            if not _has_data(line):
-                out += line + end
-            elif not done:
+        lines = list(self._lines())
+        # The last one, so that what follows has the same end before it: CR before a LF that is a blank line hides it.
+        place = max((at for at, (line, _) in enumerate(lines) if _has_data(line)), default=-1)
+        out = bytearray(self.raw[: self._start])
+        for at, (line, end) in enumerate(lines):
+            if at == place:
                 out += _data_lines(data, end or b"\n") + end
-                done = True
+            elif not _has_data(line):
+                out += line + end
         return bytes(out)
 
     def _lines(self) -> Iterator[tuple[bytes, bytes]]:

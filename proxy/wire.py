@@ -16,8 +16,8 @@ import orjson
 
 from proxy.large import LARGE
 
-# Strings whole, so that brackets inside them are not seen; then what gives JSON its structure. A string that does not end
-# goes to the end of it all, or each quote in it would be the beginning of another search.
+# Strings whole, so that brackets inside them are not seen; then what gives JSON its structure. A string without an end
+# takes all the rest, or each quote in it would begin another search.
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}\[\],:]', re.DOTALL)
 _MARK: Final = re.compile(rb'["{}\[\],:]')
 _WHITE: Final = b" \t\r\n"
