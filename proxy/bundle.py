@@ -31,8 +31,8 @@ from store.outline import outline
 
 LINES: Final = 400  # of each log, before what is left out
 OURS: Final = ("serve.log", "service.log")  # that rlproxy itself writes
-LOGGED: Final = re.compile(r"(?P<at>\S+) \[(?P<level>\w+)\s*\] (?P<event>.*?)(?P<values>(?:\s+\w+=.*)?)$")
-VALUE: Final = re.compile(r"(\w+)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\S+)")
+LOGGED: Final = re.compile(r"(?P<at>\S+) \[(?P<level>\w+)\s*\] (?P<event>.*?)(?P<values>(?:(?<!\s)\s+\w+=.*)?)$")
+VALUE: Final = re.compile(r"(?<!\w)(\w++)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\S+)")
 FRAME: Final = re.compile(r'\s*File "([^"]+)", line (\d+), in (\S+)')
 RAISED: Final = re.compile(r"([A-Za-z_][\w.]*(?:Error|Exception|Down|Broke|Failed|Refused|Conflict))(?::|$)")
 # Whose values are numbers, or words of ours.

@@ -22,7 +22,7 @@ from proxy.conversations import canonical, extend_thread
 from proxy.dialects import CHAT, Dialect, Reply
 from proxy.events import Events
 from proxy.files import Files
-from proxy.large import off_loop_above
+from proxy.large import length, off_loop_above
 from proxy.lifecycle import Later, Tasks
 from proxy.metrics import Metrics
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
@@ -174,7 +174,7 @@ class Capture:
         if status == "done" and not found:
             status, error = "error", error or self._broken or "the backend answered nothing"
         error = None if error is None else self._keep(self._keepable(error))
-        size = sum(len(reply.text) for reply in found.values())
+        size = sum(length(reply.message) for reply in found.values())
         rows = await off_loop_above(WORTH_A_THREAD, size, self._ends, found, status, error)
         try:
             kept = await self._store_ends(rows)

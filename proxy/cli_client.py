@@ -62,10 +62,14 @@ class Client:
     def events(self, path: str, body: Any, turn: str | None = None) -> Generator[Any, None, None]:
         """The events of a stream, as JSON; closing it ends the connection. `turn`: as in `x-rl-turn`. Raises Refused,
         NoProxyAnswers."""
+        from proxy.sse import Splitter
+
         with self._send("POST", path, body, {"x-rl-turn": turn} if turn else {}) as response:
+            splitter = Splitter()
             for line in self._lines(response):
-                if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
-                    yield self._loaded(data)
+                for event in splitter.feed(line + b"\n"):
+                    if event.data is not None and (data := event.data.strip()) not in (b"", b"[DONE]"):
+                        yield self._loaded(data)
 
     @contextmanager
     def _or_fail(self) -> Iterator[None]:

@@ -20,10 +20,10 @@ from proxy.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, 
 from proxy.events import Events
 from proxy.foreign_feedback import ours, unfolded
 from proxy.keys import Who
-from proxy.large import off_loop
+from proxy.large import off_loop, off_loop_above
 from proxy.metrics import Metrics
 from proxy.reach import Reach
-from proxy.redaction import Redactor
+from proxy.redaction import WORTH_A_THREAD, Redactor
 from proxy.security import who_asks
 from proxy.wire import loads
 from store.errors import StoreError, UnknownCompletion, UnknownRating
@@ -90,16 +90,23 @@ class Feedback:
     async def rate(self, new: NewRating, *, wait_s: float = 0.0) -> Rating:
         """Returns when it is on disk. For a completion that is not there yet it waits so long; some are quicker to
         rate than a backend is to begin. Raises NotFound, BadRequest, StorageFailed."""
-        if new.comment or new.correction:
-            comment, correction = (text and self._redactor.text(text) for text in (new.comment, new.correction))
-            new = replace(new, comment=comment, correction=correction)
+        return await self._kept(self._redacted(new), wait_s)
+
+    def _redacted(self, new: NewRating) -> NewRating:
+        keep = self._redactor.text
+        return replace(
+            new, comment=new.comment and keep(new.comment), correction=new.correction and keep(new.correction)
+        )
+
+    async def _kept(self, new: NewRating, wait_s: float = 0.0) -> Rating:
+        """Of one whose secrets are out."""
         await self._store.room()
         try:
             rating = await self._store.rate(new)
         except UnknownCompletion:
             if wait_s > 0:
                 await asyncio.sleep(LOOK_S)
-                return await self.rate(new, wait_s=wait_s - LOOK_S)
+                return await self._kept(new, wait_s - LOOK_S)
             raise NotFound(
                 f"There is no completion {new.completion_id}; it may have expired unrated, or was sent with "
                 "x-rl-capture: off.",
@@ -170,6 +177,7 @@ class Feedback:
         if not 0 < len(pieces) <= MAX_BATCH:
             raise BadRequest(f"A batch has 1 to {MAX_BATCH} ratings, not {len(pieces)}; nothing was stored.")
         new = [await _caught(self._read(piece, user, who)) for piece in pieces]
+        new = await off_loop_above(WORTH_A_THREAD, _texts(new), self._without_secrets, new)
         found = await self._all(new)
         until = asyncio.get_running_loop().time() + WAIT_S  # one wait for all whose completion is not there yet
         while late := [at for at, one in enumerate(found) if isinstance(one, NotFound) and one is not new[at]]:
@@ -191,7 +199,11 @@ class Feedback:
 
     async def _stored(self, one: NewRating | ProxyError) -> Rating | ProxyError:
         """What has to be awaited is made in here, since this may be cancelled before its first step."""
-        return await _caught(self.rate(one)) if isinstance(one, NewRating) else one
+        return await _caught(self._kept(one)) if isinstance(one, NewRating) else one
+
+    def _without_secrets(self, batch: list[NewRating | ProxyError]) -> list[NewRating | ProxyError]:
+        """All of them in one thread: a thousand texts, one after the other, would stall everybody."""
+        return [self._redacted(one) if isinstance(one, NewRating) else one for one in batch]
 
     async def _read(self, given: Any, user: str | None, who: Who) -> NewRating:
         """Raises BadRequest, Forbidden, NotFound."""
@@ -258,6 +270,12 @@ class Feedback:
     async def _of_another(self, completion_id: str, rater: str) -> bool:
         found = await self._store.completion(completion_id)
         return found is not None and found.new.user not in (None, rater)
+
+
+def _texts(batch: list[NewRating | ProxyError]) -> int:
+    """Characters of their texts."""
+    ratings = (one for one in batch if isinstance(one, NewRating))
+    return sum(len(one.comment or "") + len(one.correction or "") for one in ratings)
 
 
 async def _caught(work: Awaitable[T]) -> T | ProxyError:

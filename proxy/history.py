@@ -13,13 +13,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from proxy import turns
 from proxy.conversations import Sight, canonical, extend_thread, sight
+from proxy.large import length
 from proxy.redaction import Redactor
 from proxy.running import Running, common
 from proxy.trainable import more_than_text
 from proxy.wire import dumps
 from proxy.wrappers import AGENTS, Agent
 from store.records import Message
-from store.tree import ASIDE, message_hash, without
+from store.tree import ASIDE, message_hash, without, woven
 
 Said = dict[str, Any]  # a message in chat form
 S = TypeVar("S")
@@ -92,12 +93,20 @@ def _same(turn: _Turn[Any], messages: list[Said]) -> int:
     return next((at for at in doubtful if dumps(seen[at]) != dumps(messages[at])), same)
 
 
+class Aside(NamedTuple):
+    """Where a system text is, and the one before it: with all their places in each state, a thousand of them would
+    have half a million."""
+
+    at: int
+    before: Aside | None
+
+
 class Seen(NamedTuple):
     """What is seen at a glance, of a message and all above it."""
 
     at: int
     sight: Sight
-    asides: tuple[int, ...]  # which of them are system texts
+    aside: Aside | None  # the newest system text
     all_kept: bool
 
 
@@ -144,7 +153,7 @@ class History:
 
     def telling(self, messages: list[Said], size: int) -> Telling:
         seen = next((state for fold in self._seen.values() if (state := fold.newest(messages))), None)
-        return Telling(self._said, self._aside, messages, size, seen.asides if seen else None)
+        return Telling(self._said, self._aside, messages, size, None if seen is None else _places(seen.aside))
 
     def clear(self) -> None:
         for fold in (*self._seen.values(), self._said, self._aside):
@@ -169,14 +178,12 @@ class Telling:
         together = list(without(messages, self._places))
         self._parts = [(fold, fold.known(part), part) for fold, part in ((said, together), (aside, self._apart))]
         new = (message for _, known, part in self._parts for message in part[len(known.states) :])
-        self.fresh = sum(map(_length, new))  # characters, about: what `told` still has to read
+        self.fresh = sum(map(length, new))  # characters, about: what `told` still has to read
 
     def told(self) -> Told:
         """Once."""
         said, aside = (fold.rest(known, part, self._size) for fold, known, part in self._parts)
-        facts = list(said)
-        for at, fact in zip(self._places, aside, strict=True):
-            facts.insert(at, fact)
+        facts = woven(said, zip(self._places, aside, strict=True))
         last, apart = said[-1] if said else None, aside[-1] if aside else None
         ends = [fact for fact in (apart, last) if fact is not None]
         return Told(
@@ -197,13 +204,21 @@ def _asides(messages: list[Said]) -> tuple[int, ...]:
 
 def _seen(agent: Agent | None, above: Seen | None, message: Said) -> Seen:
     here = sight(above.sight if above else None, message, agent)
-    at, asides = (above.at + 1, above.asides) if above else (0, ())
+    at, aside = (above.at + 1, above.aside) if above else (0, None)
     return Seen(
         at,
         here,
-        (*asides, at) if message.get("role") in ASIDE else asides,
+        Aside(at, aside) if message.get("role") in ASIDE else aside,
         here.kept and (above is None or above.all_kept),
     )
+
+
+def _places(aside: Aside | None) -> tuple[int, ...]:
+    found = []
+    while aside is not None:
+        found.append(aside.at)
+        aside = aside.before
+    return tuple(reversed(found))
 
 
 def _fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
@@ -231,11 +246,3 @@ def _aside_fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
 def _more(above: Fact | None, found: set[str]) -> frozenset[str]:
     before = above.secrets if above else frozenset()
     return before | found if found else before
-
-
-def _length(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(map(_length, value.values()))
-    return sum(map(_length, value)) if isinstance(value, list) else 1

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from config.sections import Redaction
-from proxy.secret_shapes import FINDERS, Span, may_have, room_in
+from proxy.secret_shapes import BASE64_FINDERS, FINDERS, Span, may_have, room_in
 from proxy.wire import dumps, loads
 from store.records import Message
 
@@ -25,6 +25,7 @@ REMEMBERED: Final = 50_000  # messages
 SHORTEST: Final = 14  # characters of a card's number; keys are longer
 SLICED: Final = 1024  # characters from which a text may be a picture rather than words
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\r\n]*={0,2}")
+_DATA_URL: Final = re.compile(r"data:[a-z]{1,20}/[a-z0-9.+-]{1,80};base64,")
 _AT_ONCE: Final = 1 << 18  # characters: a search holds up all other threads
 
 Kinds = set[str]
@@ -37,6 +38,7 @@ class Redactor:
         kinds = ["private_key", "jwt", "api_key"] * settings.keys + ["card"] * settings.cards
         kinds += ["email"] * settings.emails
         self._finders = [(kind, FINDERS[kind]) for kind in kinds]
+        self._base64_finders = [(kind, BASE64_FINDERS[kind]) for kind in kinds if kind in BASE64_FINDERS]
         self._any_length = settings.emails or bool(settings.patterns)
         self._clean: set[bytes] = set()  # messages without a secret: they come again with every turn
         self._own = [re.compile(pattern) for pattern in settings.patterns]
@@ -45,11 +47,11 @@ class Redactor:
         """The text with every secret replaced, itself where it has none. `kinds` takes what was found."""
         if not self._any_length and (len(text) < SHORTEST or not may_have(text)):
             return text
-        if len(text) >= SLICED and _is_base64(text):
-            return text
-        for kind, find in self._finders:
+        start = _start_of_base64(text) if len(text) >= SLICED else None
+        for kind, find in self._finders if start is None else self._base64_finders:
             text = _replaced(text, kind, find(text), kinds)
-        for own in self._own:
+        # Letters at random, in which a short pattern finds something in every picture.
+        for own in () if start else self._own:
             text = _replaced(text, "own", (Span(*m.span()) for m in own.finditer(text)), kinds)
         return text
 
@@ -109,10 +111,15 @@ def was_redacted(text: str | None) -> bool:
     return text is not None and PLACE in text
 
 
-def _is_base64(text: str) -> bool:
-    """A picture, a sound, a file: letters at random, in which no secret is said."""
-    start = text.find(",", 0, 300) + 1 if text.startswith("data:") else 0
-    return all(_BASE64.fullmatch(text, at, at + _AT_ONCE) for at in range(start, len(text), _AT_ONCE))
+def _start_of_base64(text: str) -> int | None:
+    """Where the letters of base64 begin, where the text has no others: behind 0 characters or those of a `data:` URL.
+
+    A picture, a sound, a file; or a list of numbers, one a line, so it is no proof that there is no secret in it.
+    """
+    head = _DATA_URL.match(text)
+    start = 0 if head is None else head.end()
+    pieces = range(start, len(text), _AT_ONCE)
+    return start if all(_BASE64.fullmatch(text, at, at + _AT_ONCE) for at in pieces) else None
 
 
 def _replaced(text: str, kind: str, spans: Iterator[Span], kinds: Kinds | None) -> str:

@@ -28,7 +28,7 @@ from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, To
 from proxy.exchange import Exchange, Parts
 from proxy.held_stream import HeldStream
 from proxy.history import Telling
-from proxy.large import off_loop, off_loop_above
+from proxy.large import LARGE, MESSAGE, off_loop, off_loop_above
 from proxy.limits import BODY
 from proxy.reach import Reach
 from proxy.redaction import WORTH_A_THREAD, places
@@ -60,7 +60,7 @@ class Call(NamedTuple):
     who: Speaker
     agent: Agent | None  # that sent it, where that is known
     body: Body
-    fresh: int  # bytes that its conversation has not said before
+    weight: int  # bytes, and what all its messages count as
     previous: str | None  # the answer that it named
     started: float
     attempt: Attempt | None  # where its SDK may send it again
@@ -93,8 +93,8 @@ class Relay:
         said_turn(request.headers)  # what is wrong with it is said before anything is done
         raw = await read(request, self.parts.settings.server.max_body_bytes)
         known = self.parts.recent.bodies.known(raw)
-        fresh = len(raw) - known.bytes
-        said, as_came = await off_loop(fresh, parsed, raw, self.parts.recent.bodies, known, dialect)
+        # Also what was said before has to be walked through: a thread for all of it, or none.
+        said, as_came = await off_loop(len(raw), parsed, raw, self.parts.recent.bodies, known, dialect)
         body = said.parsed
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
@@ -105,9 +105,9 @@ class Relay:
             add = await self._earlier.spelled_out(dialect, body, reach)
             spelled, asked = await off_loop(_size(add), _with, dialect, body, asked, add)
         who = who._replace(user=who.user or reach.who.name)
-        fresh += _size(add)
+        weight = len(raw) + _size(add) + MESSAGE * len(asked.messages)
         agent = agent_of(request.headers, asked.messages)
-        if (at := await off_loop(fresh, command_at, asked.messages, agent)) is not None:
+        if (at := await off_loop(weight, command_at, asked.messages, agent)) is not None:
             asked = replace(asked, previous=as_came.previous, messages=asked.messages[: at + 1])
             asks = self._asks(reach, who, asked, agent)
             return await self._command(request, dialect, asked, asks, self._earlier.local_id(dialect, as_came))
@@ -116,7 +116,7 @@ class Relay:
             if attempt and earlier and await self.retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
             id = None if off or self.parts.uncaptured.has(who.session) else _completion_id(request)
-            call = Call(request, dialect, who, agent, said, fresh, as_came.previous, started, attempt, id)
+            call = Call(request, dialect, who, agent, said, weight, as_came.previous, started, attempt, id)
             response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
                 attempt.keep(response)
@@ -126,11 +126,11 @@ class Relay:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
         kept: Sequence[int]
         if call.id is None:  # nothing is remembered of it either
-            kept = await off_loop(call.fresh, without_commands, asked.messages, call.agent)
+            kept = await off_loop(call.weight, without_commands, asked.messages, call.agent)
         else:
             recent, size = self.parts.recent, len(call.body.raw) + _size(add)
             recent.bodies.remember(call.body)
-            kept = await off_loop(call.fresh, recent.history.kept, asked.messages, size, call.agent)
+            kept = await off_loop(call.weight, recent.history.kept, asked.messages, size, call.agent)
         if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         came, held = time.perf_counter(), None
@@ -180,8 +180,12 @@ class Relay:
             lease.release()
 
     async def _row(self, call: Call, asked: Asked, lease: Lease, size: int) -> NewCompletion:
-        telling = await off_loop(call.fresh, self.parts.recent.history.telling, asked.messages, size)
-        return await off_loop_above(WORTH_A_THREAD, telling.fresh, _row, call, asked, telling, lease, self.parts)
+        telling = await off_loop(call.weight, self.parts.recent.history.telling, asked.messages, size)
+        beside = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
+        request = await off_loop(size, dumps, beside)
+        # What is new is looked at for secrets, and the members beside the messages each time.
+        looked = telling.fresh + len(request) if call.weight < LARGE else call.weight
+        return await off_loop_above(WORTH_A_THREAD, looked, _row, call, asked, telling, request, lease, self.parts)
 
     def _remember(self, dialect: Dialect, question: Question, lease: Lease, row: NewCompletion) -> None:
         if lease.version is not None and not lease.pinned:
@@ -260,10 +264,10 @@ def _size(members: Mapping[str, bytes]) -> int:
     return sum(len(value) for value in members.values())
 
 
-def _row(call: Call, asked: Asked, telling: Telling, lease: Lease, parts: Parts) -> NewCompletion:
+def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Lease, parts: Parts) -> NewCompletion:
+    """`request`: its members beside the messages."""
     assert call.id is not None
     beside: set[str] = set()
-    request = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
     redactor, backend, told = parts.redactor, parts.backend, telling.told()
     served, rules = backend.served, parts.settings.turns.rules
     turn = turn_of(call.request.headers, call.body.parsed, asked.messages, asked.tools, rules, told.turns)
@@ -285,7 +289,7 @@ def _row(call: Call, asked: Asked, telling: Telling, lease: Lease, parts: Parts)
         prompt=told.prompt,
         nodes=told.nodes,
         asides=told.asides,
-        request=redactor.json(dumps(request), beside),
+        request=redactor.json(request, beside),
         sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
         thread=told.thread,
         above=told.above,

@@ -2,14 +2,15 @@
 
 Owns where in a text they are. A shape needs letters that only its issuer writes (`ghp_`, `AKIA`, …): a name, a UUID, a
 hash or `password: str` in source code is none, nor is what is written in place of a key (`sk-xxxxxxxx`). Each is looked
-for by those letters first, which costs a fraction of a search by pattern. Not here: what becomes of what is found
-(`redaction`).
+for by those letters first, which costs a fraction of a search by pattern. Secrets of one shape may stand in a row, with
+nothing or one joining sign between them. Every search reads each character a bounded number of times, whatever the text
+is (tests/attacker/test_linear.py). Not here: what becomes of what is found (`redaction`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 
@@ -24,8 +25,11 @@ class Shape(NamedTuple):
     apart: bool = True  # the letters are short: nothing that belongs to a word may stand before them
 
 
-def _shape(letters: str, rest: str, *, apart: bool = True) -> Shape:
-    return Shape(letters, re.compile(re.escape(letters) + rest, re.ASCII), apart)
+def _shape(letters: str, rest: str, *, apart: bool = True, before: str = "") -> Shape:
+    """`before`: the characters that must not follow, for then it is part of something longer. The next of a row may."""
+    begin = re.escape(letters)
+    end = f"(?:(?!{before})|(?={before}?{begin}))" if before else ""
+    return Shape(letters, re.compile(begin + rest + end, re.ASCII), apart)
 
 
 _MIXED: Final = r"(?=[\w-]*[a-z])(?=[\w-]*[A-Z])(?=[\w-]*\d)"  # lower and upper case and digits: no name has all three
@@ -40,9 +44,9 @@ KEYS: Final = (
     _shape("sk_test_", r"\w{16,}"),
     _shape("rk_live_", r"\w{16,}"),
     _shape("whsec_", r"[A-Za-z0-9+/=]{24,}"),  # Stripe, Standard Webhooks
-    _shape("AKIA", r"[A-Z2-7]{16}(?![\w/+=])"),  # AWS
-    _shape("ASIA", r"[A-Z2-7]{16}(?![\w/+=])"),
-    _shape("AIza", r"[\w-]{35}(?![\w-])"),  # Google
+    _shape("AKIA", r"[A-Z2-7]{16}", before=r"[\w/+=]"),  # AWS
+    _shape("ASIA", r"[A-Z2-7]{16}", before=r"[\w/+=]"),
+    _shape("AIza", r"[\w-]{35}", before=r"[\w-]"),  # Google
     _shape("ya29.", r"[\w-]{20,}"),
     _shape("GOCSPX-", r"[\w-]{20,}"),
     *(_shape(f"gh{kind}_", r"[A-Za-z0-9]{36,}") for kind in "pousr"),  # GitHub
@@ -55,57 +59,65 @@ KEYS: Final = (
     _shape("gsk_", r"[A-Za-z0-9]{40,}"),  # Groq
     _shape("xai-", r"[A-Za-z0-9]{60,}"),
     _shape("pplx-", r"[A-Za-z0-9]{40,}"),  # Perplexity
-    _shape("r8_", r"[A-Za-z0-9]{37}(?!\w)"),  # Replicate
+    _shape("r8_", r"[A-Za-z0-9]{37}", before=r"\w"),  # Replicate
     _shape("nvapi-", r"[\w-]{40,}"),  # NVIDIA
     _shape("tvly-", rf"{_MIXED}[\w-]{{24,}}"),  # Tavily
     _shape("lsv2_", r"(?:pt|sk)_\w{32,}"),  # LangSmith
-    _shape("npm_", r"[A-Za-z0-9]{36}(?!\w)"),
+    _shape("npm_", r"[A-Za-z0-9]{36}", before=r"\w"),
     _shape("pypi-AgE", r"[\w-]{50,}"),
     _shape("dckr_pat_", r"[\w-]{20,}"),  # Docker
-    _shape("SG.", r"[\w-]{22}\.[\w-]{43}(?![\w-])"),  # SendGrid
+    _shape("SG.", r"[\w-]{22}\.[\w-]{43}", before=r"[\w-]"),  # SendGrid
     _shape("dop_v1_", r"[0-9a-f]{64}"),  # DigitalOcean
-    *(_shape(f"shp{kind}_", r"[0-9a-fA-F]{32}(?!\w)") for kind in ("at", "ca", "pa", "ss")),  # Shopify
+    *(_shape(f"shp{kind}_", r"[0-9a-fA-F]{32}", before=r"\w") for kind in ("at", "ca", "pa", "ss")),  # Shopify
     _shape("ATATT3", r"[\w=-]{100,}"),  # Atlassian
     _shape("lin_api_", r"[A-Za-z0-9]{32,}"),  # Linear
     _shape("ntn_", r"[A-Za-z0-9]{40,}"),  # Notion
-    _shape("dapi", r"[0-9a-f]{32}(?!\w)"),  # Databricks
+    _shape("dapi", r"[0-9a-f]{32}", before=r"\w"),  # Databricks
     _shape("hvs.", r"[\w-]{24,}"),  # Vault
     _shape("glsa_", r"[A-Za-z0-9]{32}_[0-9a-f]{8}"),  # Grafana
     _shape("figd_", r"[\w-]{36,}"),  # Figma
-    _shape("sbp_", r"[0-9a-f]{40}(?!\w)"),  # Supabase
+    _shape("sbp_", r"[0-9a-f]{40}", before=r"\w"),  # Supabase
     _shape("AGE-SECRET-KEY-1", r"[A-Z0-9]{50,}"),
     _shape("rlp_", r"[0-9a-f]{8}_[\w-]{43}"),  # our own (proxy.keys)
 )
-JWT: Final = (_shape("eyJ", r"[\w-]{10,}\.[\w-]*\.[\w-]{16,}(?:\.[\w-]*){0,2}"),)
+JWT: Final = (_shape("eyJ", r"[\w-]{10,}\.[\w-]*\.[\w-]{16,}(?:\.[\w-]*){0,2}(?:\.[\w-]{16,})*"),)
 # Told by what stands before: the first group is the secret.
 NAMED: Final = (
     _shape("AccountKey=", r"([A-Za-z0-9+/]{86}==)", apart=False),  # Azure
     *(
-        _shape(name, r"""["']?\s{0,3}[=:]\s{0,3}["']?([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])""", apart=False)
+        _shape(name, r"""["']?\s{0,3}[=:]\s{0,3}["']?([A-Za-z0-9/+]{40})""", apart=False, before="[A-Za-z0-9/+=]")
         for name in ("aws_secret_access_key", "AWS_SECRET_ACCESS_KEY", "SecretAccessKey", "secretAccessKey")
     ),
 )
-BOT: Final = re.compile(r":(AA[\w-]{33})(?![\w-])", re.ASCII)  # Telegram: after the bot's number
+# Telegram: after the bot's number.
+BOT: Final = re.compile(r":(AA[\w-]{33})(?:(?![\w-])|(?=[_-]?\d{6,12}:AA))", re.ASCII)
+# Those that base64 could spell: all their letters are letters of it.
+IN_BASE64: Final = tuple(shape for shape in KEYS if shape.letters.isalnum())
 _ROOM: Final = b"0" * 16  # letters in a row: every key is within such a run
 _LETTERS: Final = bytes(ord("0") if re.match(r"[\w+/=.-]", chr(i), re.ASCII) else ord(" ") for i in range(256))
 STEP: Final = 1 << 18  # characters
 OVERLAP: Final = 64
 DISTINCT: Final = 8  # letters: what has fewer is written in place of a key
 
+_BEGIN: Final = "-----BEGIN "
+_END: Final = "-----END "
 _KEY_BEGINS: Final = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_KEY_LINE: Final = re.compile(r"[A-Za-z0-9+/=]{32}")
+KEY_LINE: Final = 32  # characters of its body in a line
+_KEY_LINE: Final = re.compile(rf"[A-Za-z0-9+/=]{{{KEY_LINE}}}")
 _KEY_BODY: Final = re.compile(r"(?:[\s\"'+,]|\\[nr]|[A-Za-z0-9+/=]{16,}|[\w-]{4,20}: [^\n\\]{1,100})*")
 KEY_LENGTH: Final = 20_000  # characters in which a private key ends
+END_LENGTH: Final = 100  # characters in which the line ends that ends it
 
 _FOUR_DIGITS: Final = b"0000"
 _DIGITS: Final = bytes(ord("0") if chr(i).isdigit() and i < 128 else ord(" ") for i in range(256))
-_CARD: Final = re.compile(
-    r"\d{14,16}(?!\d)|\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?!\d)|\d{4}([ -])\d{6}\2\d{4,5}(?!\d)", re.ASCII
-)
+_IN_GROUPS: Final = re.compile(r"\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?!\d)|\d{4}([ -])\d{6}\2\d{4,5}(?!\d)", re.ASCII)
 _ISSUED: Final = re.compile(  # Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay
-    r"4\d{15}|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|6(?:011|5\d\d|4[4-9]\d)\d{12}|35\d{14}|62\d{14}"
+    r"4\d{15}|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|6(?:011|5\d\d|4[4-9]\d)\d{12}|35\d{14}|62\d{14}",
+    re.ASCII,
 )
 _BEFORE_CARD: Final = re.compile(r"[\w.+-]")
+_DOUBLED: Final = str.maketrans("0123456789", "0246813579")  # and the digits of that added up
+_JOINING: Final = ("-", "_", "+", ".")  # between two numbers of a row; else they would make one of something longer
 
 _LOCAL: Final = re.compile(r"[\w.%+-]{1,64}\Z", re.ASCII)
 _DOMAIN: Final = re.compile(r"@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.){1,8}[A-Za-z]{2,24}(?![\w-])")
@@ -127,10 +139,7 @@ def room_in(letters: bytes) -> bool:
 
 def keys(text: str) -> Iterator[Span]:
     dense = _dense(text)
-    for shape in [shape for shape in KEYS if shape.letters in dense] if dense else ():
-        for match in _matches(text, shape):
-            if len(set(match[0][len(shape.letters) :])) >= DISTINCT:
-                yield Span(*match.span())
+    yield from _keys(text, [shape for shape in KEYS if shape.letters in dense] if dense else ())
     for shape in [shape for shape in NAMED if shape.letters in text]:
         yield from (Span(*match.span(1)) for match in _matches(text, shape))
     at = text.find(":AA")
@@ -141,6 +150,18 @@ def keys(text: str) -> Iterator[Span]:
         at = text.find(":AA", at + 1)
 
 
+def keys_in_base64(text: str) -> Iterator[Span]:
+    """The same of a text that has no letters but those of base64."""
+    return _keys(text, IN_BASE64)
+
+
+def _keys(text: str, shapes: Iterable[Shape]) -> Iterator[Span]:
+    for shape in shapes:
+        for match in _matches(text, shape):
+            if len(set(match[0][len(shape.letters) :])) >= DISTINCT:
+                yield Span(*match.span())
+
+
 def jwts(text: str) -> Iterator[Span]:
     for shape in JWT:
         yield from (Span(*match.span()) for match in _matches(text, shape))
@@ -148,17 +169,31 @@ def jwts(text: str) -> Iterator[Span]:
 
 def private_keys(text: str) -> Iterator[Span]:
     """From BEGIN to END with what is between, or to where the text was cut. BEGIN alone, as in source code, is none."""
-    at = text.find("-----BEGIN ")
+    at, end = text.find(_BEGIN), 0
     while at >= 0:
-        begin = _KEY_BEGINS.match(text, at)
-        if begin is not None:
-            end = text.find("-----END ", begin.end(), begin.end() + KEY_LENGTH)
-            last = text.find("-----", end + 9) + 5 if end >= 0 else -1
-            if last < 5:
-                last = end = _end_of_body(text, begin.end())
-            if _KEY_LINE.search(text, begin.end(), end):
+        after = at + len(_BEGIN)
+        if (begin := _KEY_BEGINS.match(text, at)) is not None:
+            start = begin.end()
+            if 0 <= end < start:  # else it is known already, or there is none from here on
+                end = text.find(_END, start)
+            stop, last = _end_of_key(text, start, end)
+            if _KEY_LINE.search(text, start, stop):
                 yield Span(at, last)
-        at = text.find("-----BEGIN ", at + 11)
+                after = last
+            else:  # a line of a key may be cut where we stopped to look
+                after = max(start, stop - KEY_LINE)
+        at = text.find(_BEGIN, after)
+
+
+def _end_of_key(text: str, start: int, end: int) -> tuple[int, int]:
+    """Where the body of a key ends, and its last line. `end`: the next END, if there is one."""
+    if start <= end <= start + KEY_LENGTH - len(_END):
+        last = text.find("-----", end + len(_END), end + END_LENGTH)
+        if last >= 0:
+            return end, last + 5
+    body = _KEY_BODY.match(text, start, start + KEY_LENGTH)
+    stop = body.end() if body is not None else start
+    return stop, stop
 
 
 def cards(text: str) -> Iterator[Span]:
@@ -168,14 +203,32 @@ def cards(text: str) -> Iterator[Span]:
     at = digits.find(_FOUR_DIGITS)
     while at >= 0:
         inside = at > 0 and _BEFORE_CARD.match(text, at - 1) and not _escaped(text, at)
-        found = None if inside else _CARD.match(text, at)
-        after = digits.find(b" ", at)
-        if found is not None and not _goes_on(text, found.end()):
+        row = [] if inside else _row_of_cards(text, at)
+        # One alone may be the beginning of something longer; two numbers in a row that both hold are cards.
+        if len(row) > 1 or (row and not _goes_on(text, row[0].end)):
+            yield from row
+            at = digits.find(_FOUR_DIGITS, row[-1].end)
+        else:
+            after = digits.find(b" ", at)
+            at = digits.find(_FOUR_DIGITS, after) if after >= 0 else -1
+
+
+def _row_of_cards(text: str, at: int) -> list[Span]:
+    """Numbers of cards from here on, each right behind the one before, or behind one joining sign."""
+    row: list[Span] = []
+    while (end := _end_of_card(text, at)) is not None:
+        row.append(Span(at, end))
+        at = end + (text[end : end + 1] in _JOINING)
+    return row
+
+
+def _end_of_card(text: str, at: int) -> int | None:
+    for shape in (_ISSUED, _IN_GROUPS):
+        if (found := shape.match(text, at)) is not None:
             number = found[0].replace(" ", "").replace("-", "")
             if _ISSUED.fullmatch(number) and luhn(number):
-                yield Span(*found.span())
-                after = found.end()
-        at = digits.find(_FOUR_DIGITS, after) if after >= 0 else -1
+                return found.end()
+    return None
 
 
 def emails(text: str) -> Iterator[Span]:
@@ -189,16 +242,15 @@ def emails(text: str) -> Iterator[Span]:
 
 
 def luhn(number: str) -> bool:
-    total = 0
-    for i, digit in enumerate(reversed(number)):
-        value = int(digit) * (2 if i % 2 else 1)
-        total += value - 9 if value > 9 else value
-    return total % 10 == 0
+    return sum(map(int, number[-1::-2] + number[-2::-2].translate(_DOUBLED))) % 10 == 0
 
 
-FINDERS: Final[dict[str, Callable[[str], Iterator[Span]]]] = {
+Finder = Callable[[str], Iterator[Span]]
+FINDERS: Final[dict[str, Finder]] = {
     "private_key": private_keys, "jwt": jwts, "api_key": keys, "card": cards, "email": emails,
 }  # fmt: skip
+# What may be in a text of base64's letters alone: no picture has them by chance, and a list of secrets is such a text.
+BASE64_FINDERS: Final[dict[str, Finder]] = {"api_key": keys_in_base64, "card": cards}
 
 
 def _dense(text: str) -> str:
@@ -218,12 +270,18 @@ def _runs(text: str) -> Iterator[str]:
 
 
 def _matches(text: str, shape: Shape) -> Iterator[re.Match[str]]:
-    at = text.find(shape.letters)
+    """Each begins behind the one before, or in its last letters where it had taken those of the next for its own."""
+    letters, rest, apart = shape
+    row = -1  # up to where one may begin right behind another
+    at = text.find(letters)
     while at >= 0:
-        match = None if shape.apart and _inside_word(text, at) else shape.rest.match(text, at)
+        match = None if apart and at > row and _inside_word(text, at) else rest.match(text, at)
         if match is not None:
             yield match
-        at = text.find(shape.letters, match.end() if match is not None else at + 1)
+            row = match.end() + 1
+            at = text.find(letters, match.end() - len(letters) + 1)
+        else:
+            at = text.find(letters, at + 1)
 
 
 def _inside_word(text: str, at: int) -> bool:
@@ -240,8 +298,3 @@ def _goes_on(text: str, end: int) -> bool:
     """The number is part of something longer: a UUID, a hash, a fraction."""
     rest = text[end : end + 2]
     return bool(rest) and (rest[0].isalnum() or rest[0] in "_-+" or (rest[0] == "." and rest[1:].isdigit()))
-
-
-def _end_of_body(text: str, start: int) -> int:
-    match = _KEY_BODY.match(text, start, start + KEY_LENGTH)
-    return match.end() if match is not None else start

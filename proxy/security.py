@@ -35,7 +35,7 @@ GUEST: Final = "guest"
 KNOWN: Final = 64  # hosts whose reading is remembered: nearly all requests name the same
 _RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
 _OURS: Final = ("host", "content-length", "expect")
-_COOKIES: Final = re.compile(r"rl_[^=;]*=[^;]*;?\s*")  # the page's, which a backend has no business with
+_COOKIE: Final = "rl_"  # how those of the page begin, which a backend has no business with
 _LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
 _HALF: Final = re.compile("[\ud800-\udfff]")  # how bytes that are no UTF-8 are read
 _SPLITS: Final = frozenset("/\\%")  # in a session's name: a second server could read another path
@@ -251,10 +251,15 @@ def outgoing_headers(headers: CIMultiDict[str], *, settings: Server, backend: Ma
     if backend or any(same(given_key(headers), key) for key in own):
         kept.popall("authorization", None)
         kept.popall("x-api-key", None)
-    if "cookie" in kept and (cookies := _COOKIES.sub("", "; ".join(kept.popall("cookie"))).rstrip("; ")):
-        kept["cookie"] = cookies
+    if cookies := [one for header in kept.popall("cookie", ()) for one in _foreign(header)]:
+        kept["cookie"] = "; ".join(cookies)
     kept.update(backend)
     return kept
+
+
+def _foreign(cookies: str) -> list[str]:
+    """The cookies of a header that are not the page's."""
+    return [one for cookie in cookies.split(";") if (one := cookie.strip()) and not one.startswith(_COOKIE)]
 
 
 def without_keys(text: str, headers: Mapping[str, str]) -> str:

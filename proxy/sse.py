@@ -1,13 +1,14 @@
 """Server-sent events by bytes: cut a stream into events, at any chunk boundary, and join nothing.
 
-Owns where an event ends and what its data is. Every byte that goes in comes out again in some `Event.raw`
-or in `rest()`; meaning belongs to the dialects.
+Owns where an event ends, what its data is, and how data of several lines is written. Every byte that goes in comes out
+again in some `Event.raw` or in `rest()`; meaning belongs to the dialects.
 Source: WHATWG HTML, "Server-sent events", 9.2.5 and 9.2.6.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from proxy.wire import loads
 # A blank line: two line ends in a row. A lone CR needs one more byte to tell it from CR LF.
 _END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n]))(?:\r\n|\n|\r(?=[^\n]))")
 _LINE = re.compile(rb"\r\n|\n|\r")
+_BOM: Final = b"\xef\xbb\xbf"  # may begin a stream, and is no part of its first line
 
 
 _UNREAD: Final = object()
@@ -29,9 +31,11 @@ class Event:
     # The data lines joined by LF; None for comments and other events without data.
     data: bytes | None = field(repr=False, compare=False)
     _json: Any = field(repr=False, compare=False)
+    _start: int = field(repr=False, compare=False)  # of its first line
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, *, first: bool = False) -> None:
         self.raw = raw
+        self._start = len(_BOM) if first and raw.startswith(_BOM) else 0
         self.data = self._read()
         self._json = _UNREAD
 
@@ -45,23 +49,33 @@ class Event:
         raw = self.raw
         if raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.count(b"\n") == 2 and b"\r" not in raw:
             return raw[6:-2]  # what nearly every event looks like
-        found = [line[5:].removeprefix(b" ") for line in _LINE.split(self.raw) if line.startswith(b"data:")]
+        found = [line[5:].removeprefix(b" ") for line, _ in self._lines() if _has_data(line)]
         return b"\n".join(found) if found else None
 
     def with_data(self, data: bytes) -> bytes:
-        """The same event with one data line instead of its own; other lines and line ends stay."""
-        if self.raw == b"data: %s\n\n" % self.data:
-            return b"data: %s\n\n" % data
-        out, done, at = bytearray(), False, 0
-        for end in _LINE.finditer(self.raw):
-            line = self.raw[at : end.start()]
-            if not line.startswith(b"data:"):
-                out += line + end[0]
-            elif not done:
-                out += b"data: " + data + end[0]
-                done = True
+        """The same event with `data`, a data line for each of its lines, in the place of the last one there was; other
+        lines and line ends stay."""
+        if self.data is not None and self.raw == b"data: %s\n\n" % self.data:
+            return event(data)
+        lines = list(self._lines())
+        # The last one, so that what follows has the same end before it: CR before a LF that is a blank line hides it.
+        place = max((at for at, (line, _) in enumerate(lines) if _has_data(line)), default=-1)
+        out = bytearray(self.raw[: self._start])
+        for at, (line, end) in enumerate(lines):
+            if at == place:
+                out += _data_lines(data, end or b"\n") + end
+            elif not _has_data(line):
+                out += line + end
+        return bytes(out)
+
+    def _lines(self) -> Iterator[tuple[bytes, bytes]]:
+        """Each line and its end; the last one may have none, where the stream was cut."""
+        at = self._start
+        for end in _LINE.finditer(self.raw, at):
+            yield self.raw[at : end.start()], end[0]
             at = end.end()
-        return bytes(out) + self.raw[at:]
+        if at < len(self.raw):
+            yield self.raw[at:], b""
 
 
 class Splitter:
@@ -70,6 +84,7 @@ class Splitter:
     def __init__(self) -> None:
         self._kept = bytearray()
         self._returns = False  # a CR has come
+        self._first = True  # no event has come
 
     def feed(self, chunk: bytes) -> list[Event]:
         self._returns = self._returns or b"\r" in chunk
@@ -81,7 +96,8 @@ class Splitter:
             whole = self._kept
         events, at = [], 0
         while end := self._end(whole, look):
-            events.append(Event(bytes(whole[at:end])))
+            events.append(Event(bytes(whole[at:end]), first=self._first))
+            self._first = False
             at = look = end
         if whole is self._kept:
             del self._kept[:at]
@@ -105,4 +121,15 @@ class Splitter:
 
 
 def event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
+    return _data_lines(data, b"\n") + b"\n\n"
+
+
+def _data_lines(data: bytes, end: bytes) -> bytes:
+    """A line of data for each line of `data`, or a reader takes the second one for a field of another name."""
+    if b"\n" not in data and b"\r" not in data:
+        return b"data: " + data
+    return end.join(b"data: " + line for line in _LINE.split(data))
+
+
+def _has_data(line: bytes) -> bool:
+    return line.startswith(b"data:") or line == b"data"

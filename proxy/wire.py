@@ -16,8 +16,9 @@ import orjson
 
 from proxy.large import LARGE
 
-# Strings whole, so that brackets inside them are not seen; then what gives JSON its structure.
-_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]', re.DOTALL)
+# Strings whole, so that brackets inside them are not seen; then what gives JSON its structure. A string without an end
+# takes all the rest, or each quote in it would begin another search.
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}\[\],:]', re.DOTALL)
 _MARK: Final = re.compile(rb'["{}\[\],:]')
 _WHITE: Final = b" \t\r\n"
 

@@ -106,10 +106,20 @@ def without(items: Sequence[T], asides: Sequence[int]) -> Sequence[T]:
 
 def whole(said: Sequence[Message], aside: Iterable[tuple[int, Message]]) -> tuple[Message, ...]:
     """The prompt as it was sent: `aside` has the system texts, first place first."""
-    prompt = list(said)
-    for at, message in aside:
-        prompt.insert(at, message)
-    return tuple(prompt)
+    return tuple(woven(said, aside))
+
+
+def woven(items: Sequence[T], aside: Iterable[tuple[int, T]]) -> list[T]:
+    """The items with these among them, each at its place in the whole, first place first."""
+    found: list[T] = []
+    done = 0
+    for at, one in aside:
+        more = at - len(found)
+        found += items[done : done + more]
+        done += more
+        found.append(one)
+    found += items[done:]
+    return found
 
 
 def add_child(db: sqlite3.Connection, parent: bytes | None, message: Message) -> bytes:

@@ -19,6 +19,7 @@ T = TypeVar("T", bound=BaseModel)
 
 MAX_CHOICES = 8
 MAX_LIKELIEST = 20  # vLLM's default limit
+MAX_STOPS, MAX_STOP = 64, 1000  # stop strings, and characters of one: each token of each reply is compared with all
 TYPES = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError", 415: "UnsupportedMediaTypeError"}
 
 
@@ -46,6 +47,9 @@ def _only(*neutral: Any) -> AfterValidator:
 def _stops(value: str | list[str] | None) -> str | list[str] | None:
     if value == "" or (isinstance(value, list) and "" in value):
         raise ValueError("a stop string is empty")
+    stops = [value] if isinstance(value, str) else value or []
+    if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP for stop in stops):
+        raise ValueError(f"at most {MAX_STOPS} stop strings of {MAX_STOP} characters are taken")
     return value
 
 

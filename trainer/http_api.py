@@ -35,6 +35,7 @@ from trainer.manifest import AdapterError
 from trainer.sampling import Sampling
 
 MAX_BODY = 64 << 20  # aiohttp's default is 1 MiB; a long conversation resends its whole history
+LONG = 32 << 10  # bytes that take some ten milliseconds to make a prompt of
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 log = logging.getLogger(__name__)
@@ -66,9 +67,10 @@ class _Api:
     # --- chat ---
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        asked = parse(await request.read())
+        body = await request.read()
+        asked = parse(body)
         adapter = self._adapter(asked.model)
-        prompt = self._prompt(asked)
+        prompt = await self._prompt(asked, len(body))
         room = self._engine.context - len(prompt)
         if room <= 0:
             raise WireError(
@@ -116,7 +118,11 @@ class _Api:
             raise WireError(404, f"The model `{model}` does not exist; there is {known}.", "model")
         return self._adapters[model]
 
-    def _prompt(self, asked: ChatRequest) -> tuple[int, ...]:
+    async def _prompt(self, asked: ChatRequest, size: int) -> tuple[int, ...]:
+        """A long one in a thread of its own: all replies that run would wait for it."""
+        return self._ids(asked) if size < LONG else await asyncio.to_thread(self._ids, asked)
+
+    def _ids(self, asked: ChatRequest) -> tuple[int, ...]:
         messages = template_messages(asked.messages)
         tools = None if asked.tool_choice == "none" else asked.tools
         render = self._engine.tokenizer.apply_chat_template
@@ -133,9 +139,10 @@ class _Api:
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """The prompt that chat completions would make of these messages."""
-        asked = parse(await request.read())
+        body = await request.read()
+        asked = parse(body)
         self._adapter(asked.model)
-        prompt = self._prompt(asked)
+        prompt = await self._prompt(asked, len(body))
         return web.json_response(
             {"count": len(prompt), "max_model_len": self._engine.context, "tokens": prompt, "token_strs": None}
         )

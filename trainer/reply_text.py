@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 _BROKEN = "\ufffd"  # what a decoder writes for bytes that are no character (yet)
+_CHARACTER = 4  # bytes at most, and so tokens
+_WHOLE = 2 * _CHARACTER  # tokens that are decoded again and again, at most
 
 
 class ReplyText:
@@ -33,12 +35,31 @@ class ReplyText:
         return self._release(self._fresh(whole=True), last=True)
 
     def _fresh(self, *, whole: bool) -> str:
+        end = len(self._ids)
         before = self._decode(self._ids[self._first : self._next])
         now = self._decode(self._ids[self._first :])
-        if len(now) <= len(before) or (now.endswith(_BROKEN) and not whole):
+        overdue = end - self._next >= _WHOLE
+        if now.endswith(_BROKEN) and not whole:
+            if not overdue:
+                return ""
+            end, now = self._settled()
+        if len(now) <= len(before):
+            if overdue:  # special tokens, which say nothing
+                del self._ids[self._next : end]
             return ""
-        self._first, self._next = self._next, len(self._ids)
+        self._first, self._next = self._next, end
         return now[len(before) :]
+
+    def _settled(self) -> tuple[int, str]:
+        """Up to where no later token changes the text. It stays broken for so long because the model says so: bytes
+        that are no text, or the sign for them itself."""
+        end, now = len(self._ids), ""
+        for held in range(1, _CHARACTER):
+            end = len(self._ids) - held
+            now = self._decode(self._ids[self._first : end])
+            if not now.endswith(_BROKEN):
+                break
+        return end, now
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

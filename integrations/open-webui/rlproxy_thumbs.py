@@ -8,7 +8,6 @@ license: MIT
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import aiohttp
@@ -82,5 +81,15 @@ class Action:
 
 def _letters(text: str) -> str:
     """Open WebUI puts reasoning into the message, and tidies the rest: only letters and digits count."""
-    text = re.sub(r"<details type=\"reasoning\".*?</details>|<think>.*?</think>", "", text, flags=re.DOTALL)
+    for begin, end in (('<details type="reasoning"', "</details>"), ("<think>", "</think>")):
+        text = _without(text, begin, end)
     return "".join(c for c in text.casefold() if c.isalnum())
+
+
+def _without(text: str, begin: str, end: str) -> str:
+    """Without what is between these, and them; one pass, whatever the model wrote."""
+    kept, at = [], 0
+    while (start := text.find(begin, at)) >= 0 and (stop := text.find(end, start)) >= 0:
+        kept.append(text[at:start])
+        at = stop + len(end)
+    return "".join(kept) + text[at:]

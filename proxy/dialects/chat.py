@@ -15,7 +15,7 @@ import orjson
 from proxy import sse
 from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
-from proxy.dialects.chat_form import Calls
+from proxy.dialects.chat_form import Calls, a_text
 from proxy.dialects.fields import an_object, count, member, numbers
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
@@ -212,8 +212,8 @@ class ChatFold(Fold):
                 calls.append(_Call())
             call, function = calls[at], delta.get("function") or {}
             call.id = delta.get("id") or call.id
-            call.name.append(_a_text(function.get("name")))
-            call.arguments.append(_a_text(function.get("arguments")))
+            call.name.append(a_text(function.get("name")))
+            call.arguments.append(a_text(function.get("arguments")))
 
     def replies(self) -> list[Reply]:
         for reply in self._replies.values():
@@ -231,12 +231,6 @@ def _text_so_far(message: dict[str, Any], key: str) -> list[str]:
     if not isinstance(found, str):
         raise TypeError(f"a text for `{key}`, which was none before")
     return [found]
-
-
-def _a_text(piece: Any) -> str:
-    if not isinstance(piece, str | None):
-        raise TypeError(f"{type(piece).__name__} where a tool call has a text")
-    return piece or ""
 
 
 def _logprobs(choice: dict[str, Any]) -> list[float] | None:

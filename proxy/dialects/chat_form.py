@@ -45,6 +45,13 @@ class Calls:
         return at
 
 
+def a_text(piece: Any) -> str:
+    """A piece of a text in a stream; nothing where it is null. Raises TypeError."""
+    if not isinstance(piece, str | None):
+        raise TypeError(f"{type(piece).__name__} where a text should be")
+    return piece or ""
+
+
 def _names(piece: Mapping[str, Any]) -> bool:
     return bool((piece.get("function") or {}).get("name"))
 

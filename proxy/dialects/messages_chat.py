@@ -8,6 +8,7 @@ back is `messages_render`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from proxy.dialects.chat_form import content_of, image_part, json_schema, text_part, tool_call
@@ -205,36 +206,49 @@ def in_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Claude Code puts system messages between the turns, also between a call and its result. They go to the end of
     the user's or tool's message before them; a turn that has been sent once never changes afterwards.
     """
-    out: list[dict[str, Any]] = []
+    out: list[_Turn] = []
     held: list[dict[str, Any]] = []
+    begun = False  # a message that is no system text has come
     for message in messages:
-        if message["role"] == "system" and any(m["role"] != "system" for m in out):
+        if message["role"] == "system" and begun:
             held.append(message)
             continue
+        begun = begun or message["role"] != "system"
         if message["role"] != "tool":
             _place(out, held)
         _append(out, message)
     _place(out, held)
-    return out
+    return [_joined(turn) for turn in out]
 
 
-def _place(out: list[dict[str, Any]], held: list[dict[str, Any]]) -> None:
+_Turn = list[dict[str, Any]]  # messages that are one, joined once all are there: each of them is read once
+
+
+def _place(out: list[_Turn], held: list[dict[str, Any]]) -> None:
     for message in held:
-        role = out[-1]["role"] if out[-1]["role"] in ("user", "tool") else "user"
+        before = out[-1][0]["role"]
+        role = before if before in ("user", "tool") else "user"
         _append(out, {"role": role, "content": message["content"]}, onto=("user", "tool"))
     held.clear()
 
 
-def _append(out: list[dict[str, Any]], message: dict[str, Any], onto: tuple[str, ...] = ("user", "system")) -> None:
-    if not out or out[-1]["role"] != message["role"] or message["role"] not in onto:
-        out.append(message)
-        return
-    before, after = out[-1]["content"], message["content"]
-    if isinstance(before, str) and isinstance(after, str):
-        content: Any = "\n\n".join(filter(None, (before, after)))
+def _append(out: list[_Turn], message: dict[str, Any], onto: tuple[str, ...] = ("user", "system")) -> None:
+    if out and out[-1][0]["role"] == message["role"] and message["role"] in onto:
+        out[-1].append(message)
     else:
-        content = [*_parts(before), *_parts(after)]
-    out[-1] = {**out[-1], "content": content}
+        out.append([message])
+
+
+def _joined(turn: _Turn) -> dict[str, Any]:
+    if len(turn) == 1:
+        return turn[0]
+    contents = [message["content"] for message in turn]
+    if all(isinstance(content, str) for content in contents):
+        return {**turn[0], "content": "\n\n".join(filter(None, contents))}
+    # Texts up to the first that is none are one text.
+    texts = list(takewhile(lambda content: isinstance(content, str), contents))
+    parts = _parts("\n\n".join(filter(None, texts)))
+    return {**turn[0], "content": parts + [part for content in contents[len(texts) :] for part in _parts(content)]}
 
 
 def _parts(content: Any) -> list[dict[str, Any]]:

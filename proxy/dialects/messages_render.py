@@ -7,10 +7,11 @@ Thinking carries an empty signature: no server of ours signs it, and on its way 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proxy.dialects.base import Renderer
-from proxy.dialects.chat_form import Calls, arguments_of, counted, reasoning_of
+from proxy.dialects.chat_form import Calls, a_text, arguments_of, counted, reasoning_of
 from proxy.errors import BackendBroke
 from proxy.wire import dumps
 
@@ -28,6 +29,13 @@ def event(body: Mapping[str, Any]) -> bytes:
     return b"event: " + str(body["type"]).encode() + b"\ndata: " + dumps(body) + b"\n\n"
 
 
+@dataclass(slots=True)
+class _Call:
+    id: str = ""
+    name: str = ""
+    unsent: list[str] = field(default_factory=list)  # of its arguments
+
+
 class MessagesRenderer(Renderer):
     def __init__(self, *, id: str, model: str) -> None:
         self._head = {"id": id, "type": "message", "role": "assistant", "model": model}
@@ -35,7 +43,7 @@ class MessagesRenderer(Renderer):
         self._open: str | int | None = None  # text, thinking, or the place of a tool call
         self._blocks = 0
         self._places = Calls()
-        self._calls: dict[int, dict[str, str]] = {}  # by their place: id, name, and arguments not yet sent
+        self._calls: dict[int, _Call] = {}  # by their place
         self._reason: str | None = None
         self._stop_sequence: str | None = None
         self._usage: Mapping[str, Any] = {}
@@ -100,23 +108,24 @@ class MessagesRenderer(Renderer):
     def _call(self, piece: Mapping[str, Any]) -> list[bytes]:
         """A piece of a call. The block begins with the name, which some servers send after the id."""
         at, function = self._places.place(piece), piece.get("function") or {}
-        begun = at in self._calls and bool(self._calls[at]["name"])
-        call = self._calls.setdefault(at, {"id": "", "name": "", "arguments": ""})
-        call["id"] = piece.get("id") or call["id"]
-        call["name"] = call["name"] or function.get("name") or ""
-        call["arguments"] += function.get("arguments") or ""
-        if not call["name"]:
+        call = self._calls.setdefault(at, _Call())
+        begun = bool(call.name)
+        call.id = piece.get("id") or call.id
+        call.name = call.name or function.get("name") or ""
+        call.unsent.append(a_text(function.get("arguments")))
+        if not call.name:
             return []
         out: list[bytes] = []
         if not begun:
-            block = {"type": "tool_use", "id": call["id"] or self._call_id(at), "name": call["name"], "input": {}}
+            block = {"type": "tool_use", "id": call.id or self._call_id(at), "name": call.name, "input": {}}
             out += self._switch(at, block)
-        if not call["arguments"]:
+        arguments = "".join(call.unsent)
+        call.unsent.clear()
+        if not arguments:
             return out
         if self._open != at:
             raise BackendBroke("The backend went back to a tool call that it had ended; what came is kept. Ask again.")
-        out.append(self._piece({"type": "input_json_delta", "partial_json": call["arguments"]}))
-        call["arguments"] = ""
+        out.append(self._piece({"type": "input_json_delta", "partial_json": arguments}))
         return out
 
     def _call_id(self, at: int) -> str:

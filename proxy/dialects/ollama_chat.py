@@ -6,7 +6,8 @@ Owns what becomes of images, thinking, tool calls and options. Options that say 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.dialects.chat_form import content_of, image_part, json_schema, text_part, tool_call
@@ -51,18 +52,36 @@ def chat_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The conversation of `/api/chat`; a tool's message names the call it answers: the first of its name that is
     still open, else the first open one."""
     found: list[dict[str, Any]] = []
-    unanswered: list[dict[str, Any]] = []
+    unanswered = _Unanswered(())
     for i, item in enumerate(objects(body, "messages")):
         message = chat_message(item, f"messages[{i}].")
         if message["role"] == "assistant":
-            unanswered = list(message.get("tool_calls", ()))
-        elif message["role"] == "tool":
-            named = [call for call in unanswered if call["function"]["name"] == message.get("name")]
-            if call := next(iter(named or unanswered), None):
-                unanswered.remove(call)
-                message["tool_call_id"] = call["id"]
+            unanswered = _Unanswered(message.get("tool_calls", ()))
+        elif message["role"] == "tool" and (id := unanswered.next(message.get("name"))) is not None:
+            message["tool_call_id"] = id
         found.append(message)
     return found
+
+
+class _Unanswered:
+    """The calls of one message that are still open; each is looked at once, however many there are."""
+
+    def __init__(self, calls: Sequence[Mapping[str, Any]]) -> None:
+        self._open = {call["id"] for call in calls}
+        self._all = deque(call["id"] for call in calls)
+        self._named: dict[str, deque[str]] = {}
+        for call in calls:
+            self._named.setdefault(call["function"]["name"], deque()).append(call["id"])
+
+    def next(self, name: Any) -> str | None:
+        """The id of the call that this result answers."""
+        named = self._named.get(name) if isinstance(name, str) else None
+        for ids in (named, self._all):
+            while ids:
+                if (id := ids.popleft()) in self._open:  # else it has its result
+                    self._open.remove(id)
+                    return id
+        return None
 
 
 def prompt_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from proxy.conversations import named
-from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply, given_up
+from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING
 from proxy.dialects.fields import an_object, member, numbers, objects
 from proxy.dialects.responses_chat import LOGPROBS, one_system, to_chat, tools_of
@@ -79,10 +79,11 @@ class Responses(Dialect):
 
     def names(self, body: Any) -> list[str]:
         previous = body.get("previous_response_id")
-        return ([previous] if previous else []) + [id for item in _items(body) for id in _referred(item)]
+        named = [id for item in _items(body) for id in _referred(item)]
+        return list(dict.fromkeys([previous, *named] if previous else named))
 
     def spelled_out(self, body: Any, known: Mapping[str, Earlier]) -> dict[str, bytes]:
-        items = [_resolved(item, known) for item in _items(body)]
+        items = _resolved(_items(body), known)
         changed: dict[str, bytes] = {}
         if (before := known.get(body.get("previous_response_id") or "")) is not None:
             items = [*_history(before), *items]
@@ -191,18 +192,22 @@ class ResponsesFold(Fold):
 def reply_of(body: Mapping[str, Any]) -> Reply:
     """A `response` object as one reply, in chat form."""
     message: dict[str, Any] = {"role": "assistant", "content": ""}
+    texts: list[str] = []
+    thoughts: list[str] = []
     logprobs: list[float] | None = None
     for item in body.get("output") or ():
         if item.get("type") == "message":
-            message["content"] += plain(item.get("content"))
+            texts.append(plain(item.get("content")))
             for part in item.get("content") or ():
                 if part.get("logprobs"):
-                    logprobs = (logprobs or []) + [float(one["logprob"]) for one in part["logprobs"]]
+                    logprobs = longer(logprobs, [float(one["logprob"]) for one in part["logprobs"]])
         elif item.get("type") in CALLS:
             message.setdefault("tool_calls", []).append(to_call(item))
         elif item.get("type") == "reasoning":
-            thought = plain(item.get("content")) or plain(item.get("summary"))
-            message["reasoning_content"] = message.get("reasoning_content", "") + thought
+            thoughts.append(plain(item.get("content")) or plain(item.get("summary")))
+    message["content"] = "".join(texts)
+    if thoughts:
+        message["reasoning_content"] = "".join(thoughts)
     usage = body.get("usage")
     return Reply(
         index=0,
@@ -269,15 +274,26 @@ def _referred(item: Mapping[str, Any]) -> list[str]:
     return completions_of(str(item.get("id"))) if bare else []
 
 
-def _resolved(item: dict[str, Any], known: Mapping[str, Earlier]) -> dict[str, Any]:
-    for id in _referred(item):
-        if (found := known.get(id)) is not None and found.reply is not None:
-            for one in reply_items(found.id, found.reply, tools_of(found.request)):
-                if one["id"] == item["id"]:
-                    return one
-            # Reasoning, or a second piece of text: the tree has the reply's text under its first item.
-            return {"type": "reasoning", "id": item["id"], "summary": []}
-    return item
+def _resolved(items: list[dict[str, Any]], known: Mapping[str, Earlier]) -> list[dict[str, Any]]:
+    """The items, with those that are named spelled out. Raises BadRequest for one that is named twice, as OpenAI does:
+    a small request could make a very large one."""
+    said: dict[str, dict[str, Any]] = {}  # the items of each completion, by their ids
+    seen: set[str] = set()
+    out = []
+    for item in items:
+        found = next((known[id] for id in _referred(item) if id in known and known[id].reply is not None), None)
+        if found is None or found.reply is None:
+            out.append(item)
+            continue
+        id = item["id"]
+        if id in seen:
+            raise BadRequest(f"Duplicate item found with id {id}; name it once.", param="input")
+        seen.add(id)
+        if found.id not in said:
+            said[found.id] = {one["id"]: one for one in reply_items(found.id, found.reply, tools_of(found.request))}
+        # Reasoning, or a second piece of text: the tree has the reply's text under its first item.
+        out.append(said[found.id].get(id) or {"type": "reasoning", "id": id, "summary": []})
+    return out
 
 
 def _history(before: Earlier) -> list[dict[str, Any]]:

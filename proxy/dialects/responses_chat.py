@@ -106,10 +106,13 @@ def to_chat(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> d
 def one_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Many templates take one system message, at the beginning; agents send instructions and developer messages."""
     texts: list[str] = []
-    rest = [dict(m) for m in messages]
-    while rest and rest[0].get("role") == "system" and (found := _texts(rest[0].get("content"))) is not None:
+    at = 0
+    while at < len(messages) and messages[at].get("role") == "system":
+        if (found := _texts(messages[at].get("content"))) is None:
+            break
         texts += found
-        del rest[0]
+        at += 1
+    rest = [dict(m) for m in messages[at:]]
     return [{"role": "system", "content": "\n\n".join(texts)}, *rest] if texts else rest
 
 

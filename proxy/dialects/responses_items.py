@@ -22,8 +22,7 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
     for i, item in enumerate(items):
         kind = item.get("type") or "message"
         if kind == "message" and item.get("role") == "assistant":
-            message = turns.assistant(i)
-            message["content"] = (message["content"] or "") + plain(item.get("content"))
+            turns.text(i, plain(item.get("content")))
         elif kind in CALLS:
             turns.assistant(i).setdefault("tool_calls", []).append(to_call(item))
         elif kind == "reasoning":
@@ -35,41 +34,50 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
         elif kind == "message":
             role = "system" if item.get("role") == "developer" else str(item.get("role"))
             turns.other(i, {"role": role, "content": _parts(item.get("content"))})
+    turns.end()
     return turns.messages, turns.origins
 
 
 class _Turns:
+    """`end` makes the last one whole: the texts of a turn are joined once."""
+
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self.origins: list[int | None] = []
         self._open: dict[str, Any] | None = None
-        self._thought: tuple[int, str] | None = None  # reasoning that waits for what it led to
+        self._at: int | None = None  # the first item of this turn; until there is more, it may be reasoning alone
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
 
     def assistant(self, i: int) -> dict[str, Any]:
         if self._open is None:
             self._open = {"role": "assistant", "content": None}
-            at = i
-            if self._thought is not None:
-                at, text = self._thought
-                if text:
-                    self._open["reasoning_content"] = text
             self.messages.append(self._open)
-            self.origins.append(at)
-        self._thought = None
+            self.origins.append(i if self._at is None else self._at)
         return self._open
 
+    def text(self, i: int, text: str) -> None:
+        self.assistant(i)
+        self._texts.append(text)
+
     def reasoning(self, i: int, text: str) -> None:
-        if self._open is None and self._thought is None:
-            self._thought = (i, text)
-        elif self._thought is not None:
-            self._thought = (self._thought[0], self._thought[1] + text)
-        elif self._open is not None and text:
-            self._open["reasoning_content"] = self._open.get("reasoning_content", "") + text
+        if self._open is None and self._at is None:
+            self._at = i
+        self._thoughts.append(text)
 
     def other(self, i: int, message: dict[str, Any]) -> None:
-        self._open = self._thought = None
+        self.end()
         self.messages.append(message)
         self.origins.append(i)
+
+    def end(self) -> None:
+        if self._open is not None:
+            if self._texts:
+                self._open["content"] = "".join(self._texts)
+            if thought := "".join(self._thoughts):
+                self._open["reasoning_content"] = thought
+        self._open = self._at = None
+        self._texts, self._thoughts = [], []
 
 
 def plain(content: Any) -> str:

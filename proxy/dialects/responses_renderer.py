@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from proxy.dialects.base import Asked, Renderer
-from proxy.dialects.chat_form import Calls, counted
+from proxy.dialects.chat_form import Calls, a_text, counted
 from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import call_item, item_id, response, text_part, unfinished
 from proxy.errors import ProxyError
@@ -26,14 +26,27 @@ _KINDS: Final = {
 }
 
 
+class _Call(NamedTuple):
+    """A tool call on its way, its texts in pieces: what a piece costs must not grow with those before it."""
+
+    at: int  # its place as an item
+    id: Any
+    name: list[str]
+    arguments: list[str]
+
+    def said(self) -> dict[str, Any]:
+        return {"id": self.id, "function": {"name": "".join(self.name), "arguments": "".join(self.arguments)}}
+
+
 class ResponsesRenderer(Renderer):
     def __init__(self, id: str, asked: Asked, created: int) -> None:
         self._id, self._asked, self._created = id, asked, created
         self._tools = tools_of(asked.body)
         self._output: list[dict[str, Any]] = []
         self._open: tuple[int, str] | None = None  # the item that grows, and the kind of its last part
+        self._pieces: list[str] = []  # the text of that part, which gets it when it is closed
         self._places = Calls()
-        self._calls: dict[int, tuple[int, dict[str, Any]]] = {}  # place as a call -> as an item, call in chat form
+        self._calls: dict[int, _Call] = {}  # by their place
         self._named: dict[str, int] = {}  # ids given, by kind
         self._usage: Mapping[str, Any] | None = None
         self._finish: str | None = None
@@ -71,6 +84,8 @@ class ResponsesRenderer(Renderer):
 
     def failed(self, error: ProxyError) -> bytes:
         self._start()
+        if self._open is not None:
+            self._join()
         said = {"code": "server_error", "message": error.message}
         self._event("response.failed", response=self._response("failed", error=said))
         return b"".join(self._taken())
@@ -98,8 +113,8 @@ class ResponsesRenderer(Renderer):
 
     def _text(self, kind: str, text: str, logprobs: Mapping[str, Any] | None) -> None:
         at, part = self._part(kind)
-        _, _, _, member, name = _KINDS[kind]
-        part[member] += text
+        name = _KINDS[kind][4]
+        self._pieces.append(a_text(text))
         more: dict[str, Any] = {}
         if kind == "text":
             entries = (logprobs or {}).get("content") or [] if self._asked.wants_logprobs else []
@@ -117,7 +132,7 @@ class ResponsesRenderer(Renderer):
                 self._close_item()
         if self._open is None or self._open[1] != kind:
             at = self._open[0] if self._open is not None else self._add(self._new(of, prefix))
-            self._open = (at, kind)
+            self._open, self._pieces = (at, kind), []
             self._output[at]["content"].append(_copy(empty))
             self._item_event("response.content_part.added", at, content_index=self._last(at), part=_copy(empty))
         at = self._open[0]
@@ -133,14 +148,15 @@ class ResponsesRenderer(Renderer):
         if index not in self._calls:
             if self._open is not None:
                 self._close_item()
-            call = {"id": delta.get("id"), "function": {"name": function.get("name") or "", "arguments": ""}}
+            name, id = function.get("name") or "", delta.get("id")
+            call = {"id": id, "function": {"name": name, "arguments": ""}}
             item = call_item(self._id, index, call, self._tools, "in_progress")
-            self._calls[index] = (self._add(item), call)
+            self._calls[index] = _Call(self._add(item), id, [name], [])
         elif function.get("name"):
-            self._calls[index][1]["function"]["name"] += function["name"]
-        at, call = self._calls[index]
+            self._calls[index].name.append(a_text(function["name"]))
         if piece := function.get("arguments"):
-            call["function"]["arguments"] += piece
+            at = self._calls[index].at
+            self._calls[index].arguments.append(a_text(piece))
             if self._output[at]["type"] == "function_call":
                 self._item_event("response.function_call_arguments.delta", at, delta=piece)
 
@@ -150,18 +166,26 @@ class ResponsesRenderer(Renderer):
         if self._open is not None:
             self._close_item()
         for index in sorted(self._calls):
-            at, call = self._calls[index]
-            if self._output[at]["status"] == "in_progress":
-                self._close_call(index, at, call)
+            call = self._calls[index]
+            if self._output[call.at]["status"] == "in_progress":
+                self._close_call(index, call.at, call.said())
 
     def _close_part(self) -> None:
         assert self._open is not None
         at, kind = self._open
-        part = self._output[at]["content"][-1]
+        part = self._join()
         _, _, _, member, name = _KINDS[kind]
         more = {"logprobs": part["logprobs"]} if kind == "text" else {}
         self._item_event(f"response.{name}.done", at, content_index=self._last(at), **{member: part[member]}, **more)
         self._item_event("response.content_part.done", at, content_index=self._last(at), part=part)
+
+    def _join(self) -> dict[str, Any]:
+        """The part that is open, with its text so far."""
+        assert self._open is not None
+        at, kind = self._open
+        part: dict[str, Any] = self._output[at]["content"][-1]
+        part[_KINDS[kind][3]] = "".join(self._pieces)
+        return part
 
     def _close_item(self) -> None:
         assert self._open is not None

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from store.chats import Said
 
 _OTHER: Final = re.compile(r"[\W_]+")
+_LONG_NUMBER: Final = re.compile(r"&#[0-9]{8,}")  # of no character: Python refuses to read one of 5,000 digits
 PART: Final = 60  # letters and digits that are enough to know a part of an answer by
 
 
@@ -41,5 +42,6 @@ def match(text: str, recent: Sequence[Said]) -> Match:
 
 def _words(text: str) -> str:
     """Letters and digits alone; the whole text where it has none."""
-    plain = html.unescape(text)
+    plain = _LONG_NUMBER.sub("", text)
+    plain = html.unescape(plain)
     return _OTHER.sub("", plain.casefold()) or plain.strip()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -24,7 +26,7 @@ from proxy.conversations import canonical, thread
 from proxy.dialects.base import Reply
 from proxy.events import Events
 from proxy.metrics import Metrics
-from proxy.redaction import Redactor
+from proxy.redaction import SLICED, Redactor
 from proxy.secret_shapes import STEP, luhn
 from store.records import NewCompletion
 from store.store import Store
@@ -203,6 +205,123 @@ def test_json_without_secrets_is_the_same_bytes(value: Any) -> None:
 def test_members_names_and_numbers_are_looked_at_too(secret: str) -> None:
     found = json.dumps(ALL.value({secret: [{"a": secret}], "n": int(card("4" + "1" * 14))}))
     assert json.dumps(secret)[1:-1] not in found and "411111111111111" not in found
+
+
+# Of each shape a list, longer than anything that is taken for a picture
+
+ISSUERS = (("4", 16), ("51", 16), ("2221", 16), ("37", 15), ("300", 14), ("6011", 16), ("3530", 16), ("62", 16))
+# Tokens of one kind: `ghp_` right before `gho_` could be part of it.
+ROWS = [shape.replace("gh[pousr]", "ghp") for shape in SHAPES if not shape.startswith("eyJ")]
+BETWEEN = ["\n", "\r\n", ",", ", ", " ", "\t", ";", "|", " / ", "\n\n", '","', "\\n"]
+JOINED = ["", "-", "_", "+", "."]
+MORE_KEYS = [
+    r"ASIA[A-Z2-7]{16}", r"sk_test_[A-Za-z0-9]{24}", r"rk_live_[A-Za-z0-9]{24}", r"gldt-[A-Za-z0-9_-]{20}",
+    r"nvapi-[A-Za-z0-9_-]{64}", r"lsv2_pt_[0-9a-f]{32}_[0-9a-f]{10}", r"shpat_[0-9a-f]{32}", r"lin_api_[A-Za-z0-9]{40}",
+    r"ntn_[A-Za-z0-9]{43}", r"glsa_[A-Za-z0-9]{32}_[0-9a-f]{8}", r"figd_[A-Za-z0-9_-]{40}", r"sbp_[0-9a-f]{40}",
+    r"AGE-SECRET-KEY-1[A-Z0-9]{58}", r"ATATT3[A-Za-z0-9_=-]{180}",
+]  # fmt: skip
+
+
+def a_card(start: str, length: int, chance: random.Random) -> str:
+    return card(start + "".join(chance.choices("0123456789", k=length - len(start) - 1)))
+
+
+def drawn(shape: str, count: int, chance: random.Random) -> list[str]:
+    """So many secrets of this shape. A regular expression of literals, classes and counts is drawn by hand: the search
+    for examples would make a few letters of all of them. Those with hardly any different letters are written in place
+    of a key."""
+    found = (_drawn(shape, chance) for _ in itertools.count())
+    return list(itertools.islice((one for one in found if len(set(one[8:])) > 9), count))
+
+
+def _drawn(shape: str, chance: random.Random) -> str:
+    out = []
+    for token, length in re.findall(r"(\[[^]]+\]|\\.|.)(?:\{([0-9]+)(?:,[0-9]+)?\})?", shape):
+        letters = re.findall(r"[ -~]", token) if not token.startswith("[") else _class(token[1:-1])
+        out += chance.choices([one for one in letters if one != "\\"], k=int(length or 1))
+    return "".join(out)
+
+
+def _class(spelled: str) -> list[str]:
+    ranges = re.findall(r"(.)-(.)|(.)", spelled)
+    return [chr(n) for a, b, one in ranges for n in (range(ord(a), ord(b) + 1) if a else [ord(one)])]
+
+
+def left(secrets: list[str], found: str) -> list[str]:
+    """What can still be read of these: whole, or more than a third of one."""
+    return [one for one in secrets if one in found or any(one[i : i + 16] in found for i in range(8, len(one) - 15))]
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("shape", [*SHAPES, *MORE_KEYS])
+def test_a_long_list_of_keys_of_a_shape(shape: str, between: str) -> None:
+    several = drawn(shape, 120, random.Random(shape))
+    assert len(between.join(several)) > 2 * SLICED
+    for redactor in (ALL, Redactor(Redaction())):
+        assert left(several, redactor.text(between.join(several))) == []
+
+
+@pytest.mark.parametrize("between", [*BETWEEN, *JOINED])
+@pytest.mark.parametrize(("start", "length"), ISSUERS)
+def test_a_long_list_of_cards(start: str, length: int, between: str) -> None:
+    several = [a_card(start, length, random.Random(i)) for i in range(150)]
+    assert left(several, Redactor(Redaction()).text(between.join(several))) == []
+
+
+@pytest.mark.parametrize("joint", JOINED)
+@pytest.mark.parametrize("shape", [*ROWS, *MORE_KEYS])
+def test_a_row_of_keys_with_next_to_nothing_between(shape: str, joint: str) -> None:
+    several = drawn(shape, 60, random.Random(shape))
+    assert left(several, Redactor(Redaction()).text(joint.join(several))) == []
+
+
+@given(
+    st.lists(st.sampled_from([*SHAPES, *MORE_KEYS, *ISSUERS]), min_size=1, max_size=4),
+    st.integers(1, 150), st.sampled_from(BETWEEN), st.integers(0, 10**6),
+)  # fmt: skip
+@hypothesis_settings(max_examples=150, deadline=None)
+def test_no_list_of_secrets_is_taken_for_something_else(shapes: list[Any], count: int, between: str, seed: int) -> None:
+    """Whatever is known, in any order and of any length, with anything that keeps them apart."""
+    chance = random.Random(seed)
+    each = [[a_card(*one, chance)] if isinstance(one, tuple) else drawn(one, 1, chance) for one in shapes * count]
+    several = [one for found in each for one in found]
+    chance.shuffle(several)
+    assert left(several, ALL.text(between.join(several))) == []
+
+
+def test_a_long_list_of_own_secrets_addresses_and_private_keys() -> None:
+    several = [f"CASE{n:06}" for n in range(500)]
+    own = Redactor(Redaction(patterns=(r"CASE\d{6}",)))
+    assert left(several, own.text("\n".join(several))) == [] and "CASE" not in own.text("".join(several))
+    people = [f"person{n}@site{n}.example" for n in range(200)]
+    for between in BETWEEN:
+        assert left(people, ALL.text(between.join(people))) == []
+    for end in ("", "\n", " "):
+        blocks = [PEM.format("RSA ", "\n".join([base64(64, n)] * 12)) for n in range(40)]
+        assert left(blocks, ALL.text(end.join(blocks))) == []
+
+
+def base64(length: int, seed: int) -> str:
+    return "".join(random.Random(seed).choices(LETTERS + "+/", k=length))
+
+
+def test_what_is_base64_has_no_secrets_by_chance() -> None:
+    """Files in every form in which they are sent. Own patterns are short: in a picture one would find something."""
+    redactor = Redactor(Redaction(emails=True, patterns=(r"\d{4}",)))
+    for seed in range(20):
+        letters = base64(76 * 2000, seed)
+        lines = "\n".join(letters[i : i + 76] for i in range(0, len(letters), 76))
+        for text in (letters, lines, lines.replace("\n", "\r\n"), f"see:\n\n{lines}==\n",
+                     f"-----BEGIN CERTIFICATE-----\n{lines}\n-----END CERTIFICATE-----"):  # fmt: skip
+            assert ALL.text(text) is text
+        for head in ("data:image/png;base64,", "data:application/pdf;base64,"):
+            assert redactor.text(head + letters) == head + letters
+
+
+def test_a_list_in_the_clothes_of_a_picture_is_none() -> None:
+    several = [a_card("4", 16, random.Random(i)) for i in range(100)]
+    for head in ("data:image/png;base64,", "data:,", "data:text/plain,", ""):
+        assert left(several, ALL.text(head + "\n".join(several))) == []
 
 
 def test_a_picture_stays() -> None:

@@ -64,3 +64,32 @@ def test_the_earliest_of_several_stop_strings_ends_it():
 def test_a_stop_string_beyond_ascii():
     reply, out = pieces("Ende。Weiter", stop=["。"])
     assert ("".join(out), reply.stopped_by) == ("Ende", "。")
+
+
+@pytest.mark.parametrize("text", [b"\xff" * 100, b"\xff" * 9 + "€👍".encode(), "\ufffd".encode() * 50 + b"end"])
+def test_what_is_broken_for_good_comes_out_and_is_not_decoded_again_and_again(text):
+    class Counting(Bytes):
+        read = 0
+
+        def decode(self, ids, **_):
+            Counting.read += len(ids)
+            return super().decode(ids)
+
+    reply = ReplyText(Counting())
+    out = [reply.push(byte) for byte in text]
+    assert Counting.read < 40 * len(text)
+    assert len("".join(out)) > len(text.decode(errors="replace")) - 8
+    assert "".join([*out, reply.finish()]) == text.decode(errors="replace")
+
+
+def test_tokens_that_say_nothing_are_not_decoded_again_and_again():
+    class Special(Bytes):
+        longest = 0
+
+        def decode(self, ids, **_):
+            Special.longest = max(Special.longest, len(ids))
+            return super().decode([one for one in ids if one < 128])
+
+    reply = ReplyText(Special())
+    out = [reply.push(one) for one in (65, *[200] * 1000, 66)]
+    assert "".join([*out, reply.finish()]) == "AB" and Special.longest < 20

@@ -1,0 +1,376 @@
+"""Texts made to be slow: whatever a client, a model or a page sends, twice as much of it takes twice as long.
+
+A search that begins anew at each place takes four times as long for twice the text, so one small request would stall
+everybody. The table has each scanner of such texts with the inputs that are worst for it.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import string
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import orjson
+import pytest
+from multidict import CIMultiDict
+
+from config.sections import Redaction, Server
+from proxy import bundle, ndjson, sse
+from proxy.conversations import command_at, thread, without_commands
+from proxy.dialects import DIALECTS
+from proxy.dialects.base import Asked, Dialect
+from proxy.formats import about_what_was_asked
+from proxy.history import History
+from proxy.large import LARGE
+from proxy.redaction import Redactor
+from proxy.said_before import LEAST, SaidBefore
+from proxy.security import outgoing_headers, without_keys
+from proxy.splicing import Splicer, with_members
+from proxy.spoken import without_blocks
+from proxy.turns import turn_of
+from proxy.webhooks.emoji import plain
+from proxy.webhooks.matching import match
+from proxy.wire import EACH, loads, rewrite
+from store.chats import Said
+from store.inbox import sought
+from store.tree import woven
+from trainer.chat_wire import json_object
+from trainer.reply_text import ReplyText
+
+MOST: Final = 2.5  # times the CPU time for twice the input; for one that is read again and again it is 4
+LEAST_S: Final = 0.003  # that a measurement takes, for its clock to be worth something
+FIRST, LAST = 2_000, 480_000  # characters; more is read in other ways
+REMEMBERED: Final = 2 * LEAST  # a body that is shorter than half of it costs less
+TRIES: Final = 4  # others use these cores, too
+
+ALL = Redactor(Redaction(emails=True))
+BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
+
+
+class Case(NamedTuple):
+    name: str
+    scan: Callable[[Any], Any]
+    make: Callable[[int], Any]  # an input of about so many characters
+    first: int = FIRST
+
+
+def again(text: str | bytes, first: str | bytes = "", last: str | bytes = "") -> Callable[[int], Any]:
+    """Made of this, over and over."""
+    empty = text[:0]
+    return lambda size: (first or empty) + text * (size // len(text)) + (last or empty)
+
+
+def texts(*parts: str) -> list[Callable[[int], Any]]:
+    return [again(part) for part in parts]
+
+
+def base64(size: int) -> str:
+    chance = random.Random(size)
+    return "".join(chance.choices(string.ascii_letters + string.digits + "+/", k=size))
+
+
+HALF_A_KEY: Final = "-----BEGIN PRIVATE KEY-----"
+FOR_SECRETS: Final = [
+    *texts(
+        HALF_A_KEY, f"{HALF_A_KEY}\nabcd: ", f"{HALF_A_KEY}" * 700 + "-----END ", "-----BEGIN ", "-----END ",
+        f"{HALF_A_KEY}\n{'a' * 31}\n", f"{HALF_A_KEY}\n{'a' * 64}\n", f"{HALF_A_KEY}{'a1' * 32}-----END ",
+        "sk-", "-sk-", "%3Dsk-", "sk-a-", "sk-ant-", "sk-proj-", "sk-or-v1-0", "ghp_", "_ghp_", "github_pat_", "eyJ",
+        "eyJ.", "eyJaaaaaaaaaa.", ".eyJaaaaaaaaaa.a", "AKIA", "AKIAAAAAAAAAAAAAAAAA", "xoxb-", "xoxb-a ", "SG.",
+        "hooks.slack.com/services/T", "hooks.slack.com/services/Ta/Ba/", "T/B/", ":AA", "123456:AA", "AccountKey=",
+        "aws_secret_access_key", "aws_secret_access_key   =   ", "lsv2_pt_", "whsec_", "a" * 20 + ".",
+        "4111 ", "4111-", "4111111111111111", "4111111111111111-", "4111111111111111 ", "4111111111111112-", "0000",
+        "0000 ", "4111 1111 1111 1111 ", "4111-1111-1111-1111-", "411111111111111é", "a@", "@", "a@a.", "@a.a", "a.",
+        "aaaa@aaaa.aaaa.", "-", ".", "=", "A", "0", " ", "\n", "é", "\x00", "a\r\n",
+    ),
+    again("a", "sk-"), again("a-", "sk-"), again("a", "xoxb-"), again("a", "eyJ"), again("a.", "eyJ"),
+    again("a", "hooks.slack.com/services/T"), again("a", f"{HALF_A_KEY}\n"), again("aaaa: b\n", f"{HALF_A_KEY}\n"),
+    again("a", "data:"), again("a", "data:image/png;base64,"), again(",", "data:"), base64,
+]  # fmt: skip
+
+FOR_BLOCKS: Final = [
+    *texts(
+        "<user_info", "<user_info>", "</user_info>", "<user_info></user_info>", "<system-reminder", "<", "/rl ", " ",
+        "<think>", "</think>", "<think", "\n", "[a] ", "<user_info><system-reminder></user_info></system-reminder>",
+    ),
+    again("<user_info", last="</user_info>"), again("a", "<user_infoX" * 900, "</user_info>"),
+]  # fmt: skip
+
+
+# Streams
+
+
+def fed(splitter: Callable[[], Any], piece: int) -> Callable[[bytes], Any]:
+    """The stream in pieces of this length; each event is looked at, and written with other data."""
+
+    def scan(stream: bytes) -> None:
+        split = splitter()
+        found = [event for at in range(0, len(stream), piece) for event in split.feed(stream[at : at + piece])]
+        for event in (*found, sse.Event(split.rest())):
+            event.with_data(b'{"id":\n 1}' if event.data is None else event.data + b"\n")
+
+    return scan
+
+
+FOR_STREAMS: Final = [
+    again(one)
+    for one in (b"data: {}\n\n", b"data: {}\r\n\r\n", b"data: {}\r\r", b"data: a\n", b"data\n", b"data:", b"a", b"\r",
+                b"\n", b"\r\n", b": a\n", b"\xef\xbb\xbf", b"\n\r", b"a\r\n", b"a\r")
+]  # fmt: skip
+
+
+# JSON
+
+RULES: Final = {"id": b'"new"', "choices": {EACH: {"logprobs": b"null"}}, "gone": None}
+SPLICER_RULES: Final = {"id": b'"new"', "choices": {EACH: {"logprobs": b"null"}}}
+
+
+def rewritten(raw: bytes) -> None:
+    try:
+        rewrite(raw, RULES, {"added": b"1"})
+    except ValueError:
+        assert not raw.endswith(b"}")
+
+
+def spliced(raw: bytes) -> None:
+    parsed = loads(raw)
+    Splicer(SPLICER_RULES).edited(raw, parsed)
+    with_members(raw, parsed, {"model": b'"m"', "added": b"1"})
+
+
+def listed(value: Callable[[int], list[Any]] | Any, **more: Any) -> Callable[[int], bytes]:
+    """A body whose `choices` has this over and over."""
+    size = len(orjson.dumps(value))
+    return lambda n: orjson.dumps({"id": "x", **more, "choices": [value] * (n // size)})
+
+
+FOR_JSON: Final = [
+    listed({}), listed({"logprobs": None}), listed({"logprobs": {"a": {"b": {"c": {"d": {"e": {}}}}}}}),
+    listed({"logprobs": [[]]}), listed({"logprobs": {"content": [{"a": "]}"}]}}), listed('"logprobs":'), listed("\\"),
+    listed('"id"'), listed([]), listed({"id": 1, "choices": []}), listed(1),
+    lambda n: orjson.dumps({f"k{i}": i for i in range(n // 12)}),
+    lambda n: orjson.dumps({"id": "\\" * (n // 2), "choices": []}),
+    lambda n: orjson.dumps({"id": '"' * (n // 2), "choices": [{"logprobs": '\\"' * 9}]}),
+    lambda n: b'{"id"%s:%s1}' % (b" " * (n // 2), b"\n" * (n // 2)),
+]  # fmt: skip
+BROKEN_JSON: Final = [
+    again(part, first)
+    for part, first in (
+        (b'\\"', b'{"a":"'), (b'"', b"{"), (b"\\", b'{"a":"'), (b"{", b""), (b'{"a":', b""), (b"a", b'"')
+    )
+]  # fmt: skip
+
+
+# Conversations
+
+
+def asked(dialect: Dialect, body: dict[str, Any]) -> None:
+    """All that is made of a request, twice: the second time it is known."""
+    raw = orjson.dumps(body)
+    bodies, history = SaidBefore(), History(ALL)
+    for body_again in (raw, raw[:-1] + b" }"):
+        read = bodies.read(body_again, bodies.known(body_again))
+        bodies.remember(read)
+        found: Asked = dialect.parse(read.parsed)
+        assert command_at(found.messages) is None
+        kept = history.kept(found.messages, len(raw))
+        told = history.telling(found.messages, len(raw)).told()
+        turn_of({}, read.parsed, found.messages, None, (), told.turns)
+        dialect.keep(read.parsed, found, kept)
+        dialect.names(read.parsed)
+        dialect.to_chat(read.parsed, found)
+
+
+def messages(*items: dict[str, Any], key: str = "messages", **more: Any) -> Callable[[int], dict[str, Any]]:
+    size = len(orjson.dumps(items))
+    user = {"role": "user", "content": "x"}
+    return lambda n: {"model": "m", **more, key: [*items * (n // size), user]}
+
+
+USER, SYSTEM, ASSISTANT = ({"role": role, "content": "a"} for role in ("user", "system", "assistant"))
+CALL: Final = {"function": {"name": "f", "arguments": {}}}
+THOUGHT: Final = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}]}
+FOR_DIALECTS: Final[dict[str, list[Callable[[int], dict[str, Any]]]]] = {
+    "chat": [
+        messages(USER), messages(SYSTEM), messages(SYSTEM, USER), messages(USER, ASSISTANT), messages({"role": "user"}),
+        messages({"role": "user", "content": [{"type": "text", "text": "<user_info"}]}),
+        messages({"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "1", "content": "a"}),
+    ],
+    "messages": [
+        messages(USER), messages(SYSTEM), messages(USER, SYSTEM), messages(USER, ASSISTANT),
+        messages({"role": "user", "content": [{"type": "text", "text": "a"}]}),
+        messages({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "a"}]}, SYSTEM),
+    ],
+    "responses": [
+        messages(USER, key="input"), messages(SYSTEM, key="input"), messages(ASSISTANT, key="input"),
+        messages(THOUGHT, key="input"), messages(THOUGHT, ASSISTANT, key="input"),
+        messages({"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}, key="input"),
+    ],
+    "ollama": [
+        messages(USER), messages(SYSTEM),
+        lambda n: {"model": "m", "messages": [
+            {"role": "assistant", "tool_calls": [CALL] * (n // 80)}, *[{"role": "tool", "content": "a"}] * (n // 80)
+        ]},
+        lambda n: {"model": "m", "messages": [
+            {"role": "assistant", "tool_calls": [{"function": {"name": f"f{i % 9}"}} for i in range(n // 80)]},
+            *[{"role": "tool", "tool_name": f"f{i % 9 // 2}", "content": "a"} for i in range(n // 80)], USER
+        ]},
+    ],
+    "completions": [lambda n: {"model": "m", "prompt": "a" * n}],
+}  # fmt: skip
+
+
+def named(size: int) -> list[dict[str, Any]]:
+    return [{"role": role, "content": "a"} for role in ("system", "user", "assistant")] * (size // 90)
+
+
+def told(items: list[dict[str, Any]]) -> None:
+    """`messages` in chat form, without a dialect."""
+    thread(items, ALL.message)
+    without_commands(items)
+
+
+# Answers
+
+
+def streamed(dialect: Dialect, deltas: list[dict[str, Any]]) -> None:
+    """A chat completion in so many pieces, said in this dialect, and read in it again."""
+    request = {"model": "m", "input": "x", "messages": [USER], "prompt": "x", "max_tokens": 1}
+    say = dialect.renderer(id="rl-1", asked=dialect.parse(request), created=0)
+    for delta in deltas:
+        say.chunk({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    say.end()
+    fold = BY_NAME["chat"].fold()
+    for delta in deltas:
+        fold.add({"choices": [{"index": 0, "delta": delta}]})
+    fold.replies()
+
+
+FOR_ANSWERS: Final = [
+    lambda n: [{"content": "abcdefgh"}] * (n // 20),
+    lambda n: [{"reasoning_content": "abcdefgh"}] * (n // 20),
+    lambda n: [{"refusal": "abcdefgh"}] * (n // 20),
+    lambda n: [{"content": "a"}, {"reasoning_content": "b"}] * (n // 60),
+    lambda n: [
+        {"tool_calls": [{"index": 0, "id": "1", "function": {"name": "f"}}]},
+        *[{"tool_calls": [{"index": 0, "function": {"arguments": "abcdefgh"}}]}] * (n // 30),
+    ],
+]
+
+
+def replied(output: list[dict[str, Any]]) -> None:
+    BY_NAME["responses"].whole({"output": output, "status": "completed"})
+
+
+FOR_REPLIES: Final = [
+    lambda n: [{"type": "message", "content": [{"text": "abcd", "logprobs": [{"logprob": 0.0}]}]}] * (n // 30),
+    lambda n: [{"type": "reasoning", "content": [{"text": "abcd"}]}] * (n // 30),
+    lambda n: [{"type": "function_call", "name": "f", "arguments": "{}"}] * (n // 30),
+]
+
+
+class Letters:
+    """A tokenizer whose tokens are bytes."""
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return bytes(ids).decode(errors="replace")
+
+
+def generated(reply: bytes) -> None:
+    text = ReplyText(Letters(), stop=("aaaaaaaab", "\n\nUser:"))
+    for token in reply:
+        text.push(token)
+    text.finish()
+
+
+def names(model: str) -> None:
+    about_what_was_asked(orjson.dumps({"error": {"message": f"no {model} here, {model}a"}}), model, "/v1/x")
+
+
+def logged(line: str) -> None:
+    if found := bundle.LOGGED.fullmatch(line):
+        bundle.VALUE.findall(found["values"])
+
+
+def with_cookie(cookie: str) -> None:
+    outgoing_headers(CIMultiDict({"cookie": cookie}), settings=Server(), backend={})
+    without_keys(cookie, {"authorization": cookie})
+
+
+def shown(text: str) -> None:
+    match(text, [Said(str(i), text[i:]) for i in range(4)])
+
+
+def many(name: str, scan: Callable[[Any], Any], makers: list[Callable[[int], Any]], first: int = FIRST) -> list[Case]:
+    return [Case(f"{name} {at}", scan, make, first) for at, make in enumerate(makers)]
+
+
+CASES: Final = [
+    *many("secrets", ALL.text, FOR_SECRETS),
+    *many("blocks", without_blocks, FOR_BLOCKS),
+    *many("thread", lambda text: thread([{"role": "assistant", "content": text}], ALL.message), FOR_BLOCKS),
+    *many("events", fed(sse.Splitter, 65536), FOR_STREAMS),
+    *many("events, a few bytes each", fed(sse.Splitter, 7), FOR_STREAMS),
+    *many("lines", fed(ndjson.Splitter, 65536), FOR_STREAMS),
+    *many("lines, a few bytes each", fed(ndjson.Splitter, 7), FOR_STREAMS),
+    *many("rewrite", rewritten, [*FOR_JSON, *BROKEN_JSON]),
+    *many("splicing", spliced, FOR_JSON),
+    *many(
+        "large JSON", rewritten, [again(part, b" " * LARGE + b'{"a":') for part in (b'"', b'\\"', b"\\", b"[", b"a")]
+    ),
+    *(
+        case
+        for name, makers in FOR_DIALECTS.items()
+        for case in many(name, partial(asked, BY_NAME[name]), makers, REMEMBERED)
+    ),
+    *many("conversation", told, [named]),
+    *(case for name in FOR_DIALECTS for case in many(f"say {name}", partial(streamed, BY_NAME[name]), FOR_ANSWERS)),
+    *many("replies", replied, FOR_REPLIES),
+    *many("reply text", generated, [again(b) for b in (b"a", b"\xff", b"aaaaaaaa\n", b"\xe2\x82", b"\n")]),
+    *many("shown", shown, texts("a", "&", "&amp;", "&#1", "&#", "&#11111111", "_", "&a")),
+    *many("emoji", plain, texts("::skin-tone-", "_tone", ":", "\ufe0f")),
+    *many("cookies", with_cookie, texts("rl_", "rl_a=", "rl_a=b;", ";", "a=b; ", " ", "rlp_", "rlp_0")),
+    *many("model", names, texts("a", "(", "aab", ".*")),
+    *many("log", logged, [again(p, "now [info ] x ") for p in ("a", " ", "a ", "a=", "a=' ", "a='\\' ", "=")]),
+    *many("search", sought, texts('"', "a ", " ")),
+    *many("woven", lambda n: woven(range(n), [(2 * i, 0) for i in range(n)]), [lambda n: n]),
+    *many("built-in", lambda raw: json_object(b'{"a":"%s"}' % raw), [again(b"\\\\"), again(b" ")]),
+]
+
+
+def seconds(scan: Callable[[Any], Any], given: Any, repeats: int = 1) -> float:
+    """CPU time of this thread, the least of a few."""
+    least = float("inf")
+    for _ in range(repeats):
+        at = time.thread_time()
+        scan(given)
+        least = min(least, time.thread_time() - at)
+    return least
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """It looks through all that there is, now and then."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_twice_as_much_takes_twice_as_long(case: Case) -> None:
+    size = case.first
+    while (once := seconds(case.scan, case.make(size))) < LEAST_S and size < LAST:
+        size *= 2
+    if once < LEAST_S:
+        return
+    found: list[float] = []
+    while len(found) < TRIES:
+        found.append(round(seconds(case.scan, case.make(2 * size), len(found) + 1) / once, 2))
+        if found[-1] <= MOST:
+            return
+        once = seconds(case.scan, case.make(size), len(found) + 1)
+    raise AssertionError(f"{case.name}: {found} times the CPU time for twice {size} characters")
