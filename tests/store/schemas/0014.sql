@@ -16,8 +16,8 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79545410357427239421e+09,'admin','promote','{"version":1}',X'1DA1D4226AF717237D96F40F750147EF4D5999E8A4746A88B9440FDA5EAEE5E3');
-INSERT INTO "audit" VALUES(2,1.79545410357438731197e+09,'admin','pause','{}',X'1F4055F001561539C25DDAEB4A676623C96C599DEE432960CF448C11B6623A1E');
+INSERT INTO "audit" VALUES(1,1.79545674421128582951e+09,'admin','promote','{"version":1}',X'2AA3C230F78C95DE86C5D8618C0E0FA6A721209E7378FFC3032B23B0526ECD60');
+INSERT INTO "audit" VALUES(2,1.79545674421142959593e+09,'admin','pause','{}',X'B8FA4159CF08AAE0F57E44883CB87FE86BF5EE68E9E3441DEFB98EFA03B1433B');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
@@ -59,8 +59,8 @@ CREATE TABLE completions (
     prompt_token_ids BLOB,  -- int32
     token_ids        BLOB,  -- int32
     logprobs         BLOB   -- float32
-, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash)) STRICT;
-INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL);
+, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT) STRICT;
+INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL);
 CREATE TABLE keys (
     id         TEXT PRIMARY KEY,
     name       TEXT NOT NULL,
@@ -276,6 +276,7 @@ WHEN OLD.request_hash IS NOT NULL
 BEGIN
     DELETE FROM requests WHERE hash = OLD.request_hash;
 END;
+CREATE INDEX completions_key ON completions (key, user);
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
