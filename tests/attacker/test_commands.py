@@ -238,6 +238,7 @@ SCANS: dict[str, Callable[[dict[str, Any]], object]] = {
     "parse": lambda message: parse(str(message["content"])),
 }
 LENGTHS = (1 << 18, 1 << 19, 1 << 20)  # characters
+MOST = 2.5  # times the CPU time for twice the text
 HOSTILE: dict[str, Callable[[int], str]] = {
     "longer names": lambda n: "<user_infoX" * (n // 100) + "a" * (n - n // 10) + "</user_info>",
     **{
@@ -264,13 +265,21 @@ def cpu_s(scan: Callable[[dict[str, Any]], object], message: dict[str, Any]) -> 
     return best
 
 
+def times(scan: Callable[[dict[str, Any]], object], make: Callable[[int], str]) -> list[float]:
+    """CPU seconds for each of LENGTHS. Measured up to four times, since other processes use these cores, too."""
+    for _ in range(4):
+        taken = [cpu_s(scan, {"role": "user", "content": make(n)}) for n in LENGTHS]
+        if all(longer <= MOST * max(shorter, 0.002) for shorter, longer in itertools.pairwise(taken)):
+            return []
+    return taken
+
+
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_reading_a_text_takes_time_in_proportion(hostile: str) -> None:
     for name, scan in SCANS.items():
         for before, after in (('"', '"'), (INFO, "/rl good")):
-            taken = [cpu_s(scan, {"role": "user", "content": before + HOSTILE[hostile](n) + after}) for n in LENGTHS]
-            for shorter, longer in itertools.pairwise(taken):
-                assert longer <= 2.5 * max(shorter, 0.002), (name, before, taken)
+            too_long = times(scan, lambda n, a=before, b=after: a + HOSTILE[hostile](n) + b)  # type: ignore[misc]
+            assert not too_long, (name, before, too_long)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
