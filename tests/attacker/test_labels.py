@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from store.records import NewReaction
 from tests.pages.conftest import Visit
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 from tests.proxy.test_learner import until
@@ -143,6 +144,25 @@ async def test_a_page_pressed_again_and_again_trains_once(proxy: Proxy) -> None:
         await visit.post(f"/page/completions/{id}/rate", rating="good" if n % 2 else "bad")
     assert (await proxy.get("/rl/status"))["ratings"]["fresh"] == 0
     await visit.http.close()
+
+
+async def test_a_word_in_the_chat_and_a_reaction_train_once(proxy: Proxy) -> None:  # noqa: F811
+    ids = await asked(proxy, 4)
+    turns = [("question 0", "You said: question 0", f"/rl {word}") for word in ("good", "good")]
+    assert [("as before" in await proxy.say(*said)) for said in turns] == [False, True]
+    for n, id in enumerate(ids[1:]):
+        await proxy.store.react(NewReaction(id, "ann", "slack", f"e{n}", "m", "+1", 1.0, float(n)))
+    await proxy.post("/rl/train")
+    await train(proxy, 1)
+    await proxy.post("/rl/pause")
+    for word in ("undo", "good"):
+        await proxy.say("question 0", "You said: question 0", f"/rl {word}")
+    for n, id in enumerate(ids[1:]):
+        for round, value in ((10, None), (20, 1.0)):  # taken away, and put there again
+            reaction = NewReaction(id, "ann", "slack", f"e{n}-{round}", "m", "+1", value, float(round))
+            await proxy.store.react(reaction)
+        assert await proxy.store.live_rating(id, "ann") is not None
+    assert (await proxy.get("/rl/status"))["ratings"]["fresh"] == 0
 
 
 # Nothing is to be kept

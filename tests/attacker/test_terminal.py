@@ -110,6 +110,8 @@ def test_a_line_of_the_log_is_one_line_and_only_text(capsys: pytest.CaptureFixtu
         raise ValueError(f"no {EVIL}")
     except ValueError:
         structlog.get_logger().exception(f"it broke {EVIL}", path=f"/v1/x\nforged line {EVIL}", why=[EVIL])
+    finally:
+        structlog.reset_defaults()
     told = capsys.readouterr().err
     assert "forged" in told and not ACTING.search(told) and not re.search("^forged", told, re.MULTILINE)
 
