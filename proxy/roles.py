@@ -167,9 +167,10 @@ ASKS: Final = (
     "GET /api/v1/models",
 )
 # A path of these is read alike by all servers: there is nothing to decode, to fold or to cut.
-_PATH: Final = r"(/[A-Za-z0-9._~:@-]+)+"
-_PLAIN: Final = re.compile(_PATH)
-_ASKS: Final = re.compile("|".join(re.escape(one).replace(r"/\{model\}", _PATH) for one in ASKS))
+_PLAIN: Final = re.compile(r"(/[A-Za-z0-9._~:@-]+)+")
+# A model's name may have slashes and colons, which SDKs encode; nothing but models can be read there, however it is cut.
+_MODEL: Final = r"(/[A-Za-z0-9._~:@-]+((%2[Ff]|%3[Aa]|%40)[A-Za-z0-9._~:@-]+)*)+"
+_ASKS: Final = re.compile("|".join(re.escape(one).replace(r"/\{model\}", _MODEL) for one in ASKS))
 
 
 def rule(request: web.Request) -> Rule:
@@ -186,9 +187,7 @@ def least(request: web.Request, found: Rule) -> Role:
     if found.kind not in ("models", "passed"):
         return found.least
     path = upstream_path(request).partition("?")[0]
-    if not _PLAIN.fullmatch(path):
-        return "admin"
+    if found.kind == "models":
+        return found.least if _PLAIN.fullmatch(path) else "admin"
     method = "GET" if request.method == "HEAD" else request.method
-    if found.kind == "passed" and _ASKS.fullmatch(f"{method} {path}"):
-        return "use"
-    return found.least
+    return "use" if _ASKS.fullmatch(f"{method} {path}") else found.least

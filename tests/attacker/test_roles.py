@@ -58,7 +58,7 @@ async def test_no_lesser_key_reaches_what_changes_the_backend(running: House, ro
 
 @pytest.mark.parametrize("role", ["use", "rate"])
 async def test_what_agents_ask_of_the_backend_passes_as_it_was_written(running: House, role: str) -> None:
-    for route in ASKS:
+    for route in (*ASKS, "GET /v1/models/org/name", "GET /v1/models/org%2Fname%3Atag"):
         for room in ("", "/s/a%20b"):
             method, _, path = route.partition(" ")
             answer, found = await ask(running, role, f"{method} {room}{path}?q=%2F%41&a")
