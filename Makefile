@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test audit fuzz chaos soak test-mlx test-agents test-backends test-openclaw test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-swap bench-train clean
+.PHONY: demo test audit fuzz chaos soak test-mlx test-agents test-backends test-openclaw test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -81,6 +81,11 @@ bench-relay: setup
 	@$(PY) scripts/bench_workers.py $(if $(QUICK),--rounds 2,--json benchmarks/workers.json)
 	@$(PY) scripts/tables.py
 	@$(PY) scripts/plot_relay.py
+
+# Two minutes; QUICK=1 takes half of one, and writes nothing. Fails where something takes more than its share of time.
+bench-scaling: setup
+	@$(PY) scripts/bench_scaling.py $(if $(QUICK),--quick --repeats 2)
+	@$(PY) scripts/tables.py
 
 # The end of `make test`: half a minute, ratios only (rlproxy ÷ a bare relay in the same run), with bounds that only a regression meets.
 bench-check: setup

@@ -213,6 +213,16 @@ def start(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"Medians of {found['times']}. {_when(found)}"])
 
 
+def scaling(found: dict[str, Any]) -> str:
+    lines = ["| | input | exponent | CPU, ms, from the smallest to the largest |", "|---" * 4 + "|"]
+    for row in found["rows"]:
+        times = ", ".join(f"{t * 1000:.2g}" if t < 0.1 else f"{t * 1000:.0f}" for t in row["cpu_s"])
+        lines.append(f"| {row['part']} | {row['input']} | {row['exponent']:.2f} | {times} |")
+    sizes = found["rows"][0]["bytes"]
+    spread = f"{sizes[0] >> 10} KB to {sizes[-1] >> 20} MB"
+    return "\n".join([*lines, "", f"{spread}, the least of {found['repeats']}. {_when(found)}"])
+
+
 def chaos(found: dict[str, Any]) -> str:
     kills, cuts = found["kills"], found["power_cuts"]
     lines = ["| | instants | answers had whole | ratings and undos acknowledged | missing, doubled or damaged |"]
@@ -315,6 +325,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "relay_goals": ("benchmarks/relay.json", relay_goals.table),
     "store": ("benchmarks/store.json", store),
     "start": ("benchmarks/start.json", start),
+    "scaling": ("benchmarks/scaling.json", scaling),
     "chaos": ("benchmarks/chaos.json", chaos),
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),

@@ -1,0 +1,118 @@
+"""One request, however it is made, keeps the event loop to itself for no longer than a moment.
+
+What is measured is the CPU time of the loop's thread between two of its turns: how busy the machine is does not count.
+Before, the worst of these took minutes, or more memory than there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from proxy.large import LARGE
+from proxy.running import BYTES
+from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+
+MOST_S: Final = 0.5  # in which the fake backend reads and answers, too
+SIZE: Final = 990_000  # bytes; a little less than what is large
+
+
+@asynccontextmanager
+async def turns() -> Iterator[list[float]]:  # type: ignore[misc]
+    """CPU seconds of this thread between two turns of a task that only waits for its next one."""
+    found: list[float] = []
+
+    async def beat() -> None:
+        at = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            found.append(now - at)
+            at = now
+
+    task = asyncio.create_task(beat())
+    yield found
+    task.cancel()
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"model": "fake", "messages": [{"role": "user", "content": text}]}
+
+
+def many(*messages: dict[str, Any]) -> dict[str, Any]:
+    count = SIZE // len(orjson.dumps(messages))
+    return {"model": "fake", "messages": [*messages * count, {"role": "user", "content": "hi"}]}
+
+
+CALL: Final = {"function": {"name": "f"}}
+HOSTILE: Final[dict[str, Callable[[], tuple[str, dict[str, Any]]]]] = {
+    "half keys": lambda: ("/v1/chat/completions", said(("-----BEGIN PRIVATE KEY-----" * 700 + "-----END ") * 50)),
+    "blocks": lambda: ("/v1/chat/completions", said("<user_infoX" * 9000 + "a" * 880_000 + "</user_info>")),
+    "cards": lambda: ("/v1/chat/completions", {**said("hi"), "metadata": {"a": "4111 " * (SIZE // 5)}}),
+    "messages": lambda: ("/v1/chat/completions", many({"role": "user", "content": ""})),
+    "system messages": lambda: ("/v1/chat/completions", many({"role": "system"})),
+    "mixed messages": lambda: ("/v1/chat/completions", many({"role": "system"}, {"role": "user", "content": ""})),
+    "users in a row": lambda: ("/v1/messages", {**many({"role": "user", "content": "a"}), "max_tokens": 1}),
+    "items": lambda: (
+        "/v1/responses",
+        {"model": "fake", "input": many({"role": "assistant", "content": "a"})["messages"]},
+    ),
+    "calls": lambda: (
+        "/api/chat",
+        {
+            "model": "fake", "stream": False,
+            "messages": [
+                {"role": "assistant", "content": "", "tool_calls": [CALL] * 15_000},
+                *[{"role": "tool", "content": "a"}] * 15_000,
+                {"role": "user", "content": "hi"},
+            ],
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+async def test_no_request_of_a_megabyte_stalls_others(proxy: Proxy, hostile: str) -> None:  # noqa: F811
+    path, request = HOSTILE[hostile]()
+    body = orjson.dumps(request)
+    assert len(body) < 1_100_000
+    for _ in range(2):  # what is known of the conversation is walked through the second time
+        async with turns() as found:
+            sending = asyncio.create_task(proxy.http.post(path, data=io.BytesIO(body)))
+            while not sending.done():
+                assert await proxy.say("hello") == "You said: hello "
+            async with await sending as answer:
+                assert answer.status == 200, await answer.text()
+                await answer.read()
+        assert max(found) < MOST_S, sorted(found)[-3:]
+
+
+async def test_a_large_conversation_that_goes_on_stalls_nobody(proxy: Proxy) -> None:  # noqa: F811
+    """Nearly all of it was said before; it has to be walked through all the same."""
+    body = orjson.dumps({"model": "fake", "messages": [{"role": "user", "content": ""}] * 50_000})
+    assert LARGE < len(body) < BYTES // 4
+    for more in (b" ", b"  "):
+        again = io.BytesIO(body[:-1] + more + b"}")
+        async with turns() as found, proxy.http.post("/v1/chat/completions", data=again) as answer:
+            assert answer.status == 200
+        assert max(found) < MOST_S, sorted(found)[-3:]
+
+
+async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:  # noqa: F811
+    id = (await proxy.chat("hi")).headers["x-rl-completion-id"]
+    batch = [
+        {"completion_id": id, "rating": "bad", "rater": f"r{n}", "comment": "4111 " * 3900, "correction": "sk-" * 6000}
+        for n in range(200)
+    ]
+    body = io.BytesIO(orjson.dumps(batch))
+    async with turns() as found, proxy.http.post("/v1/feedback", data=body) as answer:
+        assert answer.status == 201
+    assert max(found) < MOST_S, sorted(found)[-3:]
+    assert (await proxy.store.ratings_of(id))[0].comment == ("4111 " * 3900)
