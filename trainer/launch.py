@@ -32,9 +32,10 @@ from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
 from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed
 from trainer.sealed import missing as sealing_lacks
-from trainer.weights import local
+from trainer.weights import DEFAULT_HUB_ID, local, out_of_reach
 
 __all__ = [
+    "DEFAULT_HUB_ID",
     "IN_THE_CLEAR",
     "AdapterError",
     "Job",
@@ -51,6 +52,7 @@ __all__ = [
     "default_threads",
     "is_sealed",
     "local",
+    "out_of_reach",
     "sealing_lacks",
     "standing",
     "verify_adapter",
@@ -61,6 +63,7 @@ ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, in
 PYTHON = (sys.executable, "-P")  # nothing is imported from the folder that rlproxy was started in
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # the first start may download the weights
+CONVERTER_NICE = 10  # a large model takes minutes beside the server that answers; and a request may wait for it
 MEASURE_S = 0.5  # between two looks at a run's memory, where that is bounded
 PRIVATE = 0o077  # umask: a run folder and its log are for its owner only
 UNBOUNDED = Limits(file_bytes=0)  # a fused model may be as large as models are
@@ -371,7 +374,7 @@ class LocalServer:
 
 async def _converted(module: str, *arguments: str) -> str | None:
     """Run one of our converters, behind everything else on the machine: None, or why it failed."""
-    command = await _behind(background.LOWEST, [*PYTHON, "-m", module, *arguments])
+    command = await _behind(CONVERTER_NICE, [*PYTHON, "-m", module, *arguments])
     process = await asyncio.create_subprocess_exec(
         *within(UNBOUNDED, command),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,

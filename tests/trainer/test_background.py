@@ -1,4 +1,4 @@
-"""Real processes on one core: the background one gets what the other leaves, and one that stands still never stays so."""
+"""Real processes on one core: the background one gets what the other leaves; one that stands still does not stay so."""
 
 import asyncio
 import os
