@@ -104,7 +104,7 @@ async def test_init_serve_and_doctor(here: Path, person: Newcomer) -> None:
     code, said = await run(here, person.env, RLPROXY, "doctor", "--json")
     checks = {check["name"]: check for check in json.loads(said)}
     assert checks["proxy"]["state"] == checks["backend"]["state"] == "ok", said
-    for words in (("status",), ("config", "show"), ("runs",), ("keys", "list")):
+    for words in (("status",), ("config", "show"), ("keys", "list")):
         code, said = await run(here, person.env, RLPROXY, *words)
         assert code == 0, said
 
