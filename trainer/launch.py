@@ -48,7 +48,6 @@ __all__ = [
     "Standing",
     "available",
     "can_stand_still",
-    "child_environment",
     "default_threads",
     "is_sealed",
     "local",
@@ -63,7 +62,7 @@ ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, in
 PYTHON = (sys.executable, "-P")  # nothing is imported from the folder that rlproxy was started in
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # the first start may download the weights
-CONVERTER_NICE = 10  # a large model takes minutes beside the server that answers; and a request may wait for it
+AWAITED_NICE = 10  # of what a request or the next run waits for: it must end on a busy machine, too
 MEASURE_S = 0.5  # between two looks at a run's memory, where that is bounded
 PRIVATE = 0o077  # umask: a run folder and its log are for its owner only
 UNBOUNDED = Limits(file_bytes=0)  # a fused model may be as large as models are
@@ -214,7 +213,7 @@ class LocalLauncher:
             threads=threads,
             log=log,
             more={"CUDA_VISIBLE_DEVICES": ""},  # the server is using the GPU, all of it maybe
-            nice=nice,
+            nice=min(nice, AWAITED_NICE),
         )
         self._stoppable.add(process)
         try:
@@ -374,7 +373,7 @@ class LocalServer:
 
 async def _converted(module: str, *arguments: str) -> str | None:
     """Run one of our converters, behind everything else on the machine: None, or why it failed."""
-    command = await _behind(CONVERTER_NICE, [*PYTHON, "-m", module, *arguments])
+    command = await _behind(AWAITED_NICE, [*PYTHON, "-m", module, *arguments])
     process = await asyncio.create_subprocess_exec(
         *within(UNBOUNDED, command),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
