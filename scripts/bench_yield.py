@@ -278,6 +278,7 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path, default=GGUF, help="for llama.cpp and Ollama")
     parser.add_argument("--quick", action="store_true", help="only show that it works; writes nothing")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the servers would stay
     if options.quick:
         options.ratings, options.alone, options.tokens = 8, 5, 8
     about = circumstances() | {"steps_back": list(standing(0 if options.before else 19).how)}
