@@ -30,6 +30,7 @@ from proxy.feedback import Feedback
 from proxy.foreign import Foreign
 from proxy.forgetting import Forgetter
 from proxy.formats import Formats
+from proxy.giving_way import GivingWay, longest
 from proxy.history import History
 from proxy.importing import Importing
 from proxy.key_routes import KeyRoutes
@@ -131,9 +132,10 @@ class Wiring:
             store, backend, swap, learner, when, match, watch, health, formats, door, lending, rebuilding
         )
         self.commands = ChatCommands(store, feedback, status.text, chat_acts(learner, swap), redactor)
+        giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
-            self.uncaptured, recent, Memory(tasks),
+            self.uncaptured, recent, Memory(tasks), giving_way,
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands)
         self.counts = CountTokens(parts)

@@ -65,6 +65,9 @@ def init(
     except (Interrupted, KeyboardInterrupt):
         fail(KEPT)
     report = _carry_out(console, plan, choices, found, manager, given, asks=asks, start=start)
+    if choices.out_of_reach and not report["problem"]:
+        report["problem"] = f"Answers are kept and rated, and nothing trains yet. {choices.out_of_reach}"
+        print(f"rlproxy: {report['problem']}", file=sys.stderr)
     if as_json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
     if report["problem"]:
@@ -125,6 +128,8 @@ def _show_plan(console: Console, plan: Plan, choices: Choices, manager: Manager 
         console.say("Nothing has to be written: the settings are these already.")
     for note in plan.notes:
         console.say(f"Note: {note}")
+    if choices.out_of_reach:
+        console.say(f"Note: {choices.out_of_reach}")
     if not choices.weights and choices.kind in ("ollama", "lmstudio", "llamacpp", "openai"):
         console.say("Note: without weights to train, answers are kept and rated, and nothing trains.")
 

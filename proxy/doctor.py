@@ -241,8 +241,9 @@ def ratings(facts: Facts) -> Check:
 
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
-    proxy, data_folder, disk, doctor_here.memory, doctor_here.gpu, encryption, doctor_here.keys, backend, model,
-    formats, exactness, sampling, adapters, base, template, doctor_here.agents, capture, ratings, training, last_run,
+    proxy, data_folder, disk, doctor_here.memory, doctor_here.gpu, doctor_here.priority, encryption, doctor_here.keys,
+    backend, model, formats, exactness, sampling, adapters, base, template, doctor_here.agents, capture, ratings,
+    training, last_run,
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from proxy.machine import Machine
 from proxy.server_address import owner
 from store import driver, schema
 from store.lock import NAME as LOCK
+from trainer.launch import Standing, standing
 
 State = Literal["ok", "note", "problem", "unknown"]
 GB: Final = 2**30
@@ -54,6 +55,7 @@ class Facts:
     keys: tuple[Mapping[str, Any], ...] | None = None  # handed out; None: not asked, or not told
     agents: tuple[upkeep.Connected, ...] = ()
     database: Literal["none", "clear", "encrypted"] = "none"
+    standing: Standing | None = None  # how far a run steps back
 
 
 def gather(settings: Settings) -> Facts:
@@ -77,6 +79,7 @@ def gather(settings: Settings) -> Facts:
     return Facts(
         settings, client.url, status, why, answers, not_ready, models, holder(settings.home), owner(settings), free,
         use.free_gb, use.gpu_free_gb, keys, upkeep.connected(settings.home, client.url), _form(settings.home),
+        standing(settings.train.nice, owner(settings) or "self"),
     )  # fmt: skip
 
 

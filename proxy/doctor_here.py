@@ -11,6 +11,8 @@ from typing import Final
 
 from config.settings import FILE_NAME
 from proxy.doctor_facts import Check, Facts
+from proxy.giving_way import longest
+from trainer.launch import can_stand_still
 
 OTHERS: Final = 0o077  # bits of a file's mode
 
@@ -43,6 +45,23 @@ def gpu(facts: Facts) -> Check:
     if platform.system() == "Darwin":
         return Check("gpu", "ok", "no NVIDIA GPU: runs train on Apple's, where mlx-lm is installed")
     return Check("gpu", "ok", "no NVIDIA GPU is found: runs train on the CPU, which is for small models")
+
+
+def priority(facts: Facts) -> Check:
+    """How far a run steps back for the server that answers."""
+    found, train = facts.standing, facts.settings.train
+    if found is None:
+        return Check("priority", "unknown", "not measured")
+    seconds = longest(facts.settings.backend, train.stand_still_s) if can_stand_still() else 0
+    parts = [f"a run steps back: {', '.join(found.how)}"] if found.how else []
+    if seconds:
+        parts.append(f"it stands still while requests are answered, {seconds:g} s at a stretch (train.stand_still_s)")
+    if found.weak:
+        parts.append(found.weak)
+    if found.weak is None or (found.how and seconds):
+        return Check("priority", "ok", "; ".join(parts))
+    fix = "train.hours trains at night, train.quiet_s waits for a pause" if found.how else "set train.nice = 19"
+    return Check("priority", "note", "; ".join(parts), fix)
 
 
 def keys(facts: Facts) -> Check:

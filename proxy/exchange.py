@@ -29,6 +29,7 @@ from proxy.door import Door
 from proxy.errors import BackendBroke, BackendRefused, Conflict, ProxyError, UnknownModel
 from proxy.events import Events
 from proxy.formats import MISSING, Formats, about_what_was_asked
+from proxy.giving_way import GivingWay
 from proxy.held_stream import KEEPALIVE, HeldStream
 from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
@@ -79,6 +80,7 @@ class Parts:
     uncaptured: Uncaptured
     recent: Recent
     memory: Memory
+    giving_way: GivingWay
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:

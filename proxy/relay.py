@@ -141,7 +141,8 @@ class Relay:
             async with self.parts.door.through(held.beat if held else None):
                 # What it has waited is no overhead of ours.
                 call = call._replace(started=call.started + time.perf_counter() - came)
-                return await self._let_in(call, body, asked, add, kept, held)
+                with self.parts.giving_way.answering():
+                    return await self._let_in(call, body, asked, add, kept, held)
         except (ProxyError, StoreError) as error:
             if held is None or held.response is None:
                 raise
@@ -216,8 +217,9 @@ class Relay:
     async def passthrough(self, request: web.Request) -> web.StreamResponse:
         """Byte for byte in both directions, compressed bodies as they are."""
         async with self.parts.door.through():
-            await self.parts.backend.ready()
-            return await self._passed_through(request)
+            with self.parts.giving_way.answering():
+                await self.parts.backend.ready()
+                return await self._passed_through(request)
 
     async def _passed_through(self, request: web.Request) -> web.StreamResponse:
         response: web.StreamResponse | None = None

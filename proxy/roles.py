@@ -168,7 +168,7 @@ ASKS: Final = (
 )
 # A path of these is read alike by all servers: there is nothing to decode, to fold or to cut.
 _PLAIN: Final = re.compile(r"(/[A-Za-z0-9._~:@-]+)+")
-# A model's name may have slashes and colons, which SDKs encode; nothing but models can be read there, however it is cut.
+# A model's name may have slashes and colons, which SDKs encode; there is nothing but models to be read there.
 _MODEL: Final = r"(/[A-Za-z0-9._~:@-]+((%2[Ff]|%3[Aa]|%40)[A-Za-z0-9._~:@-]+)*)+"
 _ASKS: Final = re.compile("|".join(re.escape(one).replace(r"/\{model\}", _MODEL) for one in ASKS))
 

@@ -262,7 +262,8 @@ def too_much(role: str, found: Found, status: int, location: str) -> str | None:
             return f"without a key, {method} {raw!r} was sent to the backend"
         if any(_ADMINS_BEHIND.fullmatch(f"{method} {one}") for one in readings(raw)):
             return f"{method} {raw!r} was sent to the backend"
-        named = method in ("GET", "HEAD") and raw.startswith((b"/v1/models/", b"/api/v0/models/"))  # a name may hold %2F
+        # The name of a model may hold a slash that is encoded.
+        named = method in ("GET", "HEAD") and raw.startswith((b"/v1/models/", b"/api/v0/models/"))
         if not named and not _PLAIN.fullmatch(raw.partition(b"?")[0]):
             return f"{method} {raw!r} was sent to the backend: servers read it in different ways"
     handler = (found.handler or "").replace("/s/{session}", "")

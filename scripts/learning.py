@@ -182,7 +182,7 @@ def train(folder: Path, spec: dict[str, Any], lines: list[dict[str, Any]]) -> di
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     start = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "trainer", str(folder)], env=env, stdout=subprocess.DEVNULL, check=False
+        [sys.executable, "-P", "-m", "trainer", str(folder)], env=env, stdout=subprocess.DEVNULL, check=False
     )
     result: dict[str, Any] = json.loads((folder / "result.json").read_bytes())
     steps = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]

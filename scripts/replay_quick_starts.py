@@ -217,7 +217,7 @@ def downloads() -> tuple[Path, float]:
     if stamp.exists() and stamp.read_text() == made_from:
         return folder, 0.0
     began = time.monotonic()
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "download", "-d", str(folder)]
+    pip = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "-q", "download", "-d", str(folder)]
     for wanted in (["-c", str(limits), "torch==2.13.0"], ["--require-hashes", "--no-deps", "-r", str(locked)]):
         subprocess.run([*pip, *wanted], check=True)
     stamp.write_text(made_from)

@@ -67,7 +67,7 @@ def ours(job: Round) -> Trained:
     (folder / "run.json").write_text(json.dumps(spec))
     (folder / "samples.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (folder / "calibration.jsonl").write_text("")
-    cost, _ = _measured([sys.executable, "-m", "trainer", str(folder)], {"PYTHONPATH": str(ROOT)}, job.threads)
+    cost, _ = _measured([sys.executable, "-P", "-m", "trainer", str(folder)], {"PYTHONPATH": str(ROOT)}, job.threads)
     result = json.loads((folder / "result.json").read_bytes())
     metrics = result["metrics"]
     laps = {name: seconds for name, seconds in metrics.items() if name.startswith("seconds_")}

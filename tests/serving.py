@@ -24,7 +24,7 @@ class Serving:
         self._command = [sys.executable, "-m", "proxy.cli", "serve", "--home", str(home), "--port", "0"]
         self._command += ["--weights", str(weights), "--model", "small", *flags]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")}
-        self._env = {**clean, "RLPROXY_TRAIN__MIN_FREE_MEMORY_GB": "0", **env}
+        self._env = {**clean, "RLPROXY_TRAIN__MIN_FREE_MEMORY_GB": "0", "RLPROXY_TRAIN__NICE": "0", **env}
         self.process: asyncio.subprocess.Process
         self.http: aiohttp.ClientSession
         self.url = ""

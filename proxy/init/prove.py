@@ -52,7 +52,7 @@ def running(settings: Settings) -> int | None:
 def start(settings: Settings, wait: Callable[[float], None]) -> int:
     """`rlproxy serve` in the background; returns its process when it answers. Raises Unproven."""
     logs = settings.home / "logs"
-    command = [sys.executable, "-m", "proxy.cli", "serve", "--home", str(settings.home)]
+    command = [sys.executable, "-P", "-m", "proxy.cli", "serve", "--home", str(settings.home)]
     pressed: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     try:  # Ctrl-C in the middle of this would leave a process that nobody knows of

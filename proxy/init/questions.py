@@ -52,6 +52,7 @@ class Choices:
     start_at_login: bool
     note: str = ""  # of the server
     why_weights: str = ""
+    out_of_reach: str = ""  # why these weights cannot be had
     presets: str = ""
     stale: tuple[str, ...] = ()  # settings of the server or model before; most go before what is chosen
 
@@ -72,7 +73,8 @@ class Asked:
         at_login = self._at_login()
         return Choices(
             server.kind, written or server.url, model.name, model.window, weights.spec, agents, preset, at_login,
-            server.note, weights.why, server.presets, self._stale(server, model),
+            server.note, weights.why, matching.out_of_reach(weights.spec) or "", server.presets,
+            self._stale(server, model),
         )  # fmt: skip
 
     # 1 Which server, and which of its models
@@ -163,7 +165,7 @@ class Asked:
 
     def _weights(self, server: Server, model: Model) -> Proposal:
         if self._answers.weights is not None:
-            return Proposal(self._answers.weights, "as answered", True)
+            return Proposal(_lasting(self._answers.weights), "as answered", True)
         now = self._found.now
         if server.kind == "builtin":
             own = now.train.weights if now.backend.kind == "builtin" else ""
@@ -301,9 +303,15 @@ def _weights_given(proposals: list[Proposal], about: Mapping[str, Any]) -> Calla
             raise Wrong("There is no model folder of that name (config.json with *.safetensors), and it is no hub id.")
         if (why := matching.differs(line, about)) is not None:
             raise Wrong(f"Not these: {why}.")
-        return Proposal(line, "as you said", folder is not None)
+        return Proposal(_lasting(line), "as you said", folder is not None)
 
     return read
+
+
+def _lasting(spec: str) -> str:
+    """A folder by its whole path: rlproxy may be started elsewhere."""
+    folder = Path(spec).expanduser()
+    return str(folder.absolute()) if spec and folder.is_dir() else spec
 
 
 def _several(names: list[str]) -> Callable[[str], tuple[str, ...]]:

@@ -19,9 +19,9 @@ MANAGERS: tuple[type[Launchd] | type[Systemd], ...] = (Launchd, Systemd)
 def find(home: Path) -> Manager | None:
     """What starts a person's services on this machine, if anything does."""
     kind = next((kind for kind in MANAGERS if kind.here()), None)
-    return (
-        kind(home, name_of(home), [sys.executable, "-m", "proxy.cli", "serve", "--home", str(home)]) if kind else None
-    )
+    # Not from the folder that it is started in, a person's home: a folder `store` there would be taken for ours.
+    command = [sys.executable, "-P", "-m", "proxy.cli", "serve", "--home", str(home)]
+    return kind(home, name_of(home), command) if kind else None
 
 
 def name_of(home: Path) -> str:

@@ -79,6 +79,7 @@ class FakeLauncher:
         self.weights_say: dict[str, Any] = {}
         self.unprobed: str | None = None  # why the weights could not be looked at
         self.probed = 0
+        self.still: list[bool] = []  # how often the run was told to stand still, or to go on
 
     def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
         return self.lacks
@@ -89,6 +90,9 @@ class FakeLauncher:
         self.started.append(run_folder)
         self.keys.append(key)
         return FakeJob(run_folder, self)
+
+    def stand_still(self, still: bool) -> None:
+        self.still.append(still)
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         return presets.resolve(preset, overrides).rank

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.cloud import KEY, FakeCloud
 from tests.fakes.ollama import FakeOllama
 from tests.proxy.newcomer import Newcomer
-from tests.terminal import CTRL_C, CTRL_D, Terminal
+from tests.terminal import CTRL_C, CTRL_D, ROOT, Terminal
 
 QUESTIONS = ["1  Which model", "2  Which weights", "3  Which agents", "4  How far", "5  Start rlproxy", "Write this?"]
 
@@ -150,7 +150,7 @@ async def test_a_missing_extra_is_offered_with_its_size_and_enter_installs_nothi
         assert "needs the extra train" in shown and "pip install torch==" in shown
         assert "0 packages, 0.0 GB to download" in await terminal.expect("now? [y/N]")
         terminal.type("\n")
-        assert await terminal.ended() == 0
+        assert await terminal.ended() == 1 and "nothing trains yet" in terminal.shown
     assert "weights" in person.settings
 
 
@@ -176,7 +176,7 @@ async def test_yes_takes_the_defaults_and_installs_nothing(person: Newcomer) -> 
     lacks_torch(person)
     code, out, err = await person.run("init", "--yes", "--json")
     found = json.loads(out)
-    assert code == 0, err
+    assert code == 1 and "Cannot get meta-llama/Llama-3.2-3B-Instruct, because no hub answered" in found["problem"]
     assert found["settings"]["train.weights"] == "meta-llama/Llama-3.2-3B-Instruct" and found["agents"] == []
     assert "Weights   meta-llama/Llama-3.2-3B-Instruct: a guess" in err, "who was not asked is told, too"
     assert "pip install" in found["missing"] and "torch==" in found["missing"] and found["proof"] is None
@@ -186,7 +186,7 @@ async def test_yes_takes_the_defaults_and_installs_nothing(person: Newcomer) -> 
 async def test_the_environment_goes_before_the_file(person: Newcomer) -> None:
     code, out, _ = await person.run("init", "--yes", "--no-start", "--json", RLPROXY_TRAIN__PRESET="aggressive")
     found = json.loads(out)
-    assert code == 0 and found["next"] == "rlproxy serve" and found["proof"] is None
+    assert code == 1 and found["next"] == "rlproxy serve" and found["proof"] is None
     assert found["notes"] == ["train.preset is set by env RLPROXY_TRAIN__PRESET, which goes before the file: unset it."]
 
 
@@ -227,7 +227,7 @@ async def test_keys_are_not_shown_and_another_servers_goes(person: Newcomer, oll
     person.rlproxy.mkdir()
     (person.rlproxy / "rlproxy.toml").write_text(old)
     code, out, err = await person.run(
-        "init", "--no-start", "--answers", person.answers(backend="ollama", url=ollama.url)
+        "init", "--no-start", "--answers", person.answers(backend="ollama", url=ollama.url, weights="")
     )
     assert code == 0 and KEY not in out + err and '-api_key = "**********"' in out
     assert "api_key" not in person.settings
@@ -256,3 +256,46 @@ async def test_a_proxy_that_does_not_start_is_said_in_a_sentence(person: Newcome
     found = json.loads(out)
     assert code == 1 and found["problem"] in err and "`rlproxy serve --port" in found["problem"]
     assert found["written"], "the settings stay"
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_weights_that_cannot_be_had_are_said_last(person: Newcomer, ollama: FakeOllama, asked: bool) -> None:
+    """Everything else is done and proved; but it does not end as if all was well."""
+    if asked:
+        async with Terminal("init", env=person.env) as terminal:
+            for text in (QUESTIONS[0], QUESTIONS[1], QUESTIONS[3]):
+                await terminal.expect(text)
+                await terminal.expect("]")
+                terminal.type("some/weights\n" if text == QUESTIONS[1] else "\n")
+            assert "Note: Cannot get some/weights, because no hub answered" in await terminal.expect(
+                "Write this? [Y/n]"
+            )
+            terminal.type("\n")
+            code = await terminal.ended()
+            last = terminal.shown.strip().splitlines()[-1]
+    else:
+        answers = person.answers(backend="ollama", url=ollama.url, weights="some/weights")
+        code, out, err = await person.run("init", "--answers", answers)
+        assert "rated good, and the status shows it" in out
+        last = err.strip().splitlines()[-1]
+    assert code == 1 and last.startswith("rlproxy: Answers are kept and rated, and nothing trains yet. Cannot get")
+    assert last.endswith("name a local folder with --weights (train.weights), or connect to the hub.")
+    assert 'weights = "some/weights"' in person.settings
+
+
+async def test_the_bundled_model_needs_no_hub(person: Newcomer, ollama: FakeOllama) -> None:
+    model = person.home / ".cache" / "rlproxy" / "models" / "SmolLM2-135M-Instruct"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"x")
+    answers = person.answers(backend="ollama", url=ollama.url, weights="HuggingFaceTB/SmolLM2-135M-Instruct")
+    code, _, err = await person.run("init", "--no-start", "--answers", answers)
+    assert code == 0, err
+
+
+async def test_a_folder_is_written_by_its_whole_path(person: Newcomer, ollama: FakeOllama) -> None:
+    """Who starts rlproxy later is somewhere else."""
+    answers = person.answers(backend="ollama", url=ollama.url, weights="tests/fakes")
+    code, _, err = await person.run("init", "--no-start", "--answers", answers)
+    assert code == 1 and "holds no model" in err
+    assert f'weights = "{ROOT}/tests/fakes"' in person.settings

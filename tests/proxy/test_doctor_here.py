@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from proxy.agents.upkeep import connected
 from proxy.doctor_facts import Facts, gather
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
+from trainer.launch import Standing
 
 URL = "http://127.0.0.1:8484"
 
@@ -127,3 +129,29 @@ def test_the_template(tmp_path: Path, match: dict[str, Any], state: str, says: s
     assert check.state == state and says in check.line
     assert (check.fix is not None) == (state != "unknown" and "stops" in match)
     assert doctor.template(facts(tmp_path)).state == "unknown"
+
+
+STRONG = Standing(("nice 19", "autogroup 19"))
+WEAK = Standing(("nice 19",), "this counts within the control group / only")
+NONE = Standing((), "train.nice = 0: a run takes as much")
+REMOTE = {"RLPROXY_BACKEND__KIND": "vllm", "RLPROXY_BACKEND__URL": "http://gpu.example:8000"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="runs stand still on Linux")
+@pytest.mark.parametrize(
+    ("standing", "environ", "state", "says"),
+    [
+        (STRONG, {}, "ok", "a run steps back: nice 19, autogroup 19; it stands still while requests are answered, 20"),
+        (STRONG, REMOTE, "ok", "a run steps back: nice 19, autogroup 19"),
+        (WEAK, {}, "ok", "it stands still while requests are answered, 20 s at a stretch"),
+        (WEAK, {"RLPROXY_TRAIN__STAND_STILL_S": "0"}, "note", "within the control group / only"),
+        (NONE, {"RLPROXY_TRAIN__NICE": "0"}, "note", "takes as much"),
+        (None, {}, "unknown", "not measured"),
+    ],
+)
+def test_who_has_the_processor_first(
+    tmp_path: Path, standing: Standing | None, environ: dict[str, str], state: str, says: str
+) -> None:
+    check = doctor_here.priority(facts(tmp_path, environ, standing=standing))
+    assert check.state == state and says in check.line
+    assert (check.fix is not None) == (state == "note")

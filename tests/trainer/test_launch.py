@@ -31,10 +31,11 @@ def lines(model):
 async def test_a_run_that_is_stopped_goes_on_and_ends(tmp_path, model, lines):
     folder = tiny.run_folder(tmp_path / "run", model, lines, overrides={"passes": 40, "learning_rate": 1e-6})
     job = await LocalLauncher().start(folder, threads=1, nice=5)
-    assert os.getpriority(os.PRIO_PROCESS, job.pid) == 5
     seen = []
     async for event in job.events():
         seen.append(event["event"])
+        if event["event"] == "start":
+            assert os.getpriority(os.PRIO_PROCESS, job.pid) == 5
         if event["event"] == "step":
             await job.terminate()
     assert await job.wait() == 143
@@ -122,26 +123,33 @@ async def test_who_does_not_listen_to_sigterm_is_killed(monkeypatch, tmp_path):
     assert await job.wait() == -9
 
 
-async def test_who_has_been_stopped_is_killed(monkeypatch, tmp_path):
-    """A hung one: its handler of SIGTERM never runs."""
-    monkeypatch.setattr(launch, "GRACE_S", 0.5)
+async def test_who_stands_still_is_woken_to_end_in_order(tmp_path):
     script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(3))\n"
     script += 'print(\'{"event": "up"}\', flush=True); time.sleep(60)'
     job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log"))
     assert [e async for e in _first(job)] == ["up"]
     os.kill(job.pid, signal.SIGSTOP)
     await job.terminate()
+    assert await job.wait() == 3
+
+
+async def test_who_hangs_is_killed(monkeypatch, tmp_path):
+    """Its handler of SIGTERM never runs."""
+    monkeypatch.setattr(launch, "GRACE_S", 0.5)
+    script = "import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, {15})\n"
+    script += 'print(\'{"event": "up"}\', flush=True); time.sleep(60)'
+    job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log"))
+    assert [e async for e in _first(job)] == ["up"]
+    await job.terminate()
     assert await job.wait() == -9
 
 
 @pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="the kernel's choice is Linux's")
 async def test_a_trainer_is_the_first_to_go_when_memory_runs_out(tmp_path):
-    job = await LocalLauncher().start(tmp_path, threads=1, nice=5)
-    try:
-        assert int(Path(f"/proc/{job.pid}/oom_score_adj").read_text()) == 800
-        assert int(Path("/proc/self/oom_score_adj").read_text()) < 800
-    finally:
-        await job.terminate()
+    script = "import json; print(json.dumps({'event': open('/proc/self/oom_score_adj').read().strip()}))"
+    job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log", nice=5))
+    assert [e["event"] async for e in job.events()] == ["800"] and await job.wait() == 0
+    assert int(Path("/proc/self/oom_score_adj").read_text()) < 800
 
 
 async def _first(job):

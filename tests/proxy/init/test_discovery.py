@@ -164,6 +164,11 @@ async def test_what_ollama_says_of_a_model(tmp_path: Path) -> None:
         about = await metadata(server, "fake", tmp_path)
         assert about == {"general.architecture": "llama", "details": {"parameter_size": "3.2B"}}
         assert (await metadata(server, "unheard-of", tmp_path))["details"] == {}
+        head = tmp_path / "head.gguf"  # of which Ollama tells but a part
+        write_head(head, {"general.basename": "smollm2", "tokenizer.chat_template": "{{ x }}"})
+        ollama.models["fake:latest"]["files"] = [ollama.keep(head.read_bytes())]
+        about = await metadata(server, "fake", tmp_path)
+        assert about["tokenizer.chat_template"] == "{{ x }}" and about["general.architecture"] == "llama"
     finally:
         await ollama.stop()
 

@@ -28,7 +28,7 @@ def test_the_requirements_of_an_extra() -> None:
 
 def test_the_command_names_every_package_of_the_real_extra() -> None:
     command = needed(("train",)).command
-    assert command[:4] == [sys.executable, "-m", "pip", "install"]
+    assert command[:5] == [sys.executable, "-P", "-m", "pip", "install"]
     assert [word for word in command if word.startswith("torch")] == ["torch==2.13.0"]
     assert any(word.startswith("peft") for word in command) and not any("extra" in word for word in command)
 

@@ -69,7 +69,22 @@ def test_ollamas_own_models_by_the_usual_name() -> None:
         "general.name": "Smollm2 135M 8k Lc100K Mix1 Ep2", "general.organization": "HuggingFaceTB",
         "general.finetune": "8k-lc100k-mix1-ep2", "general.basename": "smollm2", "general.size_label": "135M",
     }  # fmt: skip
-    assert specs(real) == [], "no name to guess from"
+    assert specs(real) == ["HuggingFaceTB/smollm2-135M"]
+    chats = {**real, "tokenizer.chat_template": "{% for message in messages %}"}
+    (found,) = propose("ollama", "smol", None, chats)
+    assert found.spec == "HuggingFaceTB/SmolLM2-135M-Instruct" and not found.here, "as its publisher writes it"
+    assert found.why.startswith("a guess") and "8k-lc100k-mix1-ep2" in found.why
+    assert specs({**chats, "general.size_label": ""}) == specs({**chats, "general.basename": "x"})[1:] == []
+
+
+def test_the_default_model_is_here_under_its_hub_name(bare: Path) -> None:
+    folder(bare / "cache" / "rlproxy" / "models" / "SmolLM2-135M-Instruct", num_hidden_layers=30)
+    about = {"general.basename": "smollm2", "general.size_label": "135M", "tokenizer.chat_template": "x"}
+    about |= {"general.finetune": "8k-lc100k-mix1-ep2"}
+    about |= {"general.architecture": "llama", "llama.block_count": 30}
+    (found,) = propose("ollama", "smol", None, about)
+    assert found.spec == "HuggingFaceTB/SmolLM2-135M-Instruct" and found.here
+    assert specs({**about, "llama.block_count": 12}) == []
 
 
 def test_what_the_server_itself_loaded(bare: Path) -> None:

@@ -1,0 +1,81 @@
+"""A run stands still while requests are answered, and goes on in between.
+
+Priorities alone do not do it: they do not reach a server in another control group, nor a GPU, and a server whose
+threads wait for each other loses all of them with the one that loses its core.
+Owns for how long: at most `train.stand_still_s` at a stretch, then a turn for the run, so that it comes to an end
+however many requests there are. Not here: how a process is stopped, and woken where we are killed
+(trainer.background).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from config.sections import Backend
+from proxy.security import is_loopback
+
+TURN_S: Final = 2.0  # that a run gets after the longest stretch, and less after a shorter one
+AGAIN_S: Final = 1.0  # for a run that has just started, meanwhile
+
+
+class GivingWay:
+    """`still` stops the background work, or lets it go on; `most_s` 0: it is never stopped."""
+
+    def __init__(
+        self, still: Callable[[bool], None], most_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._tell, self._most_s, self._clock = still, most_s, clock
+        self._answered = 0  # requests under way
+        self._left = most_s  # seconds that the run may still be kept from its work
+        self._its_turn = False  # nothing is left: it works until it has caught up
+        self._still = False
+        self._at = clock()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        self._answered += 1
+        self._settle()
+        try:
+            yield
+        finally:
+            self._answered -= 1
+            self._settle()
+
+    def _settle(self) -> None:
+        """What holds from now on, and when that has to be looked at again."""
+        if not self._most_s:
+            return
+        now = self._clock()
+        passed, self._at = now - self._at, now
+        gained = -passed if self._still else passed * self._most_s / TURN_S
+        self._left = min(self._most_s, self._left + gained)
+        if self._left <= 0:
+            self._its_turn = True
+        elif self._left >= self._most_s:
+            self._its_turn = False
+        self._still, was_still = bool(self._answered) and not self._its_turn, self._still
+        if self._still or was_still:
+            self._tell(self._still)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._answered:
+            missing = (self._most_s - self._left) * TURN_S / self._most_s
+            after = min(self._left, AGAIN_S) if self._still else missing
+            self._timer = asyncio.get_running_loop().call_later(after, self._settle)
+
+
+def longest(backend: Backend, seconds: float) -> float:
+    """For which a run stands still: not at all beside a server that is on another machine."""
+    urls = [url for url in (backend.url, *backend.replicas) if url]
+    return seconds if not urls or any(_is_here(url) for url in urls) else 0.0
+
+
+def _is_here(url: str) -> bool:
+    return is_loopback(urlsplit(url).hostname or "")
