@@ -91,6 +91,8 @@ class When:
     async def due(self, *, asked: bool = False, early: bool = False) -> Due:
         """`early`: whatever the number of ratings and the served model, could a run train now?"""
         train = self._settings.train
+        if (doubt := self._store.integrity.doubt) is not None:
+            return Due(False, doubt)
         if not train.enabled and not asked and not self.rebuilds:
             return Due(False, "training is off (train.enabled = false)")
         if self._foreign and (lacks := self._foreign.lacks()) is not None:
@@ -139,6 +141,8 @@ class When:
 
     async def kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""
+        if (doubt := self._store.integrity.doubt) is not None:
+            return doubt
         if starting and (why := self._lending.why_not()) is not None:
             return why
         use = await asyncio.to_thread(self._machine.look, time.monotonic(), self.trainer)

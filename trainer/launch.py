@@ -29,7 +29,7 @@ from trainer.fitting import fit
 from trainer.limits import GB, Limits, in_use, within
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
-from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed
+from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
 from trainer.sealed import missing as sealing_lacks
 from trainer.weights import local
 
@@ -48,6 +48,7 @@ __all__ = [
     "is_sealed",
     "local",
     "sealing_lacks",
+    "unfinished",
     "verify_adapter",
 ]
 
