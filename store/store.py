@@ -35,6 +35,7 @@ from store import (
     run_keys,
     runs,
     schema,
+    tombstones,
     tree,
 )
 from store import forget as forgetting
@@ -85,8 +86,9 @@ COUNTS = """SELECT
 
 class Store:
     def __init__(
-        self, lock: Lock, integrity: Integrity, writer: Writer, reader: Reader, secret: Secret | None = None
+        self, home: Path, lock: Lock, integrity: Integrity, writer: Writer, reader: Reader, secret: Secret | None
     ) -> None:
+        self._home = home
         self.encrypted = secret is not None
         self.integrity = integrity
         self._secret = secret  # as it was given: each copy has a salt of its own
@@ -115,7 +117,7 @@ class Store:
         writer = Writer(connection, integrity)
         try:
             reader = await Reader.open(home / schema.NAME, salted, integrity)
-            return cls(lock, integrity, writer, reader, secret)
+            return cls(home, lock, integrity, writer, reader, secret)
         except BaseException:
             await writer.stop()
             integrity.close()
@@ -331,7 +333,12 @@ class Store:
         return dict(await self.get_meta(forgetting.OWED, {"completions": [], "ratings": []}))
 
     async def left_run_folders(self, owed: dict[str, list[str]]) -> bool:
-        """These are out of the run folders, too; False where the database's log could not be emptied just now."""
+        """These are out of the run folders, too; False where the database's log could not be emptied just now.
+
+        From now on no backup that is restored brings them back.
+        """
+        gone = [*owed["completions"], *owed["ratings"]]
+        await asyncio.to_thread(tombstones.note_forgotten, self._home, gone)
         await self._writer.submit(lambda db: forgetting.paid(db, owed))
         return await self._writer.empty_log()
 
@@ -563,6 +570,16 @@ class Store:
         """By id or name. Raises UnknownKey."""
         return await self._writer.submit(lambda db: keys.revoke(db, given, actor))
 
+    async def note_keys(self) -> None:
+        """So that no older database brings back what is revoked by now, or opens what keys have closed."""
+        known = await self.keys()
+        revoked = [key.id for key in known if key.revoked_at is not None]
+        await asyncio.to_thread(tombstones.note_keys, self._home, revoked, needed=bool(known))
+
+    async def keys_needed(self) -> bool:
+        """Whether there ever was a key in this home, in whichever database."""
+        return (await asyncio.to_thread(tombstones.revoked, self._home)).needed
+
     async def keys_used(self, when: Mapping[str, float]) -> None:
         await self._writer.submit(lambda db: keys.used(db, when))
 
@@ -607,6 +624,7 @@ def _take(
                 db.execute("PRAGMA wal_autocheckpoint = 0")
                 _check(found, path, secret, tell, at_once=known)
             schema.begin(db)
+            _revoke(db, home)
         except BaseException as error:
             driver.let_go(db, path, secret)
             found.close()
@@ -618,6 +636,16 @@ def _take(
     except BaseException:
         lock.release()
         raise
+
+
+def _revoke(db: sqlite3.Connection, home: Path) -> None:
+    """An older database may have taken the place of the one that knew what was revoked; and the other way round, one
+    of an older rlproxy knows what was not noted yet. Raises StoreError."""
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        keys.revoke_all(db, tombstones.revoked(home).keys, "rlproxy")
+        known = keys.known(db)
+    tombstones.note_keys(home, [key.id for key in known if key.revoked_at is not None], needed=bool(known))
 
 
 def _check(found: Integrity, path: Path, secret: Secret | None, tell: schema.Tell, *, at_once: bool) -> None:
