@@ -20,7 +20,7 @@ from proxy.agents import upkeep
 from proxy.cli_client import Client, NoProxyAnswers, Refused
 from proxy.machine import Machine
 from proxy.server_address import owner
-from store import driver, schema
+from store import driver, integrity, schema
 from store.lock import NAME as LOCK
 
 State = Literal["ok", "note", "problem", "unknown"]
@@ -54,6 +54,7 @@ class Facts:
     keys: tuple[Mapping[str, Any], ...] | None = None  # handed out; None: not asked, or not told
     agents: tuple[upkeep.Connected, ...] = ()
     database: Literal["none", "clear", "encrypted"] = "none"
+    damage: str | None = None  # what was found to be wrong with it, as the note beside it says
 
 
 def gather(settings: Settings) -> Facts:
@@ -77,6 +78,7 @@ def gather(settings: Settings) -> Facts:
     return Facts(
         settings, client.url, status, why, answers, not_ready, models, holder(settings.home), owner(settings), free,
         use.free_gb, use.gpu_free_gb, keys, upkeep.connected(settings.home, client.url), _form(settings.home),
+        integrity.noted(settings.home / schema.NAME),
     )  # fmt: skip
 
 

@@ -167,6 +167,8 @@ class StatusReport:
             lines.append(f"{s['rebuild']['line']}.")
         if s["watch"]:
             lines.append(f"{s['watch']['line']}.")
+        if s["database"]["state"] == "checking":
+            lines.append(f"Nothing trains or expires yet: {s['database']['line']}.")
         if s["problem"]:
             lines.append(f"Problem: {s['problem']}")
         return "\n".join(lines)

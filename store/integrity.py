@@ -158,6 +158,14 @@ def note_of(path: Path) -> Path:
     return path.with_name(path.name + NOTE)
 
 
+def noted(path: Path) -> str | None:
+    """When damage was found in this file, and what; None where none is known."""
+    try:
+        return note_of(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
 def write_note(path: Path, why: str) -> None:
     """The next start checks this file before it does anything else. Without space for the note it finds out again."""
     told = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(why.split())}\n"
