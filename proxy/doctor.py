@@ -62,15 +62,15 @@ def disk(facts: Facts) -> Check:
 
 
 def database(facts: Facts) -> Check:
-    found = facts.status["database"] if facts.status is not None else {"state": None, "line": ""}
-    if facts.damage is not None or found["state"] == "damaged":
-        line = found["line"] if found["state"] == "damaged" else f"the database is damaged ({facts.damage})"
+    found = None if facts.status is None else facts.status["database"]
+    if facts.damage is not None or (found is not None and found["state"] == "damaged"):
+        line = found["line"] if found is not None else f"the database is damaged ({facts.damage})"
         fix = (
             "stop rlproxy and `rlproxy restore FILE`, or move rlproxy.db away to start empty; until then requests are "
             "relayed by one that runs already, and nothing is captured, rated, trained or deleted"
         )
         return Check("database", "problem", line, fix)
-    if found["state"] is None:
+    if found is None:
         return _unknown("database")
     if found["state"] == "checking":
         return Check("database", "note", found["line"], "nothing: until that is over no run starts and nothing expires")

@@ -25,7 +25,8 @@ from store.secret import Secret
 State = Literal["sound", "checking", "damaged"]
 
 NOTE: Final = ".damaged"  # the ending of the note's name
-FIRST_S: Final = 0.25  # a start waits so long for the verdict: about 20 MB are checked by then
+SMALL: Final = 32 * 2**20  # bytes: of such a file
+FIRST_S: Final = 0.25  # a start waits so long for the verdict, and mostly has it then
 AGAIN_S: Final = 60.0  # before the next try of a check that could not be made
 NICE: Final = 19
 CHECKING: Final = "the database is being checked, because the last stop was not a clean one"

@@ -650,12 +650,13 @@ def _revoke(db: sqlite3.Connection, home: Path) -> None:
 
 def _check(found: Integrity, path: Path, secret: Secret | None, tell: schema.Tell, *, at_once: bool) -> None:
     """Begin the check, and wait for it where damage was found before. Raises StoreDamaged."""
-    size = f"{path.stat().st_size / 1e9:.1f} GB of the database"
+    size = path.stat().st_size
+    told = f"{size / 1e9:.1f} GB of the database"
     if at_once:
-        tell(f"Damage was found before the last stop: all {size} are checked first.")
+        tell(f"Damage was found before the last stop: all {told} are checked first.")
     found.begin(secret)
-    found.wait(None if at_once else integrity.FIRST_S)
+    found.wait(None if at_once else integrity.FIRST_S if size < integrity.SMALL else 0)
     if (refusal := found.refusal) is not None:
         raise refusal
     if found.state == "checking":
-        tell(f"The last stop was not a clean one: all {size} are checked now, and requests are served meanwhile.")
+        tell(f"The last stop was not a clean one: all {told} are checked now, and requests are served meanwhile.")
