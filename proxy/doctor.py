@@ -64,7 +64,9 @@ def disk(facts: Facts) -> Check:
 def database(facts: Facts) -> Check:
     found = None if facts.status is None else facts.status["database"]
     if facts.damage is not None or (found is not None and found["state"] == "damaged"):
-        line = found["line"] if found is not None else f"the database is damaged ({facts.damage})"
+        line = (
+            found["line"] if facts.damage is None and found is not None else f"the database is damaged ({facts.damage})"
+        )
         fix = (
             "stop rlproxy and `rlproxy restore FILE`, or move rlproxy.db away to start empty; until then requests are "
             "relayed by one that runs already, and nothing is captured, rated, trained or deleted"

@@ -213,7 +213,7 @@ class Learner:
                     await self._wake.wait()
 
     async def _step(self) -> None:
-        if self._when.paused or self._stopping or self._store.integrity.doubt is not None:
+        if self._when.paused or self._stopping or self._when.doubt is not None:
             return
         for run in await self._store.open_runs():  # left by a crash, a stop, a pause or a rule
             over = self._cancelled == run.id or run_folder.result(Path(run.folder)) is not None

@@ -15,6 +15,7 @@ from proxy.doctor import examine
 from proxy.doctor_facts import Facts, gather
 from proxy.server_address import ADDRESS_FILE
 from store import driver, integrity, ledger, schema
+from store.errors import StoreDamaged
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_cli import rlproxy
 from tests.proxy.test_learner import rated, until
@@ -101,6 +102,8 @@ async def test_damage_is_said_everywhere_and_answers_go_on(proxy: Proxy, held: H
             assert "restore a backup" in told["problem"] and told["database"]["state"] == "damaged"
         else:  # what it wanted to count cannot be read
             assert response.status == 507 and "restore a backup" in told["error"]["message"]
+    async with proxy.http.get("/page/pulse") as response:
+        assert "is damaged" in await response.text()
     _, out, err = await rlproxy(proxy.home, "status")
     assert "is damaged" in " ".join((out + err).split())
     checks = {check.name: check for check in examine(await asyncio.to_thread(facts, proxy))}
@@ -113,6 +116,26 @@ async def test_damage_is_said_everywhere_and_answers_go_on(proxy: Proxy, held: H
     integrity.note_of(proxy.home / schema.NAME).unlink()
     for beside in proxy.home.glob(f"{schema.NAME}-*"):
         beside.unlink()
+    await proxy.start()
+
+
+@pytest.mark.parametrize("table", ["meta", "keys", "pointer", "adapters"])
+async def test_damage_that_the_start_meets_ends_it(proxy: Proxy, held: Held, table: str) -> None:  # noqa: F811
+    await proxy.stop()
+    with closing(driver.connect(proxy.home / schema.NAME, None, named=True)) as db:
+        ledger.set_meta(db, schema.CLEAN, False)
+    whole = (proxy.home / schema.NAME).read_bytes()
+    break_table(proxy.home, table)
+    before = (proxy.home / schema.NAME).read_bytes()
+    opened = proxy.store
+    with pytest.raises(StoreDamaged, match="restore a backup"):
+        await proxy.start()
+    if proxy.store is not opened:
+        await proxy.store.close()
+    assert (proxy.home / schema.NAME).read_bytes() == before
+    (proxy.home / schema.NAME).write_bytes(whole)
+    (proxy.home / f"{schema.NAME}-wal").unlink(missing_ok=True)
+    held.go.set()
     await proxy.start()
 
 
