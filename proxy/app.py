@@ -52,7 +52,8 @@ from proxy.redaction import Redactor
 from proxy.relay import Relay
 from proxy.retention import Retention
 from proxy.roles import ROOM
-from proxy.status import StatusReport
+from proxy.run_files import RunFiles
+from proxy.status import AS_IT_IS, StatusReport
 from proxy.stored_responses import StoredResponses
 from proxy.swap import Swap
 from proxy.uncaptured import Uncaptured
@@ -120,9 +121,11 @@ class Wiring:
         )
         outcome = Outcome(store, swap, lending, events, metrics, foreign)
         self.rebuilding = rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
+        self.run_files = run_files = RunFiles(store, settings.home)
         self.learner = learner = Learner(
-            settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome, rebuilding
-        )
+            settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome, rebuilding,
+            run_files,
+        )  # fmt: skip
         self.watch = watch = Watch(train.watch, store, swap, events)
 
         # answers pass through, and are kept
@@ -139,7 +142,8 @@ class Wiring:
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands)
         self.counts = CountTokens(parts)
-        self.stored = StoredResponses(store, relay)
+        self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, relay.retries)
+        self.stored = StoredResponses(store, relay, self.forgetter)
         # A list of somebody else's models is theirs alone, and a client's own key opens it.
         self.models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
 
@@ -147,7 +151,6 @@ class Wiring:
         self.control = Control(store, backend, swap, learner, status, events, metrics, door)
         self.importing = Importing(store, redactor)
         self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks)
-        self.forgetter = Forgetter(store, settings.home, rebuilding, recent, relay.retries)
         self.retention = Retention(store, settings)
         self.pages = Pages(
             settings, store, self.keys, swap, learner, when, feedback, status, self.forgetter, self.retention
@@ -196,7 +199,10 @@ class Wiring:
                 await _restored(self.swap)
             await self.pages.start()
             await self.retention.start()
-            await self.forgetter.settle_at_start()
+            self.tasks.spawn("damage", _tell_of_damage(self.store, self.events))
+            settling = self.tasks.spawn("forgotten", self.run_files.start())
+            if self.store.integrity.doubt is None:
+                await settling
             await self.learner.start()
             self.tasks.spawn("watch", self.watch.run())
             self.tasks.spawn("wake-on-ratings", _wake_on_ratings(self.events, self.learner, self.watch))
@@ -242,6 +248,12 @@ async def _restored(swap: Swap) -> None:
         log.warning("adapters are not loaded yet", error=str(error))
 
 
+async def _tell_of_damage(store: Store, events: Events) -> None:
+    damage = f"{await store.damage()} {AS_IT_IS}"
+    log.error("the database is damaged", error=damage)
+    events.emit("problem", message=damage)
+
+
 async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> None:
     async for happened in events.listen():
         if happened.kind in ("rating", "rebuild"):
@@ -254,7 +266,7 @@ async def _fill_search(store: Store) -> None:
     """The words of what was captured, behind the capture."""
     while True:
         try:
-            more = await store.index_words()
+            more = 0 if store.integrity.state == "damaged" else await store.index_words()
         except StoreError as error:
             log.error("the search does not know the newest completions yet", error=str(error))
             more = 0

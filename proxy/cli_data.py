@@ -182,15 +182,28 @@ def restore(
 
     try:
         settings = settings_of({"home": home})
-        kept = put(settings.home, file, secret_of(settings))
+        restored = put(settings.home, file, secret_of(settings))
     except StoreBusy as busy:
         fail(f"{busy} Stop it first; nothing was changed.")
     except StoreError as error:
         fail(str(error))
+    kept, keys = restored
     if as_json:
-        print_json({"restored": str(file), "kept": kept and str(kept)})
-    else:
-        print(f"{file} is restored" + (f"; what was there before is {kept}" if kept else ""))
+        print_json(
+            {
+                "restored": str(file),
+                "kept": kept and str(kept),
+                "keys": [{"id": key.id, "name": key.name, "role": key.role} for key in keys],
+            }
+        )
+        return
+    print(f"{file} is restored" + (f"; what was there before is {kept}" if kept else ""))
+    if keys:
+        print(
+            f"{some(len(keys), 'key')} of the backup hold, and nobody here knows whether they were revoked after it "
+            f"was made: {', '.join(f'{key.name} ({key.role}, {key.id})' for key in keys)}. End those that should not "
+            "hold before you start rlproxy: `rlproxy keys revoke NAME`."
+        )
 
 
 @audit_app.command("verify")

@@ -143,6 +143,9 @@ def _health(s: dict[str, Any]) -> list[Row]:
     rows: list[Row] = [("captured", f"{kept}{others}; rated {counts['good']} good, {counts['bad']} bad", "")]
     failed = some(counts["error"], "failed answer") if counts["error"] else "no failed answers"
     rows.append(("errors", failed, "yellow" if counts["error"] else ""))
+    if s["database"]["state"] == "checking":
+        seconds = time.time() - s["database"]["checked_since"]
+        rows.append(("database", f"{s['database']['line']} ({seconds:.0f} s by now)", "yellow"))
     if s["problem"]:
         rows.append(("problem", s["problem"], "red"))
     return rows

@@ -29,6 +29,8 @@ def examine(facts: Facts) -> list[Check]:
 def proxy(facts: Facts) -> Check:
     if facts.status is not None:
         return Check("proxy", "ok", f"answers at {facts.url}")
+    if facts.answers and facts.damage is not None:
+        return Check("proxy", "note", f"answers at {facts.url}, and cannot say how it is: {facts.why}")
     if facts.answers:
         fix = "set RLPROXY_SERVER__ADMIN_KEY, or server.admin_key in the settings, to the key it was started with"
         return Check("proxy", "problem", f"answers at {facts.url}, but not us: {facts.why}", fix)
@@ -57,6 +59,24 @@ def disk(facts: Facts) -> Check:
         return Check("disk", "ok", line)
     fix = "free some space, remove old folders in adapters_out, or lower store.retention_days"
     return Check("disk", "problem" if facts.free_gb < NONE_GB else "note", line, fix)
+
+
+def database(facts: Facts) -> Check:
+    found = None if facts.status is None else facts.status["database"]
+    if facts.damage is not None or (found is not None and found["state"] == "damaged"):
+        line = (
+            found["line"] if facts.damage is None and found is not None else f"the database is damaged ({facts.damage})"
+        )
+        fix = (
+            "stop rlproxy and `rlproxy restore FILE`, or move rlproxy.db away to start empty; until then requests are "
+            "relayed by one that runs already, and nothing is captured, rated, trained or deleted"
+        )
+        return Check("database", "problem", line, fix)
+    if found is None:
+        return _unknown("database")
+    if found["state"] == "checking":
+        return Check("database", "note", found["line"], "nothing: until that is over no run starts and nothing expires")
+    return Check("database", "ok", "no damage is known")
 
 
 def encryption(facts: Facts) -> Check:
@@ -241,9 +261,9 @@ def ratings(facts: Facts) -> Check:
 
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
-    proxy, data_folder, disk, doctor_here.memory, doctor_here.gpu, doctor_here.priority, encryption, doctor_here.keys,
-    backend, model, formats, exactness, sampling, adapters, base, template, doctor_here.agents, capture, ratings,
-    training, last_run,
+    proxy, data_folder, disk, doctor_here.memory, doctor_here.gpu, doctor_here.priority, database, encryption,
+    doctor_here.keys, backend, model, formats, exactness, sampling, adapters, base, template, doctor_here.agents,
+    capture, ratings, training, last_run,
 )  # fmt: skip
 
 

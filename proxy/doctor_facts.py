@@ -20,7 +20,7 @@ from proxy.agents import upkeep
 from proxy.cli_client import Client, NoProxyAnswers, Refused
 from proxy.machine import Machine
 from proxy.server_address import owner
-from store import driver, schema
+from store import driver, integrity, schema
 from store.lock import NAME as LOCK
 from trainer.launch import Standing, standing
 
@@ -56,6 +56,7 @@ class Facts:
     agents: tuple[upkeep.Connected, ...] = ()
     database: Literal["none", "clear", "encrypted"] = "none"
     standing: Standing | None = None  # how far a run steps back
+    damage: str | None = None  # what was found to be wrong with it, as the note beside it says
 
 
 def gather(settings: Settings) -> Facts:
@@ -80,6 +81,7 @@ def gather(settings: Settings) -> Facts:
         settings, client.url, status, why, answers, not_ready, models, holder(settings.home), owner(settings), free,
         use.free_gb, use.gpu_free_gb, keys, upkeep.connected(settings.home, client.url), _form(settings.home),
         standing(settings.train.nice, owner(settings) or "self"),
+        integrity.noted(settings.home / schema.NAME),
     )  # fmt: skip
 
 

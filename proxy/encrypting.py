@@ -22,7 +22,6 @@ from store.errors import KeyProblem, NoKey, StoreError
 from store.secret import Secret
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, is_sealed, sealing_lacks
 
-SEALED: Final = ("samples.jsonl", "calibration.jsonl")
 MEANWHILE: Final = "cache"  # of a run that has not ended; it is made again
 
 
@@ -103,10 +102,8 @@ def _runs(home: Path, found: Secret, progress: Progress, report: Report, *, seal
         db.execute("PRAGMA synchronous = FULL")
         for folder in sorted((home / "runs").glob("r*")):
             number = folder.name[1:]
-            for name in SEALED:
-                conversion.settle(folder / name, folder / f".{name}{conversion.OLD}")
-                conversion.wipe(folder / f".{name}.part")
-            files = [folder / name for name in SEALED if (folder / name).is_file()]
+            run_folder.settle(folder)
+            files = [folder / name for name in run_folder.TEXTS if (folder / name).is_file()]
             todo = [file for file in files if is_sealed(file) != sealed]
             clear = sealed and (folder / MEANWHILE).is_dir()
             if not number.isdecimal() or not (todo or clear):

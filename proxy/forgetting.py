@@ -3,36 +3,35 @@
 Owns the order: the rows go in one transaction that also writes down what the run folders owe; then the files, which a
 crash in between leaves to the next start; then, where they are to go as well, the copies of the database that hold it
 (a crash before that: asked again, they are found again). Which versions were trained on it is said; that they go and
-others take their place is `rebuild`. Not here: which rows go (store.forget), the page's words.
+others take their place is `rebuild`. Not here: which rows go (store.forget), the files (run_files), the page's words.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
 
 import structlog
 from aiohttp import web
 
-from proxy import run_folder
 from proxy.errors import BadRequest, Conflict, NotFound
 from proxy.rebuild import Rebuilding
 from proxy.recent import Recent
 from proxy.retries import Retries
+from proxy.run_files import RunFiles
 from proxy.security import require_admin
 from proxy.wire import loads
 from store import copies
 from store.copies import Copies
-from store.errors import InOpenRun, StoreError
+from store.errors import InOpenRun
 from store.records import Forgetting, Target
 from store.store import Store
-from trainer.launch import IN_THE_CLEAR, Seal
 
 log = structlog.get_logger()
 
 TARGETS: Final = get_args(Target)
-EVERY_RUN: Final = 1_000_000  # all there are
 
 
 class Asked(NamedTuple):
@@ -52,9 +51,12 @@ class Gone(NamedTuple):
 
 
 class Forgetter:
-    def __init__(self, store: Store, home: Path, rebuilding: Rebuilding, recent: Recent, retries: Retries) -> None:
+    def __init__(
+        self, store: Store, home: Path, files: RunFiles, rebuilding: Rebuilding, recent: Recent, retries: Retries
+    ) -> None:
         self._store = store
         self._home = home
+        self._files = files
         self._rebuilding = rebuilding
         self._recent = recent
         self._retries = retries
@@ -69,21 +71,17 @@ class Forgetter:
 
     async def forget(self, asked: Asked, actor: str) -> Gone:
         """Raises NotFound, Conflict where a run under way trains on it, StoreError."""
-        looked = await self.look(asked.kind, asked.name)
-        before = looked.found
-        for run in await self._store.open_runs():
-            seal = Seal(await self._store.known_run_key(run.id))
-            if await asyncio.to_thread(
-                run_folder.trains_on, Path(run.folder), set(before.completions), set(before.ratings), seal
-            ):
-                raise Conflict(str(InOpenRun(run.id)))
-        try:
-            found = await self._store.forget_for_good(asked.kind, asked.name, actor, retrain=asked.retrain)
-        except InOpenRun as error:
-            raise Conflict(str(error)) from None
-        self._recent.clear()  # whoever they were of: it costs a moment at the next swap
-        self._retries.forget(set(found.completions))
-        await self.settle()
+        if asked.purge and (doubt := self._store.integrity.doubt) is not None:
+            raise Conflict(f"Nothing was forgotten, since copies may be needed: {doubt}. Ask again when that is over.")
+        async with self._files.lock:
+            looked = await self.look(asked.kind, asked.name)
+            try:
+                await self._files.refuse_if_trained_on(looked.found)
+                found = await self._store.forget_for_good(asked.kind, asked.name, actor, retrain=asked.retrain)
+            except InOpenRun as error:
+                raise Conflict(str(error)) from None
+            self._no_longer_known(found.completions)
+            await self._files.settle()
         log.info("forgotten", what=asked.kind, completions=len(found.completions), ratings=len(found.ratings))
         if asked.purge:
             await asyncio.to_thread(copies.delete, (self._home / file for file in looked.copies.holding))
@@ -92,30 +90,23 @@ class Forgetter:
             rebuild = await self._rebuilding.report()
         return Gone(found, looked.copies, asked.purge, rebuild)
 
+    async def delete(self, id: str) -> None:
+        """One completion, because its client says so. Raises Conflict where a run under way trains on it."""
+        async with self._files.lock:
+            try:
+                await self._files.refuse_if_trained_on(await self._store.would_forget("completion", id))
+                await self._store.delete(id)
+            except InOpenRun as error:
+                raise Conflict(str(error)) from None
+            self._no_longer_known([id])
+            await self._files.settle()
+
+    def _no_longer_known(self, completions: Iterable[str]) -> None:
+        self._recent.clear()  # whoever they were of: it costs a moment at the next swap
+        self._retries.forget(set(completions))
+
     def _shown(self, file: Path) -> Path:
         return file.relative_to(self._home)
-
-    async def settle(self) -> int:
-        """What run folders still have of what was forgotten, goes; how many samples."""
-        owed = await self._store.owed_to_run_folders()
-        if not owed["completions"] and not owed["ratings"]:
-            return 0
-        completions, ratings = set(owed["completions"]), set(owed["ratings"])
-        gone = 0
-        runs = await self._store.runs(limit=EVERY_RUN)
-        folders = [(Path(run.folder), Seal(await self._store.known_run_key(run.id))) for run in runs]
-        unknown = await asyncio.to_thread(run_folder.others, self._home / "runs", [run.folder for run in runs])
-        for folder, seal in (*folders, *((folder, IN_THE_CLEAR) for folder in unknown)):
-            gone += await asyncio.to_thread(run_folder.without, folder, completions, ratings, seal)
-        if not await self._store.left_run_folders(owed):
-            log.warning("what was forgotten is still in the database's log, until it is written over or rlproxy stops")
-        return gone
-
-    async def settle_at_start(self) -> None:
-        try:
-            await self.settle()
-        except (OSError, StoreError, ValueError) as error:
-            log.error("samples of what was forgotten are still in run folders", error=str(error))
 
     # /rl/forget
 

@@ -64,16 +64,18 @@ class Keys:
         self._store: Store | None = None
         self._keys: dict[str, Key] = {}
         self._used: dict[str, float] = {}  # since they were last written
+        self._ever = False  # there was one once, in this home: also where an older database is there now
         self.local = _secret(secrets.token_hex(4))
 
     async def start(self, store: Store) -> None:
         self._store = store
         self._keys = {key.id: key for key in await store.keys()}
+        self._ever = await store.keys_needed()
 
     @property
     def needed(self) -> bool:
         """Whether everybody has to show a key. Revoking the last one does not open what it had closed."""
-        return bool(self._keys) or self._settings.api_key is not None
+        return bool(self._keys) or self._ever or self._settings.api_key is not None
 
     def who(self, headers: Mapping[str, str]) -> Who:
         """Without any key (loopback only) everybody is admin. Raises Unauthorized."""
@@ -117,6 +119,7 @@ class Keys:
         except StoreError as error:
             raise StorageFailed(f"No key was made: {error}") from error
         self._keys[key.id] = key
+        await self._note()
         return key, text
 
     async def revoke(self, given: str, actor: str) -> Key:
@@ -129,7 +132,16 @@ class Keys:
         except StoreError as error:
             raise StorageFailed(f"The key still holds: {error}") from error
         self._keys[key.id] = key
+        await self._note()
         return key
+
+    async def _note(self) -> None:
+        """It is in force whatever comes of this; the next start notes what could not be noted now."""
+        assert self._store is not None
+        try:
+            await self._store.note_keys()
+        except StoreError as error:
+            log.error("do not restore a backup before rlproxy was started once more", error=str(error))
 
     def list(self) -> list[dict[str, object]]:
         return [as_json(key, self._used.get(key.id)) for key in self._keys.values()]

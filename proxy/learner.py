@@ -29,6 +29,7 @@ from proxy.lifecycle import Tasks
 from proxy.match import Match
 from proxy.outcome import Outcome
 from proxy.rebuild import Rebuilding
+from proxy.run_files import RunFiles
 from proxy.swap import Swap
 from proxy.when import When
 from store.errors import RunEnded
@@ -65,6 +66,7 @@ class Learner:
         when: When,
         outcome: Outcome,
         rebuilding: Rebuilding,
+        files: RunFiles,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -78,6 +80,7 @@ class Learner:
         self._when = when
         self._outcome = outcome
         self._rebuilding = rebuilding
+        self._files = files
         self._wake = asyncio.Event()
         self._job: Job | None = None
         self._asked = False  # somebody said `train`: the threshold does not count
@@ -193,7 +196,8 @@ class Learner:
     # The loop
 
     async def _loop(self) -> None:
-        await self._outcome.finish_swap()
+        if await self._store.checked():  # no version and no run is made of rows that may be damaged
+            await self._outcome.finish_swap()
         while not self._stopping:
             self._wake.clear()  # before the step: what comes during it calls for another
             try:
@@ -209,7 +213,7 @@ class Learner:
                     await self._wake.wait()
 
     async def _step(self) -> None:
-        if self._when.paused or self._stopping:
+        if self._when.paused or self._stopping or self._when.doubt is not None:
             return
         for run in await self._store.open_runs():  # left by a crash, a stop, a pause or a rule
             over = self._cancelled == run.id or run_folder.result(Path(run.folder)) is not None
@@ -275,7 +279,7 @@ class Learner:
         return run_folder.of_model(self._settings.adapters_dir, model)
 
     async def _prepare(self, run: Run) -> None:
-        """Write the run folder, unless an earlier attempt did."""
+        """Write the run folder, unless an earlier attempt did. Under the lock of the run files."""
         if run_folder.complete(Path(run.folder)):
             return
         weights = self._when.weights()
@@ -317,7 +321,9 @@ class Learner:
         self._when.kept, self._when.under_way, self.stalled = None, True, None
         self._outcome.recorded.clear()
         try:
-            await self._prepare(run)
+            async with self._files.lock:  # until the folder is whole nobody forgets what it is written from
+                await self._files.clean(run)
+                await self._prepare(run)
             await self._train(run)
             await self._called_off(run)  # whatever it was busy with, and whatever else has kept it from training
         finally:

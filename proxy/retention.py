@@ -1,8 +1,8 @@
 """How long what nobody rated is kept: the days of the settings, or those that an admin set on the page.
 
 Owns that choice, which lives in the store and wins over the settings until it is taken back, and the task that lets old
-things go: completions, calibration in run folders, copies that the store made of itself. Not here: which completions
-go (store.completions).
+things go: completions, calibration in run folders, copies that the store made of itself. Nothing goes while the
+database's integrity is in doubt. Not here: which completions go (store.completions).
 """
 
 from __future__ import annotations
@@ -76,10 +76,12 @@ class Retention:
         self._changed.set()
 
     async def run(self) -> None:
+        await self._store.checked()
         while True:
             self._changed.clear()
             try:
-                await self._expire()
+                if self._store.integrity.doubt is None:  # a backup may be all that is left of a damaged database
+                    await self._expire()
             except StoreError as error:
                 log.error("unrated completions could not be expired", error=str(error))
             try:

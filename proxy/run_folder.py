@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -21,11 +22,15 @@ from proxy.conversations import as_chat
 from proxy.dialects import chat_tools, chat_turns, template_kwargs
 from proxy.redaction import was_redacted
 from proxy.rewards import worth
+from store import conversion
 from store.learning import why_held
 from store.records import BASE, Completion, Message, Moments, Run, Sample
-from trainer.launch import IN_THE_CLEAR, Seal, SealError
+from trainer.launch import IN_THE_CLEAR, Seal, SealError, unfinished
 
 FORMAT = 1
+SAMPLES: Final = "samples.jsonl"
+CALIBRATION: Final = "calibration.jsonl"
+TEXTS: Final = (SAMPLES, CALIBRATION)  # all files of a run that hold what people said; `cache` is made of them
 
 
 def write(
@@ -59,8 +64,9 @@ def write(
     lines = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
     lines += [_sample(group, train, moments, "held") for group in before.values()]
     lines += [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
-    _write(folder / "samples.jsonl", lines, seal)
-    _write(folder / "calibration.jsonl", [_completion(c, ()) for c in calibration], seal)
+    _write(folder / SAMPLES, lines, seal)
+    _write(folder / CALIBRATION, [_completion(c, ()) for c in calibration], seal)
+    _dated(folder / CALIBRATION, min((c.new.created_at for c in calibration), default=None))
     used = {s.completion.new.version for s in (*samples, *earlier)} | {run.parent}
     aim = {"objective": objective} if objective else {}
     order = {
@@ -157,7 +163,8 @@ def without(folder: Path, completions: Collection[str], ratings: Collection[str]
     A file whose key is lost, since an older database was restored, nobody can read again: it goes whole.
     """
     gone = 0
-    for name in ("samples.jsonl", "calibration.jsonl"):
+    settle(folder)
+    for name in TEXTS:
         path = folder / name
         if not path.is_file():
             continue
@@ -169,16 +176,25 @@ def without(folder: Path, completions: Collection[str], ratings: Collection[str]
         kept = [line for line in lines if not _of(line, completions, ratings)]
         if len(kept) < len(lines):
             gone += len(lines) - len(kept)
+            written = path.stat().st_mtime
             try:
                 _write(path, kept, seal)
+                _dated(path, written)
             except FileNotFoundError:
                 if folder.exists():
                     raise
                 return gone  # a rebuild has just taken the whole folder away
-            if name == "samples.jsonl":  # what a run without a version left has learned from them, too
-                for left in ("checkpoint", "cache", "rejected"):
-                    shutil.rmtree(folder / left, ignore_errors=True)
+            # What a run without a version left has learned from its samples, too.
+            for left in ("cache", "checkpoint", "rejected") if name == SAMPLES else ("cache",):
+                shutil.rmtree(folder / left, ignore_errors=True)
     return gone
+
+
+def settle(folder: Path) -> None:
+    """What a kill has left of files that were being written or encrypted goes. Blocking; raises OSError."""
+    for name in TEXTS:
+        conversion.settle(folder / name, folder / f".{name}{conversion.OLD}")
+        conversion.wipe(unfinished(folder / name))
 
 
 def others(runs: Path, known: Iterable[str]) -> list[Path]:
@@ -189,7 +205,7 @@ def others(runs: Path, known: Iterable[str]) -> list[Path]:
 
 def trains_on(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> bool:
     """Whether a sample of this run is one of these; not where nobody can read them. Blocking; raises OSError."""
-    path = folder / "samples.jsonl"
+    path = folder / SAMPLES
     lines: list[bytes] = []
     with contextlib.suppress(SealError):
         lines = seal.read(path).splitlines() if path.is_file() else []
@@ -201,15 +217,24 @@ def _of(line: Mapping[str, Any], completions: Collection[str], ratings: Collecti
 
 
 def expire(runs: Path, before: float, needed: Collection[str]) -> int:
-    """Unrated completions are in run folders, too: those written before then go, but of runs whose folders (by name)
-    are `needed`. Blocking."""
+    """Unrated completions are in run folders, too: files with one from before then go, but of runs whose folders (by
+    name) are `needed`. Blocking."""
     gone = 0
-    for file in runs.glob("r*/calibration.jsonl"):
-        with contextlib.suppress(OSError):
-            if file.stat().st_mtime < before and file.parent.name not in needed:
-                file.unlink()
-                gone += 1
+    for folder in runs.glob("r*"):
+        if folder.name in needed:
+            continue
+        for file in (folder / CALIBRATION, *(unfinished(folder / name) for name in TEXTS)):
+            with contextlib.suppress(OSError):
+                if file.stat().st_mtime < before:
+                    file.unlink()
+                    gone += 1
     return gone
+
+
+def _dated(path: Path, oldest: float | None) -> None:
+    """A file is as old as the oldest of what it holds: `expire` goes by that."""
+    if oldest is not None:
+        os.utime(path, (oldest, oldest))
 
 
 def at_work(folder: Path) -> bool:

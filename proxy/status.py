@@ -23,6 +23,7 @@ from store.records import Run
 from store.store import Store
 from store.writer import ROOM
 
+AS_IT_IS: Final = "Requests are relayed; nothing is captured, rated, trained or deleted."
 PHASES: Final = {
     "load": "loading the model",
     "old": "reading the samples",
@@ -114,7 +115,9 @@ class StatusReport:
             "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.counts(),
-            "problem": self._health.problem
+            "database": self._database(),
+            "problem": self._damage()
+            or self._health.problem
             or self._health.files.problem
             or self._behind()
             or self._lending.problem
@@ -126,6 +129,15 @@ class StatusReport:
     def _sampling(self) -> str:
         served = self._backend.served
         return f"where a client says nothing: {in_words(served.sampling)} ({served.known})"
+
+    def _database(self) -> dict[str, Any]:
+        integrity = self._store.integrity
+        checking = integrity.since if integrity.state == "checking" else None
+        return {"state": integrity.state, "line": integrity.doubt or "sound", "checked_since": checking}
+
+    def _damage(self) -> str | None:
+        damage = self._store.integrity.refusal
+        return None if damage is None else f"{damage} {AS_IT_IS}"
 
     def _behind(self) -> str | None:
         if (waiting := self._store.waiting) < ROOM:
@@ -155,6 +167,8 @@ class StatusReport:
             lines.append(f"{s['rebuild']['line']}.")
         if s["watch"]:
             lines.append(f"{s['watch']['line']}.")
+        if s["database"]["state"] == "checking":
+            lines.append(f"Nothing trains or expires yet: {s['database']['line']}.")
         if s["problem"]:
             lines.append(f"Problem: {s['problem']}")
         return "\n".join(lines)

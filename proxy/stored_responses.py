@@ -15,6 +15,7 @@ from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import reply_items, response, unfinished
 from proxy.earlier import EarlierAnswers, with_text_arguments
 from proxy.errors import Conflict
+from proxy.forgetting import Forgetter
 from proxy.reach import Reach
 from proxy.relay import Relay
 from proxy.security import who_asks
@@ -24,8 +25,8 @@ from store.store import Store
 
 
 class StoredResponses:
-    def __init__(self, store: Store, relay: Relay) -> None:
-        self._store = store
+    def __init__(self, store: Store, relay: Relay, forgetter: Forgetter) -> None:
+        self._forgetter = forgetter
         self._earlier = EarlierAnswers(store, relay.parts.redactor)
         self._relay = relay
 
@@ -41,8 +42,7 @@ class StoredResponses:
             return await self._relay.passthrough(request)
         if found.ratings:
             raise Conflict("This response has been rated and is kept for training; take the rating back first.")
-        self._relay.parts.recent.clear()
-        await self._store.forget([found.new.id])
+        await self._forgetter.delete(found.new.id)
         return _json({"id": found.new.id, "object": "response", "deleted": True})
 
     async def _found(self, request: web.Request) -> Completion | None:

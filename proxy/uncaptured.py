@@ -14,9 +14,9 @@ from aiohttp import web
 from proxy.errors import BadRequest
 from proxy.recent import Recent
 from proxy.wire import dumps, loads
+from store.ledger import UNCAPTURED
 from store.store import Store
 
-META: Final = "uncaptured_sessions"
 MOST: Final = 10_000
 LONGEST: Final = 200
 
@@ -39,7 +39,7 @@ class Uncaptured:
         self._sessions: set[str] = set()
 
     async def start(self) -> None:
-        self._sessions = set(await self._store.get_meta(META, []))
+        self._sessions = set(await self._store.get_meta(UNCAPTURED, []))
 
     def has(self, session: str | None) -> bool:
         return session in self._sessions
@@ -67,7 +67,7 @@ class Uncaptured:
             raise BadRequest(f"{MOST} sessions are off already; turn some on again.", param="session")
         self._recent.clear()  # what it said a moment ago, too
         self._sessions |= found  # before it is stored: of a request that comes meanwhile nothing is kept
-        await self._store.set_meta(META, sorted(found))
+        await self._store.set_meta(UNCAPTURED, sorted(found))
         self._sessions = found
         await self._store.audit("use", "capture", {"session": session, "capture": capture})
         return _json({"session": session, "capture": capture})

@@ -74,6 +74,11 @@ class When:
         self.by_hand = run_id
         await self._store.set_meta("by_hand", run_id)
 
+    @property
+    def doubt(self) -> str | None:
+        """Why no run may read the database now; None where it may."""
+        return self._store.integrity.doubt
+
     async def fresh(self, *, before_run: int | None = None) -> Fresh:
         train = self._settings.train
         return await self._store.fresh(
@@ -94,6 +99,8 @@ class When:
     async def due(self, *, asked: bool = False, early: bool = False) -> Due:
         """`early`: whatever the number of ratings and the served model, could a run train now?"""
         train = self._settings.train
+        if self.doubt is not None:
+            return Due(False, self.doubt)
         if not train.enabled and not asked and not self.rebuilds:
             return Due(False, "training is off (train.enabled = false)")
         if self._foreign and (lacks := self._foreign.lacks()) is not None:
@@ -142,6 +149,8 @@ class When:
 
     async def kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""
+        if self.doubt is not None:
+            return self.doubt
         if starting and (why := self._lending.why_not()) is not None:
             return why
         use = await asyncio.to_thread(self._machine.look, time.monotonic(), self.trainer)

@@ -3,8 +3,9 @@
     scripts/bench_start.py [--home DIR] [--times N] [--quick] [--json FILE]
 
 Writes benchmarks/start.json; `--quick` takes each twice and writes nothing unless told where. With `--home` also over a
-home that has something in it (scripts/bench_store.py leaves one with a million completions). Beside each: a Python that
-only imports what a server in aiohttp needs, because that is where such a process begins. One start of each is not
+home that has something in it (scripts/bench_store.py leaves one with a million completions), after a clean stop and
+after `kill -9`; then also how long the check beside the serving takes, and an answer meanwhile. Beside each: a Python
+that only imports what a server in aiohttp needs, because that is where such a process begins. One start of each is not
 counted: it compiles, as an installer does.
 """
 
@@ -35,6 +36,9 @@ from store.schema import NAME  # noqa: E402
 
 REST_S = 3.0  # until it is at rest
 READY_S = 120.0
+CHECKED_S = 600.0
+TYPE = "application/json"
+ASK = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}).encode()
 ENV = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # or all compile anew
 
 
@@ -50,6 +54,53 @@ def command(code: list[str]) -> dict[str, float]:
 
 def serve(home: Path, url: str) -> dict[str, float]:
     """From the command to the first 200 of /readyz, and at rest."""
+    process, found, _ = started(home, url)
+    try:
+        time.sleep(REST_S)
+        before = sum(process.cpu_times()[:2])
+        time.sleep(REST_S)
+        memory = process.memory_full_info()
+        idle = (sum(process.cpu_times()[:2]) - before) / REST_S
+        return found | {"rss_mb": memory.rss / 1e6, "uss_mb": memory.uss / 1e6, "idle_cpu": idle}
+    finally:
+        stop(process)
+
+
+def serve_killed(home: Path, url: str) -> dict[str, float]:
+    """After `kill -9`: until it is ready, an answer while the database is checked, and until that is done."""
+    process, _, at = started(home, url)
+    process.kill()
+    process.wait()
+    process, found, at = started(home, url)
+    try:
+        asked = time.perf_counter()
+        request = urllib.request.Request(f"{at}/v1/chat/completions", data=ASK, headers={"content-type": TYPE})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            response.read()
+        answer = time.perf_counter() - asked
+        states = [_database(at)]
+        over = time.perf_counter() + CHECKED_S
+        while states[-1] == "checking" and time.perf_counter() < over:
+            time.sleep(0.2)
+            states.append(_database(at))
+        if states[-1] != "sound":
+            raise SystemExit(f"the database is {states[-1]} after {CHECKED_S:.0f} s")
+        return found | {"answer_s": answer, "beside": float(states[0] == "checking"), "checked_s": _since(asked)}
+    finally:
+        stop(process)
+
+
+def _database(url: str) -> str:
+    with urllib.request.urlopen(f"{url}/rl/status", timeout=60) as response:
+        return str(json.load(response)["database"]["state"])
+
+
+def _since(at: float) -> float:
+    return time.perf_counter() - at
+
+
+def started(home: Path, url: str) -> tuple[psutil.Popen, dict[str, float], str]:
+    """The process, how long it took to be ready, and where it answers."""
     address = home / "serving.json"
     address.unlink(missing_ok=True)
     at = time.perf_counter()
@@ -66,15 +117,11 @@ def serve(home: Path, url: str) -> dict[str, float]:
             if process.poll() is not None or time.perf_counter() - at > READY_S:
                 raise SystemExit(f"rlproxy was not ready: {(home / 'start.log').read_text()[-500:]}")
             time.sleep(0.002)
-        ready, cpu = time.perf_counter() - at, sum(process.cpu_times()[:2])
-        time.sleep(REST_S)
-        before = sum(process.cpu_times()[:2])
-        time.sleep(REST_S)
-        memory = process.memory_full_info()
-        idle = (sum(process.cpu_times()[:2]) - before) / REST_S
-        return {"s": ready, "cpu_s": cpu, "rss_mb": memory.rss / 1e6, "uss_mb": memory.uss / 1e6, "idle_cpu": idle}
-    finally:
+        found = {"s": time.perf_counter() - at, "cpu_s": sum(process.cpu_times()[:2])}
+        return process, found, str(json.loads(address.read_text())["url"])
+    except BaseException:
         stop(process)
+        raise
 
 
 def _ready(url: str) -> bool:
@@ -112,6 +159,7 @@ def main() -> None:
                 rows["serve"].append(serve(home, url))
                 if given.home is not None:
                     rows.setdefault("serve, large home", []).append(serve(given.home, url))
+                    rows.setdefault("serve, large home, killed", []).append(serve_killed(given.home, url))
         finally:
             for child in psutil.Process().children():
                 stop(child)

@@ -1,7 +1,9 @@
 """Copies of the database: made while it is in use, checked before one takes its place.
 
 Owns the files. A backup is one file, whole or not there, readable by its owner only. It has the database: what was
-captured, ratings, runs, the live pointer; adapters are files of their own (`adapters_out`). Not here: when one is made.
+captured, ratings, runs, the live pointer; adapters are files of their own (`adapters_out`). One that is restored brings
+back no key that was revoked since, nothing that was forgotten since, and no session that was switched off: that is
+taken from the database that it replaces and from the files beside it (tombstones). Not here: when one is made.
 """
 
 from __future__ import annotations
@@ -12,14 +14,28 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from store import conversion, driver, ledger, schema
+from store import completions, conversion, driver, inbox, integrity, keys, ledger, schema, tombstones
 from store.errors import StoreDamaged, StoreError, WrongKey
 from store.lock import Lock
+from store.records import Key
 from store.secret import Secret
 
 FOLDER: Final = "backups"  # in the home: those made by themselves
+ACTOR: Final = "restore"
+
+
+class Restored(NamedTuple):
+    kept: Path | None  # the database that was there before
+    doubtful: tuple[Key, ...]  # keys that hold, and of which nobody here knows whether they were revoked since
+
+
+class _Later(NamedTuple):
+    """What the database that is replaced knows and the backup may not."""
+
+    keys: list[Key]
+    uncaptured: list[str]
 
 
 def backup(database: Path, to: Path, secret: Secret | None = None) -> int:
@@ -50,8 +66,8 @@ def backup(database: Path, to: Path, secret: Secret | None = None) -> int:
     return to.stat().st_size
 
 
-def restore(home: Path, of: Path, secret: Secret | None = None) -> Path | None:
-    """Put a backup in the place of the database; where that is kept now. Raises StoreBusy, StoreDamaged, StoreError.
+def restore(home: Path, of: Path, secret: Secret | None = None) -> Restored:
+    """Put a backup in the place of the database. Raises StoreBusy, StoreDamaged, StoreError.
 
     With `secret` the database is encrypted afterwards, also where the backup is of a time when it was not.
     """
@@ -70,12 +86,13 @@ def restore(home: Path, of: Path, secret: Secret | None = None) -> Path | None:
             db.execute("VACUUM INTO ?", (str(part),))
         if in_the_clear and secret is not None:
             conversion.convert(part, secret, encrypt=True, progress=lambda *_: None)
-        _make_current(part, of, secret)
+        later = _later(path, secret)
+        doubtful = _make_current(part, of, secret, home, later)
         conversion.sync(part)
         kept = _set_aside(path, secret)
         part.replace(path)
         conversion.sync(home)
-        return kept
+        return Restored(kept, doubtful)
     except driver.errors(OSError) as error:
         raise StoreError(f"{of} was not restored ({error}); the database is as it was.") from error
     finally:
@@ -145,25 +162,72 @@ def expire(home: Path, before: float) -> None:
                 file.unlink()
 
 
-def _make_current(part: Path, of: Path, secret: Secret | None) -> None:
+def _later(path: Path, secret: Secret | None) -> _Later | None:
+    """None where there is no database, or one that cannot be read."""
+    if driver.is_new(path):
+        return None
+    try:
+        with closing(driver.connect(path, None if driver.is_plain(path) else secret, read_only=True, named=True)) as db:
+            return _Later(keys.known(db), ledger.read_meta(db, ledger.UNCAPTURED, []))
+    except driver.errors(WrongKey):
+        return None
+
+
+def _make_current(part: Path, of: Path, secret: Secret | None, home: Path, later: _Later | None) -> tuple[Key, ...]:
+    """The newest schema, and nothing that is gone since; keys that hold now and that the later database does not know.
+
+    What that one knows is noted beside it first: it is about to be set aside.
+    """
+    known = [] if later is None else later.keys
+    tombstones.note_keys(home, [key.id for key in known if key.revoked_at is not None], needed=bool(known))
     with closing(driver.connect(part, secret, named=True)) as db:
         schema.migrate(db)
+        for pragma in ("PRAGMA foreign_keys = ON", "PRAGMA secure_delete = ON"):
+            db.execute(pragma)
         db.execute("BEGIN")
-        ledger.audit(db, "restore", "restore", {"of": str(of)})
+        keys.merge(db, known, ACTOR)
+        keys.revoke_all(db, tombstones.revoked(home).keys, ACTOR)
+        if later is not None and later.uncaptured:
+            before = ledger.read_meta(db, ledger.UNCAPTURED, [])
+            ledger.set_meta(db, ledger.UNCAPTURED, sorted({*before, *later.uncaptured}))
+        gone = _forget_again(db, tombstones.forgotten(home))
+        ledger.audit(db, ACTOR, "restore", {"of": str(of)})
         db.execute("COMMIT")
+        if gone:
+            first = True
+            while inbox.purge(db, first):
+                first = False
+        ids = {key.id for key in known}
+        return tuple(key for key in keys.known(db) if key.revoked_at is None and key.id not in ids)
+
+
+def _forget_again(db: sqlite3.Connection, hashes: frozenset[str]) -> int:
+    """What was forgotten after the backup was made; how many completions and ratings."""
+    if not hashes:
+        return 0
+    found = [
+        [row["id"] for row in db.execute(f"SELECT id FROM {table}") if tombstones.hash_of(row["id"]) in hashes]  # noqa: S608
+        for table in ("completions", "ratings")
+    ]
+    completions.forget(db, found[0])
+    db.executemany("DELETE FROM ratings WHERE id = ?", [(id,) for id in found[1]])
+    return len(found[0]) + len(found[1])
 
 
 def _set_aside(path: Path, secret: Secret | None) -> Path | None:
     """The database under another name too, and nothing of it in a WAL that the next one would take for its own."""
     if not path.exists():
         return None
-    key = None if driver.is_plain(path) else secret
-    with contextlib.suppress(*driver.errors(WrongKey)), closing(driver.connect(path, key)) as db:
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    note = integrity.note_of(path)
+    if not note.exists():  # one that is known to be damaged keeps its log beside it
+        key = None if driver.is_plain(path) else secret
+        with contextlib.suppress(*driver.errors(WrongKey)), closing(driver.connect(path, key)) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     kept = path.with_name(f"{path.name}.replaced-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}")
     os.link(path, kept)
     for ending in ("-wal", "-shm"):  # of a damaged one, which could not be checkpointed
         beside = path.with_name(path.name + ending)
         if beside.exists():
             beside.rename(kept.with_name(kept.name + ending))
+    note.unlink(missing_ok=True)  # the next one is not this
     return kept

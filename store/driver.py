@@ -8,6 +8,7 @@ pragmas and migrations (schema).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import sys
@@ -20,6 +21,8 @@ from store.errors import MissingExtra, WrongKey
 from store.secret import SALT_BYTES, Secret
 
 PLAIN_HEADER: Final = b"SQLite format 3\0"
+CORRUPT: Final = 11  # SQLITE_CORRUPT
+CORRUPT_SEARCH: Final = 267  # SQLITE_CORRUPT_VTAB: the search's index alone, which is made of the rows
 CONSTRAINT: Final = 19  # SQLITE_CONSTRAINT
 NOT_A_DATABASE: Final = 26  # SQLITE_NOTADB, what a wrong key looks like
 NO_EXTRA: Final = (
@@ -53,6 +56,22 @@ def connect(
             raise WrongKey(str(path)) from None
         raise
     return db
+
+
+def let_go(db: sqlite3.Connection, path: Path, secret: Secret | None) -> None:
+    """Close a connection and leave the log beside the file as it is.
+
+    The last one that closes moves the log into the file, unless it may only read.
+    """
+    with contextlib.suppress(*errors(WrongKey)), closing(connect(path, secret, read_only=True)) as reader:
+        hold(reader)
+        db.close()
+    db.close()
+
+
+def hold(reader: sqlite3.Connection) -> None:
+    """Have the log open from now on: a connection that has read nothing yet does not count."""
+    reader.execute("PRAGMA schema_version").fetchone()
 
 
 def connect_unkeyed(path: Path) -> sqlite3.Connection:
@@ -92,6 +111,12 @@ def perhaps_encrypted(error: BaseException) -> str:
 def code(error: BaseException) -> int:
     """SQLite's primary code; 0 where Python itself raised it."""
     return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def tells_of_damage(error: BaseException) -> bool:
+    """Whether SQLite met a page that cannot be what was written."""
+    extended = getattr(error, "sqlite_errorcode", None)
+    return code(error) in (CORRUPT, NOT_A_DATABASE) and extended != CORRUPT_SEARCH
 
 
 def sqlcipher() -> Any:

@@ -70,6 +70,26 @@ def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str, *, retra
         db.execute("DELETE FROM reactions WHERE rater = ?", (name,))
     if not found.completions and not found.ratings:
         return found
+    _delete(db, found)
+    # Counts alone: a log that keeps the names has not forgotten them.
+    detail: dict[str, Any] = {"what": kind, "completions": len(found.completions), "ratings": len(found.ratings)}
+    ledger.audit(db, actor, "forget", {**detail, "trained": found.trained, "heirs": found.heirs, "retrain": retrain})
+    if retrain and tainted:
+        rebuild.begin(db, tainted)
+    return found
+
+
+def delete(db: sqlite3.Connection, id: str) -> bool:
+    """One completion, because its client says so; False where it is gone already. Raises InOpenRun."""
+    found = look(db, "completion", id)
+    if found.open_run is not None:
+        raise InOpenRun(found.open_run)
+    _delete(db, found)
+    return bool(found.completions)
+
+
+def _delete(db: sqlite3.Connection, found: Forgetting) -> None:
+    """The rows; and what the run folders may have of them is owed."""
     completions.forget(db, found.completions)
     db.execute("DELETE FROM ratings WHERE id IN (SELECT value FROM json_each(?))", (_json(found.ratings),))
     owed = ledger.read_meta(db, OWED, {"completions": [], "ratings": []})
@@ -81,12 +101,6 @@ def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str, *, retra
             "ratings": [*owed["ratings"], *found.ratings],
         },
     )
-    # Counts alone: a log that keeps the names has not forgotten them.
-    detail: dict[str, Any] = {"what": kind, "completions": len(found.completions), "ratings": len(found.ratings)}
-    ledger.audit(db, actor, "forget", {**detail, "trained": found.trained, "heirs": found.heirs, "retrain": retrain})
-    if retrain and tainted:
-        rebuild.begin(db, tainted)
-    return found
 
 
 def paid(db: sqlite3.Connection, owed: dict[str, list[str]]) -> None:

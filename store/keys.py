@@ -1,20 +1,22 @@
 """Keys that were handed out: who they are, their hashes, when they were last used.
 
-Owns the rows and that each change is in the audit log. Not here: what a key looks like and may do (proxy.keys).
+Owns the rows and that each change is in the audit log, also where an older database takes the place of a later one.
+Not here: the file that outlives the database (tombstones), what a key looks like and may do (proxy.keys).
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
 
 from store import driver, ledger
 from store.errors import NameTaken, UnknownKey
 from store.reader import Reader
 from store.records import Key
 
+COLUMNS: Final = ("id", "name", "role", "hash", "created_at", "last_used", "revoked_at")
 FIND = "SELECT * FROM keys WHERE revoked_at IS NULL AND (id = :given OR name = :given)"
 
 
@@ -40,6 +42,37 @@ def revoke(db: sqlite3.Connection, given: str, actor: str) -> Key:
     db.execute("UPDATE keys SET revoked_at = ? WHERE id = ?", (now, row["id"]))
     ledger.audit(db, actor, "key revoked", {"id": row["id"], "name": row["name"]})
     return _key({**dict(row), "revoked_at": now})
+
+
+def known(db: sqlite3.Connection) -> list[Key]:
+    """All there ever were; empty where the database is of before there were any."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'keys'").fetchone() is None:
+        return []
+    rows = db.execute(f"SELECT {', '.join(COLUMNS)} FROM keys ORDER BY created_at, id")  # noqa: S608  ours
+    return [Key(*row) for row in rows]
+
+
+def revoke_all(db: sqlite3.Connection, ids: Collection[str], actor: str) -> list[Key]:
+    """Those of these that hold; they hold no more."""
+    found = [key for key in known(db) if key.id in ids and key.revoked_at is None]
+    for key in found:
+        revoke(db, key.id, actor)
+    return found
+
+
+def merge(db: sqlite3.Connection, later: Iterable[Key], actor: str) -> None:
+    """Into an older database: keys that were made or revoked since. A name is that of the later key."""
+    later = list(later)
+    revoke_all(db, {key.id for key in later if key.revoked_at is not None}, actor)
+    there = {key.id for key in known(db)}
+    new = [key for key in later if key.id not in there]
+    names = {key.name for key in new if key.revoked_at is None}
+    revoke_all(db, {key.id for key in known(db) if key.name in names}, actor)
+    places = ", ".join("?" * len(COLUMNS))
+    db.executemany(
+        f"INSERT INTO keys ({', '.join(COLUMNS)}) VALUES ({places})",  # noqa: S608  ours
+        [tuple(getattr(key, column) for column in COLUMNS) for key in new],
+    )
 
 
 def used(db: sqlite3.Connection, when: Mapping[str, float]) -> None:

@@ -17,6 +17,7 @@ from store.reader import Reader
 
 FIRST: Final = bytes(32)  # the hash before the first line
 LINES: Final = "SELECT seq, at, actor, act, detail, hash FROM audit ORDER BY seq"
+UNCAPTURED: Final = "uncaptured_sessions"  # the meta key of those of which nothing is kept
 META = "SELECT value FROM meta WHERE key = ?"
 
 

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import aiosqlite
 
 from store import driver
+from store.integrity import Integrity
 from store.secret import Secret
 
 CHUNK: Final = 64  # rows at once where a cursor is iterated, aiosqlite's own default
 
 
 class Reader:
-    def __init__(self, connection: aiosqlite.Connection) -> None:
+    def __init__(self, connection: aiosqlite.Connection, integrity: Integrity | None = None) -> None:
         self._db = connection
+        self._integrity = integrity
         self._lock = asyncio.Lock()  # a query of one caller must not fall into the snapshot of another
 
     @classmethod
-    async def open(cls, path: Path, secret: Secret | None = None) -> Reader:
+    async def open(cls, path: Path, secret: Secret | None = None, integrity: Integrity | None = None) -> Reader:
+        """`integrity` is told of damage that is met; then StoreDamaged is raised."""
         # aiosqlite.connect would call sqlite3.connect; its Connection takes any connector.
         opening = aiosqlite.Connection(lambda: driver.connect(path, secret, read_only=True, named=True), CHUNK)
         # A daemon, like the writer, so that a process that never called close can still end.
         opening._thread.daemon = True
         db = await opening
         await db.execute("PRAGMA query_only = ON")
-        return cls(db)
+        return cls(db, integrity)
 
     async def close(self) -> None:
         async with self._lock:
@@ -38,7 +41,8 @@ class Reader:
 
     async def rows(self, sql: str, parameters: Any = ()) -> list[sqlite3.Row]:
         async with self._lock:
-            return list(await self._db.execute_fetchall(sql, parameters))
+            with self._told():
+                return list(await self._db.execute_fetchall(sql, parameters))
 
     async def row(self, sql: str, parameters: Any = ()) -> sqlite3.Row | None:
         return next(iter(await self.rows(sql, parameters)), None)
@@ -48,8 +52,18 @@ class Reader:
         """Several queries that see the database at one moment."""
         async with self._lock:
             try:
-                await self._db.execute("BEGIN")  # in here: it begins also where its caller is cancelled meanwhile
-                yield self._db
+                with self._told():
+                    await self._db.execute("BEGIN")  # in here: it begins also where its caller is cancelled meanwhile
+                    yield self._db
             finally:
                 with suppress(*driver.errors()):  # it had not begun
                     await self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except driver.errors() as error:
+            if self._integrity is not None and (damage := self._integrity.found(error)) is not None:
+                raise damage from error
+            raise

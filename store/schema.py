@@ -1,6 +1,6 @@
-"""The database file: how it is opened, brought to the newest schema and checked.
+"""The database file: how it is opened and brought to the newest schema.
 
-Owns pragmas and migrations. Not here: any query of the tables (completions, ratings, runs, …).
+Owns pragmas and migrations. Not here: any query of the tables (completions, ratings, runs, …), its check (integrity).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from store import blobs, completions, conversations, driver, inbox, ledger, prompt_ids, requests
+from store import blobs, completions, conversations, driver, inbox, integrity, ledger, prompt_ids, requests
 from store.errors import NotEncrypted, StoreDamaged, StoreError
 from store.secret import Secret
 
@@ -22,7 +22,7 @@ Tell = Callable[[str], object]
 
 NAME = "rlproxy.db"
 CLEAN = "closed_cleanly"
-LARGE: Final = 256 * 1024 * 1024  # bytes: what is done to all of them takes so long that somebody may wonder
+CHECKPOINT_PAGES: Final = 16384  # a backstop, the writer checkpoints between commits
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -30,7 +30,7 @@ PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA secure_delete = ON",  # what was forgotten is overwritten, not only unlinked
     "PRAGMA busy_timeout = 5000",  # only a person's sqlite3 shell can be in the way
-    "PRAGMA wal_autocheckpoint = 16384",  # pages: a backstop, the writer checkpoints between commits
+    f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
     "PRAGMA journal_size_limit = 67108864",
 )
 
@@ -50,7 +50,7 @@ def open_database(
     secret: Secret | None = None,
     tell: Tell = lambda said: None,
 ) -> sqlite3.Connection:
-    """The one connection that writes, ready to use: migrated, checked if need be, nothing left pending.
+    """The one connection that writes, migrated. `begin` is what comes next.
 
     `before_migration` keeps a copy of a database that is about to change; without it such a one is refused. With
     `secret` it is an encrypted one, or a new one that will be. `tell` is told of what may take long. Raises StoreError.
@@ -69,24 +69,38 @@ def open_database(
         if seen and pending(db):
             if before_migration is None:
                 raise StoreError(f"{path} is of an older rlproxy, and no backup was asked for; nothing was changed.")
+            if not was_closed(db):
+                tell("The last stop was not a clean one: the database is checked before it is brought up to date.")
+                integrity.check(db, path)
             tell(f"The database is of an earlier rlproxy (schema {seen}): it is copied first, then brought up to date.")
             copy = before_migration(db, path, seen)
             tell(f"The copy is {copy}; the database is brought up to date now.")
         migrate(db)
-        if not ledger.read_meta(db, CLEAN, True):
-            if (size := path.stat().st_size) >= LARGE:
-                tell(f"The last stop was no clean one: all {size / 1e9:.1f} GB of the database are checked first.")
-            check(db, path)
-        with db:
-            db.execute("BEGIN IMMEDIATE")
-            ledger.set_meta(db, CLEAN, False)
-            completions.recover(db)
     except BaseException as error:
-        db.close()
+        driver.let_go(db, path, secret)
         if isinstance(error, driver.errors()):
-            raise StoreError(f"{path} cannot be opened: {error}{driver.perhaps_encrypted(error)}.") from error
+            raise not_opened(path, error) from error
         raise
     return db
+
+
+def was_closed(db: sqlite3.Connection) -> bool:
+    """Whether the last stop was a clean one; then the file needs no check."""
+    return bool(ledger.read_meta(db, CLEAN, True))
+
+
+def begin(db: sqlite3.Connection) -> None:
+    """In use from now on, and nothing left pending."""
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        ledger.set_meta(db, CLEAN, False)
+        completions.recover(db)
+
+
+def not_opened(path: Path, error: BaseException) -> StoreError:
+    if driver.code(error) == driver.CORRUPT:
+        return StoreDamaged(integrity.damaged(path, str(error)))
+    return StoreError(f"{path} cannot be opened: {error}{driver.perhaps_encrypted(error)}.")
 
 
 def numbers() -> dict[int, Traversable]:
@@ -116,9 +130,3 @@ def migrate(db: sqlite3.Connection) -> None:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
-
-
-def check(db: sqlite3.Connection, path: Path) -> None:
-    (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise StoreDamaged(f"{path} is damaged ({verdict}); restore a backup or move it away to start empty.")

@@ -26,6 +26,7 @@ from store import (
     figures,
     imports,
     inbox,
+    integrity,
     keys,
     learning,
     ledger,
@@ -34,10 +35,12 @@ from store import (
     run_keys,
     runs,
     schema,
+    tombstones,
     tree,
 )
 from store import forget as forgetting
 from store.errors import StoreError
+from store.integrity import Integrity
 from store.lock import Lock
 from store.reader import Reader
 from store.records import (
@@ -85,28 +88,42 @@ COUNTS = """SELECT
 
 
 class Store:
-    def __init__(self, lock: Lock, writer: Writer, reader: Reader, secret: Secret | None = None) -> None:
+    def __init__(
+        self, home: Path, lock: Lock, integrity: Integrity, writer: Writer, reader: Reader, secret: Secret | None
+    ) -> None:
+        self._home = home
         self.encrypted = secret is not None
+        self.integrity = integrity
         self._secret = secret  # as it was given: each copy has a salt of its own
         self._lock = lock
         self._writer = writer
         self._reader = reader
         self._closed = False
+        self._checked, self._damaged = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+                loop.call_soon_threadsafe(self._look_at_integrity)
+
+        integrity.listen(changed)
 
     @classmethod
     async def open(cls, home: Path, secret: Secret | None = None, tell: schema.Tell = lambda said: None) -> Store:
         """Take the home folder, bring its database up to date and end what was left pending.
 
+        After a stop that was not clean the file is checked: one that is small at once, another while it is used.
         With `secret` the database is encrypted; `tell` is told, in another thread, of what may take long. Raises
         StoreError: also where there is a key and the database is in the clear, or the other way round.
         """
-        lock, connection, salted = await asyncio.to_thread(_take, home, secret, tell)
-        writer = Writer(connection)
+        lock, integrity, connection, salted = await asyncio.to_thread(_take, home, secret, tell)
+        writer = Writer(connection, integrity)
         try:
-            reader = await Reader.open(home / schema.NAME, salted)
-            return cls(lock, writer, reader, secret)
+            reader = await Reader.open(home / schema.NAME, salted, integrity)
+            return cls(home, lock, integrity, writer, reader, secret)
         except BaseException:
             await writer.stop()
+            integrity.close()
             lock.release()
             raise
 
@@ -115,10 +132,16 @@ class Store:
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(StoreError):  # no space for the flag: the next start checks the file
-            await self._writer.submit(lambda db: ledger.set_meta(db, schema.CLEAN, True))
-        await self._reader.close()
-        await self._writer.stop()
+        if self.integrity.state == "sound":
+            with contextlib.suppress(StoreError):  # no space for the flag: the next start checks the file
+                await self._writer.submit(lambda db: ledger.set_meta(db, schema.CLEAN, True))
+            self.integrity.close()
+            await self._reader.close()
+            await self._writer.stop()
+        else:  # the last one to close may only read, so that the log stays where it is
+            await self._writer.stop()
+            await self._reader.close()
+            self.integrity.close()
         self._lock.release()
 
     def close_at_once(self, within_s: float) -> bool:
@@ -139,6 +162,28 @@ class Store:
     def waiting(self) -> int:
         """Writes that the disk has not taken yet."""
         return self._writer.waiting
+
+    # The file itself
+
+    async def checked(self) -> bool:
+        """Returns once the file is known to be sound, or to be damaged: then False."""
+        await self._checked.wait()
+        return self.integrity.state == "sound"
+
+    async def damage(self) -> str:
+        """Returns once damage was found, with the sentence that says it."""
+        await self._damaged.wait()
+        return str(self.integrity.refusal)
+
+    def _look_at_integrity(self) -> None:
+        if self.integrity.state == "checking":
+            return
+        self._checked.set()
+        if self.integrity.state == "damaged":
+            self._damaged.set()
+        else:
+            self.integrity.close()
+            self._writer.wake()  # what the log has goes into the file now
 
     # Completions
 
@@ -216,7 +261,7 @@ class Store:
         return await completions.expiring(self._reader, before)
 
     async def forget(self, ids: Sequence[str]) -> int:
-        """Delete these completions, rated or not, with all that hangs on them."""
+        """Delete the rows of these completions, rated or not, with all that hangs on them."""
         return await self._writer.submit(lambda db: completions.forget(db, ids))
 
     async def forget_unrated(self, ids: Sequence[str]) -> int:
@@ -286,12 +331,21 @@ class Store:
         await self._writer.empty_log()
         return found
 
+    async def delete(self, id: str) -> bool:
+        """A completion's rows; False where there are none. Run folders are owed. Raises InOpenRun."""
+        return await self._writer.submit(lambda db: forgetting.delete(db, id))
+
     async def owed_to_run_folders(self) -> dict[str, list[str]]:
         """Completions and ratings that were forgotten and may still be in files of runs."""
         return dict(await self.get_meta(forgetting.OWED, {"completions": [], "ratings": []}))
 
     async def left_run_folders(self, owed: dict[str, list[str]]) -> bool:
-        """These are out of the run folders, too; False where the database's log could not be emptied just now."""
+        """These are out of the run folders, too; False where the database's log could not be emptied just now.
+
+        From now on no backup that is restored brings them back.
+        """
+        gone = [*owed["completions"], *owed["ratings"]]
+        await asyncio.to_thread(tombstones.note_forgotten, self._home, gone)
         await self._writer.submit(lambda db: forgetting.paid(db, owed))
         return await self._writer.empty_log()
 
@@ -526,6 +580,16 @@ class Store:
         """By id or name. Raises UnknownKey."""
         return await self._writer.submit(lambda db: keys.revoke(db, given, actor))
 
+    async def note_keys(self) -> None:
+        """So that no older database brings back what is revoked by now, or opens what keys have closed."""
+        known = await self.keys()
+        revoked = [key.id for key in known if key.revoked_at is not None]
+        await asyncio.to_thread(tombstones.note_keys, self._home, revoked, needed=bool(known))
+
+    async def keys_needed(self) -> bool:
+        """Whether there ever was a key in this home, in whichever database."""
+        return (await asyncio.to_thread(tombstones.revoked, self._home)).needed
+
     async def keys_used(self, when: Mapping[str, float]) -> None:
         await self._writer.submit(lambda db: keys.used(db, when))
 
@@ -551,16 +615,58 @@ class Store:
         return dict(row)
 
 
-def _take(home: Path, secret: Secret | None, tell: schema.Tell) -> tuple[Lock, sqlite3.Connection, Secret | None]:
+def _take(
+    home: Path, secret: Secret | None, tell: schema.Tell
+) -> tuple[Lock, Integrity, sqlite3.Connection, Secret | None]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(home)
     try:
         path = home / schema.NAME
         conversion.tidy(path)
         secret = secret and driver.of_file(secret, path)  # for all connections: nobody may read the file from now on
+        if driver.is_new(path):
+            integrity.note_of(path).unlink(missing_ok=True)  # of one that somebody moved away
+        known = integrity.note_of(path).exists()
         db = schema.open_database(path, backup.before_migration, secret, tell)
+        found = Integrity(path)
+        try:
+            if known or not schema.was_closed(db):
+                db.execute("PRAGMA wal_autocheckpoint = 0")
+                _check(found, path, secret, tell, at_once=known)
+            schema.begin(db)
+            _revoke(db, home)
+        except BaseException as error:
+            driver.let_go(db, path, secret)
+            found.close()
+            if isinstance(error, driver.errors()):
+                raise schema.not_opened(path, error) from error
+            raise
         conversion.wipe_journal(path)
-        return lock, db, secret
+        return lock, found, db, secret
     except BaseException:
         lock.release()
         raise
+
+
+def _revoke(db: sqlite3.Connection, home: Path) -> None:
+    """An older database may have taken the place of the one that knew what was revoked; and the other way round, one
+    of an older rlproxy knows what was not noted yet. Raises StoreError."""
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        keys.revoke_all(db, tombstones.revoked(home).keys, "rlproxy")
+        known = keys.known(db)
+    tombstones.note_keys(home, [key.id for key in known if key.revoked_at is not None], needed=bool(known))
+
+
+def _check(found: Integrity, path: Path, secret: Secret | None, tell: schema.Tell, *, at_once: bool) -> None:
+    """Begin the check, and wait for it where damage was found before. Raises StoreDamaged."""
+    size = path.stat().st_size
+    told = f"{size / 1e9:.1f} GB of the database"
+    if at_once:
+        tell(f"Damage was found before the last stop: all {told} are checked first.")
+    found.begin(secret)
+    found.wait(None if at_once else integrity.FIRST_S if size < integrity.SMALL else 0)
+    if (refusal := found.refusal) is not None:
+        raise refusal
+    if found.state == "checking":
+        tell(f"The last stop was not a clean one: all {told} are checked now, and requests are served meanwhile.")

@@ -4,6 +4,8 @@ Operations are plain callables on the connection. One that fails undoes only its
 undone and run again with a savepoint each. Nobody hears of success before the commit. So an operation may be run twice:
 it must do nothing but read and write the database.
 
+While the file's integrity is in doubt the log is not moved into it; once it is damaged nothing is written any more.
+
 Nobody else may write or checkpoint: before 3.51.3, SQLite's log can lose what was committed where two connections do.
 """
 
@@ -19,7 +21,9 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from store.driver import errors
-from store.errors import StoreClosed, translated
+from store.errors import StoreClosed, StoreDamaged, translated
+from store.integrity import Integrity
+from store.schema import CHECKPOINT_PAGES
 
 T = TypeVar("T")
 
@@ -42,10 +46,12 @@ class _Outcome:
 
 
 class Writer:
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, integrity: Integrity) -> None:
         """Takes the connection over; it is closed by `stop`."""
         self.commits = 0
         self._db = connection
+        self._integrity = integrity
+        self._trusted = False  # until the file may be written; then SQLite may checkpoint by itself, too
         self._checkpointed = 0
         self._emptied: bool | None = True  # None: the log is to be emptied at the next checkpoint
         self._loop = asyncio.get_running_loop()
@@ -61,6 +67,8 @@ class Writer:
         future: asyncio.Future[T] = self._loop.create_future()
         if self._stopping:
             future.set_exception(StoreClosed("The store is closed, this was not stored."))
+        elif (refusal := self._integrity.refusal) is not None:
+            future.set_exception(refusal)
         else:
             self._queue.put(_Queued(operation, future))
         return future
@@ -76,8 +84,14 @@ class Writer:
             self._room.clear()
             await self._room.wait()
 
+    def wake(self) -> None:
+        """Have the log looked at: it may go into the file now."""
+        if not self._stopping:
+            self.submit(lambda db: None)
+
     async def empty_log(self) -> bool:
-        """Move the whole WAL into the database and cut it to nothing; False where a reader was in the way."""
+        """Move the whole WAL into the database and cut it to nothing; False where a reader was in the way, or the file
+        is still being checked: then it is done as soon as that is over."""
         await self.submit(_order_emptying(self))
         await self.submit(lambda db: None)  # begun after the checkpoint that follows the first
         return bool(self._emptied)
@@ -106,8 +120,9 @@ class Writer:
                 self._loop.call_soon_threadsafe(self._tell, outcomes)
             del group, outcomes  # an idle writer keeps no conversation in memory
             self._checkpoint()
-        with contextlib.suppress(*errors()):
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if self._integrity.state == "sound":
+            with contextlib.suppress(*errors()):
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
 
     def _tell(self, outcomes: list[_Outcome]) -> None:
@@ -129,17 +144,21 @@ class Writer:
         return group, True
 
     def _commit(self, group: list[_Queued]) -> list[_Outcome]:
+        if (refusal := self._integrity.refusal) is not None:
+            return [_Outcome(queued.future, error=refusal) for queued in group]
         try:
             self._db.execute("BEGIN IMMEDIATE")
         except errors() as error:  # another program holds the database: trying each would only take longer
-            return [_Outcome(queued.future, error=translated(error)) for queued in group]
+            ours = self._ours(error)
+            return [_Outcome(queued.future, error=ours) for queued in group]
         try:
             outcomes = [_Outcome(queued.future, result=queued.operation(self._db)) for queued in group]
             self._db.execute("COMMIT")
         except Exception as error:
             self._undo()
-            if len(group) == 1:
-                return [_Outcome(group[0].future, error=_as_ours(error))]
+            ours = self._ours(error)
+            if len(group) == 1 or isinstance(ours, StoreDamaged):
+                return [_Outcome(queued.future, error=ours) for queued in group]
             return self._commit_apart(group)
         self.commits += 1
         return outcomes
@@ -170,12 +189,21 @@ class Writer:
             if not self._db.in_transaction:
                 raise  # SQLite has undone the whole group
             self._db.execute("ROLLBACK TO operation")
-            outcome = _Outcome(queued.future, error=_as_ours(error))
+            outcome = _Outcome(queued.future, error=self._ours(error))
         self._db.execute("RELEASE operation")
         return outcome
 
+    def _ours(self, error: Exception) -> Exception:
+        """The error as its caller is told it; one that tells of damage ends all writing."""
+        return self._integrity.found(error) or (translated(error) if isinstance(error, errors()) else error)
+
     def _checkpoint(self) -> None:
         """Move the WAL into the database between commits, when nobody waits for it."""
+        if self._integrity.state != "sound":
+            return
+        if not self._trusted:
+            self._trusted = True
+            self._db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         if self._emptied is None:
             self._emptied = False
             with contextlib.suppress(*errors()):
@@ -201,7 +229,3 @@ def _resolve(outcomes: list[_Outcome]) -> None:
             outcome.future.set_exception(outcome.error)
         else:
             outcome.future.set_result(outcome.result)
-
-
-def _as_ours(error: Exception) -> Exception:
-    return translated(error) if isinstance(error, errors()) else error

@@ -30,7 +30,7 @@ from trainer.fitting import fit
 from trainer.limits import GB, Limits, in_use, within
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
-from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed
+from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
 from trainer.sealed import missing as sealing_lacks
 from trainer.serve import KEY_VARIABLE
 from trainer.weights import DEFAULT_HUB_ID, local, out_of_reach
@@ -56,6 +56,7 @@ __all__ = [
     "out_of_reach",
     "sealing_lacks",
     "standing",
+    "unfinished",
     "verify_adapter",
 ]
 

@@ -56,7 +56,7 @@ class Seal:
 
     def write(self, path: Path, data: bytes) -> None:
         """Whole and on disk, or not there; readable by its owner only."""
-        part = path.with_name(f".{path.name}.part")
+        part = unfinished(path)
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(data if self._key is None else self._closed(self._key, path.name, data))
@@ -78,6 +78,11 @@ class Seal:
 
 
 IN_THE_CLEAR: Final = Seal(None)
+
+
+def unfinished(path: Path) -> Path:
+    """The name of a file while it is written; a kill leaves it."""
+    return path.with_name(f".{path.name}.part")
 
 
 def is_sealed(path: Path) -> bool:

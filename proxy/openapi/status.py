@@ -94,6 +94,12 @@ class Counts(BaseModel):
     captured_today: int
 
 
+class Database(BaseModel):
+    state: Literal["sound", "checking", "damaged"]
+    line: str
+    checked_since: Seconds | None = Field(description="Since when the check of the file has run.")
+
+
 class Status(BaseModel):
     model: str
     trains: Trains | None
@@ -112,4 +118,5 @@ class Status(BaseModel):
     rebuild: Rebuild | None
     last_run: Run | None
     counts: Counts
+    database: Database
     problem: str | None

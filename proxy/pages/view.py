@@ -85,7 +85,7 @@ class View:
     def pulse(self) -> dict[str, Any]:
         """What every page says at its top; from memory, no query."""
         run = self._learner.run
-        line = "paused" if self._when.paused else ""
+        line = self._when.doubt or ("paused" if self._when.paused else "")
         if run:
             line = f"run {run.id}: {under_way(self._learner.progress)}"
         return {"model": self._swap.model, "live": self._swap.live, "line": line}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from store import backup
 from store.errors import StoreError
-from store.schema import NAME, open_database
+from store.schema import NAME, begin, open_database
 from tests.chaos.people import Ledger, Step
 
 END = 1e300  # later than all that happened, and before what never did
@@ -18,6 +18,7 @@ def wrong(home: Path, ledger: Ledger, at: float = END) -> list[str]:
     """Opened as `rlproxy serve` opens it after a crash; what is missing, doubled or damaged, a line each."""
     try:
         with closing(open_database(home / NAME, backup.before_migration)) as db:
+            begin(db)
             return [*_damaged(db), *_answers(db, ledger, at), *_ratings(db, ledger, at)]
     except (StoreError, sqlite3.Error) as error:
         return [str(error)]

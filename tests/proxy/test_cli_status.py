@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -73,6 +74,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "last_run": {"id": 7, "status": "rejected", "reason": "no", "metrics": {"acceptance": 0.9},
                      "gate": {"base_nll": {"value": 0.5, "bound": 0.3, "ok": False}}},
         "counts": {"done": 40, "captured_today": 3, "pending": 0, "partial": 1, "error": 2, "good": 9, "bad": 0},
+        "database": {"state": "sound", "line": "sound", "checked_since": None},
         "problem": None,
     }  # fmt: skip
     return found | changes
@@ -173,3 +175,8 @@ def test_how_a_rebuild_ended_is_told_until_another_run_has_something_to_tell() -
     over = going | {"state": "over", "line": "v3 took its place"}
     assert "forgotten v3 took its place" in shown(status(rebuild=over))
     assert "v3 took its place" not in shown(status(rebuild=over | {"runs": [6]}))
+
+
+def test_a_check_under_way_is_said() -> None:
+    database = {"state": "checking", "line": "it is being checked", "checked_since": time.time() - 7}
+    assert "it is being checked (7 s by now)" in " ".join(shown(status(database=database)).split())

@@ -60,7 +60,7 @@ async def test_restored_and_the_old_one_kept(tmp_path: Path) -> None:
     backup.backup(home / schema.NAME, file)
     await rated(store, "second")
     await store.close()
-    kept = backup.restore(home, file)
+    kept = backup.restore(home, file).kept
     store = await Store.open(home)
     try:
         assert await store.get_meta("first") is not None and await store.get_meta("second") is None
@@ -77,7 +77,7 @@ async def test_into_an_empty_home_and_from_an_older_schema(tmp_path: Path) -> No
     then, home = tmp_path / "then", tmp_path / "home"
     then.mkdir()
     old(then, SCHEMAS[0])
-    assert backup.restore(home, then / schema.NAME) is None
+    assert backup.restore(home, then / schema.NAME) == (None, ())
     store = await Store.open(home)
     try:
         assert (await store.pointer()).live == 1

@@ -7,8 +7,6 @@ from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
-import pytest
-
 from store import schema
 from store.records import Link
 from store.store import Store
@@ -40,17 +38,3 @@ async def test_from_the_first_schema(tmp_path: Path) -> None:
         assert (pointer.live, pointer.actor) == (1, "")  # nobody knows who: then nobody's choice is undone
     finally:
         await store.close()
-
-
-@pytest.mark.parametrize("large", [False, True])
-async def test_that_a_large_one_is_checked_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
-) -> None:
-    await (await Store.open(tmp_path)).close()
-    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
-        db.execute("UPDATE meta SET value = 'false' WHERE key = ?", (schema.CLEAN,))
-        db.commit()
-    monkeypatch.setattr(schema, "LARGE", 1 if large else 1 << 30)
-    told: list[str] = []
-    await (await Store.open(tmp_path, tell=told.append)).close()
-    assert len(told) == large and all("are checked first" in said for said in told)

@@ -16,6 +16,7 @@ import pytest
 from store import schema
 from store.errors import StoreBusy, StoreClosed, StoreDamaged, StoreError
 from store.export import Filter
+from store.integrity import Integrity
 from store.store import Store
 from tests.store.making import HELLO, HI, end, new, put, rating
 
@@ -125,7 +126,7 @@ async def test_opening_and_closing_leaks_no_file(tmp_path: Path) -> None:
 
 async def test_only_a_store_that_was_not_closed_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Path] = []
-    monkeypatch.setattr(schema, "check", lambda db, path: checked.append(path))
+    monkeypatch.setattr(Integrity, "begin", lambda self, secret: checked.append(self._path))
     await (await Store.open(tmp_path)).close()
     await (await Store.open(tmp_path)).close()
     assert checked == []

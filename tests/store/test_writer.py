@@ -13,6 +13,7 @@ import pytest
 
 import store.writer
 from store.errors import StoreClosed, StoreError, StoreFull
+from store.integrity import Integrity
 from store.writer import GROUP, Writer
 
 
@@ -23,7 +24,7 @@ async def writer(tmp_path: Path) -> AsyncIterator[Writer]:
     db.execute("PRAGMA wal_autocheckpoint = 0")
     db.execute("PRAGMA busy_timeout = 10")
     db.execute("CREATE TABLE t (x UNIQUE)")
-    writer = Writer(db)
+    writer = Writer(db, Integrity(tmp_path / "x.db"))
     yield writer
     await writer.stop()
 
