@@ -186,8 +186,8 @@ class Train(Section):
     """Whether a run packs the base model into 4 bits (QLoRA): a quarter of the memory, less exact, NVIDIA GPUs only."""
     nice: int = Field(default=19, ge=0, le=19)
     """How far a run steps back for other processes; 19 is furthest, 0 not at all."""
-    stand_still_s: float = Field(default=20.0, ge=0, le=600)
-    """Seconds that a run may stand still while requests are answered, before it gets a turn; 0: it never does."""
+    stand_still_s: float = Field(default=5.0, ge=0, le=600)
+    """Seconds that a run may stand still while requests are answered, before it works as long; 0: it never does."""
     adapters_dir: Annotated[UserPath | None, _unset] = None
     """Folder the adapters are written to; unset is `adapters_out` in the home folder."""
     overrides: dict[str, Override] = {}

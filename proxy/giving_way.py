@@ -2,8 +2,8 @@
 
 Priorities alone do not do it: they do not reach a server in another control group, nor a GPU, and a server whose
 threads wait for each other loses all of them with the one that loses its core.
-Owns for how long: at most `train.stand_still_s` at a stretch, then a turn for the run, so that it comes to an end
-however many requests there are. Not here: how a process is stopped, and woken where we are killed
+Owns for how long: at most `train.stand_still_s` at a stretch, then a turn of the same length for the run. So it has half
+of the time at least, however many requests there are. Not here: how a process is stopped, and woken where we are killed
 (trainer.background).
 """
 
@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 from config.sections import Backend
 from proxy.security import is_loopback
 
-TURN_S: Final = 2.0  # that a run gets after the longest stretch, and less after a shorter one
 AGAIN_S: Final = 1.0  # for a run that has just started, meanwhile
 
 
@@ -53,8 +52,7 @@ class GivingWay:
             return
         now = self._clock()
         passed, self._at = now - self._at, now
-        gained = -passed if self._still else passed * self._most_s / TURN_S
-        self._left = min(self._most_s, self._left + gained)
+        self._left = min(self._most_s, self._left + (-passed if self._still else passed))
         if self._left <= 0:
             self._its_turn = True
         elif self._left >= self._most_s:
@@ -66,8 +64,7 @@ class GivingWay:
             self._timer.cancel()
             self._timer = None
         if self._answered:
-            missing = (self._most_s - self._left) * TURN_S / self._most_s
-            after = min(self._left, AGAIN_S) if self._still else missing
+            after = min(self._left, AGAIN_S) if self._still else self._most_s - self._left
             self._timer = asyncio.get_running_loop().call_later(after, self._settle)
 
 

@@ -141,9 +141,9 @@ REMOTE = {"RLPROXY_BACKEND__KIND": "vllm", "RLPROXY_BACKEND__URL": "http://gpu.e
 @pytest.mark.parametrize(
     ("standing", "environ", "state", "says"),
     [
-        (STRONG, {}, "ok", "a run steps back: nice 19, autogroup 19; it stands still while requests are answered, 20"),
+        (STRONG, {}, "ok", "a run steps back: nice 19, autogroup 19; it stands still while requests are answered, 5"),
         (STRONG, REMOTE, "ok", "a run steps back: nice 19, autogroup 19"),
-        (WEAK, {}, "ok", "it stands still while requests are answered, 20 s at a stretch"),
+        (WEAK, {}, "ok", "it stands still while requests are answered, 5 s at a stretch"),
         (WEAK, {"RLPROXY_TRAIN__STAND_STILL_S": "0"}, "note", "within the control group / only"),
         (NONE, {"RLPROXY_TRAIN__NICE": "0"}, "note", "takes as much"),
         (None, {}, "unknown", "not measured"),
