@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from store import completions, conversion, driver, inbox, integrity, keys, ledger, schema, tombstones
+from store import completions, conversion, driver, forget, inbox, integrity, keys, ledger, schema, tombstones
 from store.errors import StoreDamaged, StoreError, WrongKey
 from store.lock import Lock
 from store.records import Key
@@ -36,6 +36,7 @@ class _Later(NamedTuple):
 
     keys: list[Key]
     uncaptured: list[str]
+    forgotten: list[str]  # of which run folders may still have something, so that it is not noted yet
 
 
 def backup(database: Path, to: Path, secret: Secret | None = None) -> int:
@@ -168,7 +169,9 @@ def _later(path: Path, secret: Secret | None) -> _Later | None:
         return None
     try:
         with closing(driver.connect(path, None if driver.is_plain(path) else secret, read_only=True, named=True)) as db:
-            return _Later(keys.known(db), ledger.read_meta(db, ledger.UNCAPTURED, []))
+            owed = ledger.read_meta(db, forget.OWED, {})
+            uncaptured = ledger.read_meta(db, ledger.UNCAPTURED, [])
+            return _Later(keys.known(db), uncaptured, [id for ids in owed.values() for id in ids])
     except driver.errors(WrongKey):
         return None
 
@@ -180,6 +183,7 @@ def _make_current(part: Path, of: Path, secret: Secret | None, home: Path, later
     """
     known = [] if later is None else later.keys
     tombstones.note_keys(home, [key.id for key in known if key.revoked_at is not None], needed=bool(known))
+    tombstones.note_forgotten(home, [] if later is None else later.forgotten)
     with closing(driver.connect(part, secret, named=True)) as db:
         schema.migrate(db)
         for pragma in ("PRAGMA foreign_keys = ON", "PRAGMA secure_delete = ON"):

@@ -109,10 +109,11 @@ class Integrity:
             self._damaged(verdict)
             return
         with self._lock:
-            if self.state == "checking":
-                self.state, self.why = "sound", None
-        with contextlib.suppress(OSError):
-            note_of(self._path).unlink(missing_ok=True)
+            if self.state != "checking":
+                return  # somebody has met damage meanwhile
+            with contextlib.suppress(OSError):
+                note_of(self._path).unlink(missing_ok=True)
+            self.state, self.why = "sound", None
         self._known.set()
         self._changed()
 
@@ -124,7 +125,9 @@ class Integrity:
         except driver.errors() as error:
             if driver.tells_of_damage(error):
                 return str(error)
-            self.why = f"it is tried again, as it could not be read ({error})"
+            with self._lock:
+                if self.state == "checking":
+                    self.why = f"it is tried again, as it could not be read ({error})"
             return None
 
     def _damaged(self, why: str) -> None:

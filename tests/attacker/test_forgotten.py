@@ -149,6 +149,17 @@ async def test_what_expires_leaves_the_calibration_on_its_own_day(proxy: Proxy) 
     assert abs(file.stat().st_mtime - found.new.created_at) < 1e-3
 
 
+async def test_a_backup_does_not_bring_it_back_where_the_files_were_not_done(proxy: Proxy) -> None:  # noqa: F811
+    id = (await proxy.chat(SECRET)).headers["x-rl-completion-id"]
+    file = proxy.home.parent / "b.db"
+    await asyncio.to_thread(backup.backup, proxy.home / schema.NAME, file)
+    await proxy.store.forget_for_good("completion", id, "test")  # and then the power goes
+    await proxy.stop()
+    await asyncio.to_thread(backup.restore, proxy.home, file)
+    await proxy.start()
+    assert await proxy.store.completions() == []
+
+
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_a_backup_does_not_bring_it_back(proxy: Proxy, encrypted: bool) -> None:  # noqa: F811
     if encrypted:

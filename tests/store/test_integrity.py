@@ -329,3 +329,17 @@ async def test_what_was_written_before_damage_was_found_stays_in_the_log(
     assert path.read_bytes() == bad and log.stat().st_size > 100_000
     with closing(driver.connect(path, None, read_only=True)) as db:
         assert db.execute("SELECT status FROM completions WHERE id = 'new'").fetchone() == ("done",)
+
+
+async def test_a_check_that_passes_takes_no_damage_back(filled: bytes, tmp_path: Path, held: Held) -> None:
+    path = tmp_path / schema.NAME
+    path.write_bytes(filled)
+    store = await Store.open(tmp_path)
+    (tmp_path / "noise").write_bytes(b"no database" * 1000)
+    with closing(sqlite3.connect(tmp_path / "noise")) as db, pytest.raises(sqlite3.DatabaseError) as met:
+        db.execute("SELECT 1 FROM sqlite_schema")
+    assert isinstance(store.integrity.found(met.value), StoreDamaged)
+    held.go.set()
+    assert not await store.checked()
+    await store.close()
+    assert store.integrity.state == "damaged" and integrity.note_of(path).exists() and path.read_bytes() == filled
