@@ -38,7 +38,7 @@ from scripts.circumstances import circumstances  # noqa: E402
 
 MOST: Final = 1.2
 DOUBLINGS: Final = 4
-SMALLEST: Final = 128 << 10  # bytes
+SMALLEST: Final = 64 << 10  # bytes
 QUICK: Final = 16 << 10
 PIECE: Final = 1400  # bytes in which a stream comes
 MODEL: Final = b'"the model that the client asked for"'
@@ -174,7 +174,7 @@ def measured(part: Part, one: Input, smallest: int, repeats: int) -> dict[str, A
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

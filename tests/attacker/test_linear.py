@@ -23,6 +23,9 @@ from proxy import bundle, ndjson, sse
 from proxy.conversations import command_at, thread, without_commands
 from proxy.dialects import DIALECTS
 from proxy.dialects.base import Asked, Dialect
+from proxy.dialects.messages_chat import in_turns
+from proxy.dialects.responses_chat import one_system
+from proxy.dialects.responses_items import to_messages
 from proxy.formats import about_what_was_asked
 from proxy.history import History
 from proxy.large import LARGE
@@ -44,6 +47,7 @@ from trainer.reply_text import ReplyText
 MOST: Final = 2.5  # times the CPU time for twice the input; for one that is read again and again it is 4
 LEAST_S: Final = 0.003  # that a measurement takes, for its clock to be worth something
 FIRST, LAST = 2_000, 480_000  # characters; more is read in other ways
+LONG: Final = 320_000  # where copies cost more than steps
 REMEMBERED: Final = 2 * LEAST  # a body that is shorter than half of it costs less
 TRIES: Final = 4  # others use these cores, too
 
@@ -191,6 +195,7 @@ def messages(*items: dict[str, Any], key: str = "messages", **more: Any) -> Call
 
 
 USER, SYSTEM, ASSISTANT = ({"role": role, "content": "a"} for role in ("user", "system", "assistant"))
+SAID, SAID_ALSO = ({"role": role, "content": "a" * 40} for role in ("user", "assistant"))
 CALL: Final = {"function": {"name": "f", "arguments": {}}}
 THOUGHT: Final = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}]}
 FOR_DIALECTS: Final[dict[str, list[Callable[[int], dict[str, Any]]]]] = {
@@ -327,7 +332,15 @@ CASES: Final = [
         for case in many(name, partial(asked, BY_NAME[name]), makers, REMEMBERED)
     ),
     *many("conversation", told, [named]),
-    *(case for name in FOR_DIALECTS for case in many(f"say {name}", partial(streamed, BY_NAME[name]), FOR_ANSWERS)),
+    *many("seen", lambda messages: History(ALL).kept(messages, 0), [lambda n: [SYSTEM] * (n // 40)], LONG),
+    *many("turns", in_turns, [lambda n: [SAID] * (n // 40), lambda n: [SAID, SYSTEM] * (n // 80)], LONG),
+    *many("items", to_messages, [lambda n: [SAID_ALSO] * (n // 40), lambda n: [THOUGHT] * (n // 40)], LONG),
+    *many("one system text", one_system, [lambda n: [SYSTEM] * (n // 40)], LONG),
+    *(
+        case
+        for name in FOR_DIALECTS
+        for case in many(f"say {name}", partial(streamed, BY_NAME[name]), FOR_ANSWERS, LONG // 2)
+    ),
     *many("replies", replied, FOR_REPLIES),
     *many("reply text", generated, [again(b) for b in (b"a", b"\xff", b"aaaaaaaa\n", b"\xe2\x82", b"\n")]),
     *many("shown", shown, texts("a", "&", "&amp;", "&#1", "&#", "&#11111111", "_", "&a")),

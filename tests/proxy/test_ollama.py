@@ -178,6 +178,24 @@ def test_pictures_thinking_and_tools() -> None:
     assert [m.get("tool_call_id") for m in results] == ["call00001", "call00000", "call00002", None]
 
 
+def test_a_result_answers_the_first_open_call_of_its_name() -> None:
+    calls = [{"function": {"name": name, "arguments": {}}} for name in "abab"]
+    results = [
+        {"role": "tool", "content": "x", **({"tool_name": name} if name else {})}
+        for name in ("b", "a", "", "z", "b", "b")
+    ]
+    asked = OllamaChat().parse({"messages": [{"role": "assistant", "content": "", "tool_calls": calls}, *results]})
+    ids = [call["id"] for call in asked.messages[0]["tool_calls"]]
+    assert [message.get("tool_call_id") for message in asked.messages[1:]] == [
+        ids[1],
+        ids[0],
+        ids[2],
+        ids[3],
+        None,
+        None,
+    ]
+
+
 def test_the_whole_request_as_chat() -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     options = {

@@ -307,6 +307,16 @@ async def test_item_references(proxy: Proxy, client: AsyncOpenAI) -> None:
         await client.responses.create(model="fake", input=[{"type": "item_reference", "id": "msg_unknown"}])
 
 
+async def test_an_item_is_named_once(proxy: Proxy, client: AsyncOpenAI) -> None:
+    """A small request that names a long answer a thousand times would be a very large one."""
+    one = await client.responses.create(model="fake", input="first")
+    before = len(proxy.backend.requests)
+    reference: Any = {"type": "item_reference", "id": one.output[0].id}
+    with pytest.raises(BadRequestError, match="Duplicate item found"):
+        await client.responses.create(model="fake", input=[reference, reference])
+    assert len(proxy.backend.requests) == before
+
+
 async def test_rl_good_in_a_chain(proxy: Proxy, client: AsyncOpenAI, way: str) -> None:
     one = await client.responses.create(model="fake", input="question", instructions="Today is Monday.")
     rated = await client.responses.create(model="fake", input="/rl good clear", previous_response_id=one.id)

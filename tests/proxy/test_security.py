@@ -86,6 +86,13 @@ async def test_no_secret_in_config_show(tmp_path: Path, monkeypatch: pytest.Monk
     assert not any("hunter2" in str(row) for row in rows)
 
 
+def test_a_backend_gets_no_cookie_of_the_page() -> None:
+    sent = [("cookie", "a=1; rl_page=secret;b=2;"), ("cookie", "rl_x"), ("cookie", " ; my_rl_y=3")]
+    kept = outgoing_headers(CIMultiDict(sent), settings=Server(), backend={})
+    assert kept.getall("cookie") == ["a=1; b=2; my_rl_y=3"]
+    assert "cookie" not in outgoing_headers(CIMultiDict(cookie="rl_page=secret"), settings=Server(), backend={})
+
+
 async def test_a_guest_of_the_page_sees_no_more_than_pages() -> None:
     """What the page's cookie says of somebody goes through the same doors as a key."""
     settings, asked = Server(api_key="x" * 16), []

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.large import LARGE
-from proxy.wire import _TOKEN, EACH, HIDDEN, Rules, _large_tokens, dumps, loads, rewrite
+from proxy.wire import _TOKEN, EACH, HIDDEN, STEP, Rules, dumps, loads, rewrite, tokens
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -83,10 +83,18 @@ def test_what_is_hidden_is_not_told_from_what_never_was() -> None:
     assert rewrite(b'{"logprobs": []}', rules) == b'{"logprobs": []}'
 
 
-@given(JSON | st.text(alphabet='\\\\"x', max_size=30))
-def test_large_bodies_are_cut_into_the_same_tokens(value: Any) -> None:
-    for raw in (json.dumps(value).encode(), json.dumps(value, ensure_ascii=False, indent=1).encode()):
-        assert list(_large_tokens(raw, 0)) == [m.span() for m in _TOKEN.finditer(raw)]
+@given(JSON | st.text(alphabet='\\\\"x', max_size=30), st.integers(0, 60))
+def test_large_bodies_are_cut_into_the_same_tokens(value: Any, after: int) -> None:
+    """Wherever a step ends: in a string, in an escape, between two tokens."""
+    for laid_out in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
+        raw = b"[" + b" " * (STEP - after) + laid_out.encode() + b"]"
+        assert list(tokens(raw)) == [m.span() for m in _TOKEN.finditer(raw)]
+
+
+@pytest.mark.parametrize("raw", [b'{"a":"', b'{"a":"\\', b'{"a":"\\"', b'{"', b'{"a":"' + b'\\"' * STEP])
+def test_a_string_without_an_end_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="too early"):
+        rewrite(raw, {})
 
 
 def test_a_large_body_is_changed_like_any_other() -> None:

@@ -185,6 +185,8 @@ async def test_tokens_are_counted_as_an_answer_would_read_them(client, served):
         ({"n": 9}, "n"),
         ({"stop": ["ok", ""]}, "stop"),
         ({"stop": 3}, "stop"),
+        ({"stop": ["a"] * 65}, "stop"),
+        ({"stop": "a" * 1001}, "stop"),
         ({"stream": "yes"}, "stream"),
         ({"seed": 1.5}, "seed"),
         ({"top_logprobs": 2}, "top_logprobs"),

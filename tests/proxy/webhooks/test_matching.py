@@ -25,6 +25,13 @@ def test_a_part_of_a_long_answer_is_enough() -> None:
     assert match("The quick brown fox", recent(whole)).completion_id is None
 
 
+def test_a_number_of_no_character_keeps_nothing_from_being_found() -> None:
+    said = [Said("1", "&#" + "1" * 5000 + "; and the answer"), Said("2", "another")]
+    assert match("another", said).completion_id == "2"
+    assert match("&#" + "1" * 5000, said).completion_id is None
+    assert match("1 &lt; 2 &#128077;", [Said("3", "1 < 2 👍")]).completion_id == "3"
+
+
 def test_what_fits_two_fits_none() -> None:
     found = match("Hello!", recent("hello", "Hello."))
     assert found.completion_id is None and found.ambiguous and "2 recent answers" in found.why
