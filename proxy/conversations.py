@@ -16,7 +16,7 @@ import orjson
 
 from proxy.errors import BadRequest
 from proxy.spoken import command_of, silent, without_blocks
-from proxy.wire import dumps
+from proxy.wire import DEEPEST, deeper, dumps
 from proxy.wrappers import ATTACHED, TEXT_PARTS, Agent, added_after
 from store.records import Message
 from store.tree import ASIDE, message_hash
@@ -66,7 +66,8 @@ def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = function if isinstance(function, Mapping) else {}  # the backend says what is wrong with it
     arguments = function.get("arguments")
     with contextlib.suppress(orjson.JSONDecodeError):  # a model may write anything; then the text itself is compared
-        arguments = orjson.loads(arguments) if isinstance(arguments, str) else arguments
+        found = orjson.loads(arguments) if isinstance(arguments, str) else arguments
+        arguments = arguments if deeper(found, DEEPEST) else found
     found = {"type": "function", "function": {"name": function.get("name"), "arguments": arguments}}
     return {**found, "id": call["id"]} if call.get("id") else found
 

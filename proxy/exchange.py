@@ -525,7 +525,7 @@ class Exchange:
         await asyncio.shield(self._capture.finish(status, replies, error=error))
 
     def _keepable(self, said: str) -> str:
-        return without_keys(said, self._parts.request_headers(self._request))
+        return self._parts.redactor.text(without_keys(said, self._parts.request_headers(self._request)))
 
 
 def _is_whole(event: Event) -> bool:

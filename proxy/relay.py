@@ -35,8 +35,9 @@ from proxy.redaction import WORTH_A_THREAD, places
 from proxy.request_body import parsed, read
 from proxy.retries import Attempt, Retries, key_of
 from proxy.said_before import Body
+from proxy.secret_shapes import LONGEST
 from proxy.security import who_asks
-from proxy.spoken import words
+from proxy.spoken import SHOWN, words
 from proxy.swap import Lease
 from proxy.turns import said_turn, turn_of
 from proxy.uncaptured import says_off
@@ -296,7 +297,7 @@ def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Leas
         thread=told.thread,
         above=told.above,
         untrainable=asked.untrainable or told.untrainable,
-        asked=redactor.text(words(asked.messages)),
+        asked=redactor.text(words(asked.messages, SHOWN + LONGEST))[:SHOWN],
         redacted=places(prompt=told.secrets, request=beside),
         key=who_asks(call.request).key,
     )

@@ -14,6 +14,7 @@ from aiohttp import web
 from proxy.dialects import Asked, Dialect
 from proxy.errors import BadRequest, TooLarge
 from proxy.said_before import Body, Known, SaidBefore
+from proxy.wire import DEEPEST, deeper
 
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
 
@@ -53,4 +54,6 @@ def parsed(raw: bytes, before: SaidBefore, known: Known, dialect: Dialect) -> tu
         body = before.read(raw, known)
     except ValueError as error:
         raise BadRequest(f"The body is not valid JSON ({error}).") from None
+    if deeper(body.parsed, DEEPEST):
+        raise BadRequest(f"The body is nested over {DEEPEST} levels deep; nothing was passed on.")
     return body, dialect.parse(body.parsed)

@@ -107,6 +107,7 @@ _KEY_LINE: Final = re.compile(rf"[A-Za-z0-9+/=]{{{KEY_LINE}}}")
 _KEY_BODY: Final = re.compile(r"(?:[\s\"'+,]|\\[nr]|[A-Za-z0-9+/=]{16,}|[\w-]{4,20}: [^\n\\]{1,100})*")
 KEY_LENGTH: Final = 20_000  # characters in which a private key ends
 END_LENGTH: Final = 100  # characters in which the line ends that ends it
+LONGEST: Final = KEY_LENGTH + END_LENGTH  # characters of a secret: what is cut is searched first, or so far beyond
 
 _FOUR_DIGITS: Final = b"0000"
 _DIGITS: Final = bytes(ord("0") if chr(i).isdigit() and i < 128 else ord(" ") for i in range(256))
@@ -115,12 +116,12 @@ _ISSUED: Final = re.compile(  # Visa, Mastercard, American Express, Diners, Disc
     r"4\d{15}|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|6(?:011|5\d\d|4[4-9]\d)\d{12}|35\d{14}|62\d{14}",
     re.ASCII,
 )
-_BEFORE_CARD: Final = re.compile(r"[\w.+-]")
+_BEFORE_CARD: Final = re.compile(r"[\w.+-]", re.ASCII)
 _DOUBLED: Final = str.maketrans("0123456789", "0246813579")  # and the digits of that added up
 _JOINING: Final = ("-", "_", "+", ".")  # between two numbers of a row; else they would make one of something longer
 
 _LOCAL: Final = re.compile(r"[\w.%+-]{1,64}\Z", re.ASCII)
-_DOMAIN: Final = re.compile(r"@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.){1,8}[A-Za-z]{2,24}(?![\w-])")
+_DOMAIN: Final = re.compile(r"@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.){1,8}[A-Za-z]{2,24}(?![\w-])", re.ASCII)
 _NO_PERSON: Final = ("git", "hg", "svn")  # git@host is where a repository is
 
 
@@ -286,7 +287,12 @@ def _matches(text: str, shape: Shape) -> Iterator[re.Match[str]]:
 
 def _inside_word(text: str, at: int) -> bool:
     """A run of letters, digits, `_` and `-` is looked at from its start only: so no text takes more than its length."""
-    return at > 0 and (text[at - 1].isalnum() or text[at - 1] in "_-") and not _escaped(text, at)
+    return at > 0 and (_of_ascii(text[at - 1]) or text[at - 1] in "_-") and not _escaped(text, at)
+
+
+def _of_ascii(character: str) -> bool:
+    """A letter or digit that a secret may have. Chinese and Japanese put no space between a word and a key."""
+    return character.isascii() and character.isalnum()
 
 
 def _escaped(text: str, at: int) -> bool:
@@ -297,4 +303,4 @@ def _escaped(text: str, at: int) -> bool:
 def _goes_on(text: str, end: int) -> bool:
     """The number is part of something longer: a UUID, a hash, a fraction."""
     rest = text[end : end + 2]
-    return bool(rest) and (rest[0].isalnum() or rest[0] in "_-+" or (rest[0] == "." and rest[1:].isdigit()))
+    return bool(rest) and (_of_ascii(rest[0]) or rest[0] in "_-+" or (rest[0] == "." and rest[1:].isdigit()))

@@ -70,15 +70,18 @@ def _cut(text: str, opening: str, closing: str, goes_on: tuple[str, ...]) -> str
     return "".join(kept) + text[at:]
 
 
-def words(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What a person said last in this conversation, for lists and the search; agents' own messages are passed over."""
+def words(messages: Sequence[Mapping[str, Any]], most: int = SHOWN) -> str:
+    """What a person said last in this conversation, for lists and the search; agents' own messages are passed over.
+
+    `most` characters of it: more than are shown where secrets are still to be taken out, since half a key is one too.
+    """
     for message in reversed(messages):
         if message.get("role") == "user":
             content = message.get("content")
             parts = [content] if isinstance(content, str) else content if isinstance(content, list) else []
             texts = (part if isinstance(part, str) else _text(part) for part in parts)
             if said := "\n".join(own for text in texts if (own := without_blocks(text))):
-                return said[:SHOWN]
+                return said[:most]
     return ""
 
 

@@ -19,6 +19,7 @@ import orjson
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}\[\],:]', re.DOTALL)
 STEP: Final = 1 << 18  # bytes: the expression holds up all other threads
 _WHITE: Final = b" \t\r\n"
+DEEPEST: Final = 128  # levels; orjson writes 254, and some are put around what came
 
 _HALF: Final = re.compile("[\ud800-\udfff]")
 
@@ -33,6 +34,23 @@ HIDDEN: Final = _Hidden(b"null")
 
 # A tree of rules: key -> replacement bytes | None (remove the member) | a tree for what lies below.
 Rules = Mapping[str, "bytes | Rules | None"]
+
+
+def deeper(value: Any, most: int) -> bool:
+    """Lists and objects are nested in more levels than that. Looked at a level at a time: no text is deep enough to
+    exhaust the stack."""
+    level = [value]
+    for _ in range(most):
+        level = [
+            inner
+            for one in level
+            if type(one) is dict or type(one) is list
+            for inner in (one.values() if type(one) is dict else one)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return False
+    return True
 
 
 def loads(raw: bytes) -> Any:

@@ -118,7 +118,7 @@ LOGPROB: Final = {"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": 
 PARTS: Final = (
     Part("redaction", redaction, (
         Input("prose", again(WORDS)), Input("code", again(CODE)), Input("begun keys", again(HALF_KEYS)),
-        Input("beginnings of tokens", again("sk-eyJ.ghp_")), Input("card numbers", again("4111111111111111\n")),
+        Input("beginnings of tokens", again("sk-eyJ.ghp_")), Input("card numbers", again("4111" * 4 + "\n")),
         Input("beginnings of cards", again("4111 ")),
     )),
     # Text that is neither of an agent's format nor a command is seen to be so in one look, so its time is small.

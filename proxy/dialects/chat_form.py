@@ -6,11 +6,10 @@ to the dialects.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.wire import dumps
+from proxy.wire import DEEPEST, deeper, dumps, loads
 from proxy.wrappers import ATTACHED
 
 
@@ -66,7 +65,7 @@ def arguments_of(text: str) -> dict[str, Any]:
     model sees why.
     """
     try:
-        found = json.loads(text) if text.strip() else {}
+        found = _read(text) if text.strip() else {}
     except ValueError:
         found = text
     return found if isinstance(found, dict) else {"arguments": found}
@@ -75,9 +74,17 @@ def arguments_of(text: str) -> dict[str, Any]:
 def tidy_arguments(text: str) -> str:
     """Streamed arguments as a whole answer has them: without the model's own white space, where they are JSON."""
     try:
-        return dumps(json.loads(text)).decode() if text.strip() else "{}"
+        return dumps(_read(text)).decode() if text.strip() else "{}"
     except ValueError:
         return text
+
+
+def _read(text: str) -> Any:
+    """Raises ValueError, also for what is nested too deeply to be written again."""
+    found = loads(text.encode())
+    if deeper(found, DEEPEST):
+        raise ValueError("nested too deeply")
+    return found
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:

@@ -50,7 +50,10 @@ def numbers(body: Mapping[str, Any], keys: Iterable[str], *, within: str = "") -
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadRequest(f"`{within}{key}` must be a number, not {type(value).__name__}.", param=within + key)
-        found[key] = float(value)
+        try:
+            found[key] = float(value)
+        except OverflowError:
+            raise BadRequest(f"`{within}{key}` is too large a number.", param=within + key) from None
     return found
 
 

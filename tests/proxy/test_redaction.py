@@ -28,6 +28,7 @@ from proxy.events import Events
 from proxy.metrics import Metrics
 from proxy.redaction import SLICED, Redactor
 from proxy.secret_shapes import STEP, luhn
+from proxy.spoken import SHOWN
 from store.records import NewCompletion
 from store.store import Store
 from tests.proxy.conftest import Proxy
@@ -101,6 +102,9 @@ secrets = st.one_of(keys, blocks, cards, addresses, st.from_regex(r"CASE-[0-9]{6
 BEFORE = [
     "",
     " ",
+    "我的密钥是",
+    "ключ",
+    "キー",
     "\n",
     "key=",
     '"',
@@ -114,7 +118,7 @@ BEFORE = [
     "é",
     "\\n",
 ]
-AFTER = ["", " ", "\n", '"', "'", ")", ", and", "`.", ";", '"}', " 中"]
+AFTER = ["", " ", "\n", '"', "'", ")", ", and", "`.", ";", '"}', " 中", "，谢谢", "です"]
 around = st.tuples(st.sampled_from(BEFORE[:-2]), st.sampled_from(AFTER))
 words = st.text(st.characters(exclude_characters="@", exclude_categories=["Cs"]), max_size=30)
 
@@ -437,6 +441,13 @@ async def test_a_large_prompt_is_redacted_too(proxy: Proxy) -> None:
     found = await proxy.store.completion(id)
     assert found is not None and found.new.redacted == ("prompt:api_key",)
     assert on_disk(proxy.home, TOKEN) == []
+
+
+@pytest.mark.parametrize("kept", range(2, len(TOKEN), 7))
+async def test_a_secret_that_a_list_cuts_is_not_half_there(proxy: Proxy, kept: int) -> None:
+    await proxy.chat("x" * (SHOWN - kept - 1) + " " + TOKEN)
+    assert len(await proxy.store.completions(limit=1)) == 1
+    assert on_disk(proxy.home, TOKEN[: max(kept, 8)]) == []
 
 
 async def test_an_error_of_the_backend_is_redacted(proxy: Proxy) -> None:

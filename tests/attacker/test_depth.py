@@ -1,0 +1,74 @@
+"""Values that no client of ours sends: nested a thousand deep, or a number of four hundred digits.
+
+They are refused with a sentence, before the model is asked. Nobody else notices.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.dialects.chat_form import arguments_of, tidy_arguments
+from proxy.wire import DEEPEST
+from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+
+HI = {"role": "user", "content": "hi"}
+
+
+def deep(levels: int, opening: str, closing: str) -> str:
+    return opening * levels + "1" + closing * levels
+
+
+@pytest.mark.parametrize("levels", [DEEPEST + 1, 300, 1000, 5000, 100_000])
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+async def test_what_is_nested_too_deeply_is_refused_and_disturbs_nobody(
+    proxy: Proxy,  # noqa: F811
+    levels: int,
+    opening: str,
+    closing: str,
+) -> None:
+    value = deep(levels, opening, closing)
+    bodies = {
+        "/v1/chat/completions": f'{{"model":"fake","messages":[{json.dumps(HI)}],"metadata":{value}}}',
+        "/v1/messages": f'{{"model":"fake","max_tokens":9,"messages":[{json.dumps(HI)}],"metadata":{{"a":{value}}}}}',
+        "/v1/responses": f'{{"model":"fake","input":"hi","metadata":{{"a":{value}}}}}',
+        "/api/chat": f'{{"model":"fake","stream":false,"messages":[{json.dumps(HI)}],"format":{value}}}',
+    }
+    for path, body in bodies.items():
+        async with proxy.http.post(path, data=body, headers={"content-type": "application/json"}) as response:
+            assert response.status == 400, path
+    assert await proxy.store.completions(limit=9) == []
+    await proxy.chat("still here")
+    status = await proxy.get("/rl/status")
+    assert not status.get("problem"), status
+
+
+async def test_arguments_that_are_nested_deeply_are_kept_as_text(proxy: Proxy) -> None:  # noqa: F811
+    arguments = deep(600, "[", "]")
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages: list[dict[str, Any]] = [
+        HI,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "done"},
+    ]
+    async with proxy.http.post("/v1/chat/completions", json={"model": "fake", "messages": messages}) as response:
+        assert response.status == 200
+    (row,) = await proxy.store.completions(limit=9)
+    assert row.end is not None and row.end.status == "done"
+    (full,) = [await proxy.store.completion(row.new.id)]
+    assert full is not None and arguments.encode() in full.new.prompt[1].body
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p"])
+async def test_a_number_that_no_float_holds_is_refused(proxy: Proxy, name: str) -> None:  # noqa: F811
+    body = f'{{"model":"fake","messages":[{json.dumps(HI)}],"{name}":1{"0" * 400}}}'
+    async with proxy.http.post("/v1/chat/completions", data=body) as response:
+        assert response.status == 400 and name in await response.text()
+
+
+async def test_a_models_arguments_that_are_nested_deeply_stay_text() -> None:
+    for levels in (300, 100_000):
+        text = deep(levels, "[", "]")
+        assert arguments_of(text) == {"arguments": text} and tidy_arguments(text) == text
