@@ -136,7 +136,7 @@ async def test_a_run_and_the_look_at_its_weights(here: Path, tmp_path: Path, mon
 async def test_the_built_in_server(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.make_model(tmp_path / "tiny")
     _stand_in(here, monkeypatch)
-    server = await LocalLauncher().start_server(str(model), "tiny", threads=1, log=tmp_path / "log")
+    server = await LocalLauncher().start_server(str(model), "tiny", threads=1, key="k" * 20, log=tmp_path / "log")
     await server.stop()
 
 
