@@ -32,7 +32,7 @@ from proxy.conversations import command_at, thread  # noqa: E402
 from proxy.history import History  # noqa: E402
 from proxy.redaction import Redactor  # noqa: E402
 from proxy.splicing import Splicer, with_members  # noqa: E402
-from proxy.wire import EACH, loads, rewrite  # noqa: E402
+from proxy.wire import EACH, Rules, loads, rewrite  # noqa: E402
 from proxy.wrappers import AGENTS  # noqa: E402
 from scripts.circumstances import circumstances  # noqa: E402
 
@@ -42,7 +42,7 @@ SMALLEST: Final = 64 << 10  # bytes
 QUICK: Final = 16 << 10
 PIECE: Final = 1400  # bytes in which a stream comes
 MODEL: Final = b'"the model that the client asked for"'
-RULES: Final = {"id": b'"rl-1"', "model": MODEL, "choices": {EACH: {"logprobs": b"null", "token_ids": b"null"}}}
+RULES: Final[Rules] = {"id": b'"rl-1"', "model": MODEL, "choices": {EACH: {"logprobs": b"null", "token_ids": b"null"}}}
 WORDS: Final = "The invoice of March is paid; see https://example.org/invoices/2024-0311 and ask ann@example.org. "
 CODE: Final = (
     'def total(rows: list[Row]) -> float:\n    return sum(row.amount for row in rows if row.state == "open")\n\n'
@@ -64,8 +64,12 @@ class Part(NamedTuple):
     inputs: tuple[Input, ...]
 
 
-def again(text: str | bytes, last: str | bytes = "") -> Callable[[int], Any]:
-    return lambda size: text * (size // len(text)) + (last or text[:0])
+def again(text: str, last: str = "") -> Callable[[int], str]:
+    return lambda size: text * (size // len(text)) + last
+
+
+def stream_of(text: bytes) -> Callable[[int], bytes]:
+    return lambda size: text * (size // len(text))
 
 
 def redaction(text: str) -> None:
@@ -129,8 +133,9 @@ PARTS: Final = (
         Input("headers", again("[Mon 2024-01-01 10:00 UTC] ", "/rl good")),
     )),
     Part("SSE parsing", stream, (
-        Input("chunks", again(CHUNK)), Input("one line", again(b"data: a")), Input("data lines", again(b"data: a\n")),
-        Input("CR", again(b"data: {}\r\r")), Input("empty lines", again(b"\n")),
+        Input("chunks", stream_of(CHUNK)), Input("one line", stream_of(b"data: a")),
+        Input("data lines", stream_of(b"data: a\n")),
+        Input("CR", stream_of(b"data: {}\r\r")), Input("empty lines", stream_of(b"\n")),
     )),
     Part("JSON edits", edits, (
         Input("log-probs", choices({"logprobs": {"content": [LOGPROB] * 9}})), Input("quotes", choices('"logprobs"')),

@@ -117,8 +117,8 @@ class MessagesRenderer(Renderer):
             return []
         out: list[bytes] = []
         if not begun:
-            block = {"type": "tool_use", "id": call.id or self._call_id(at), "name": call.name, "input": {}}
-            out += self._switch(at, block)
+            head = {"type": "tool_use", "id": call.id or self._call_id(at), "name": call.name}
+            out += self._switch(at, {**head, "input": {}})
         arguments = "".join(call.unsent)
         call.unsent.clear()
         if not arguments:
