@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import orjson
@@ -19,6 +21,7 @@ import orjson
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}\[\],:]', re.DOTALL)
 STEP: Final = 1 << 18  # bytes: the expression holds up all other threads
 _WHITE: Final = b" \t\r\n"
+LONG: Final = 20  # characters of an integer of 64 bits
 DEEPEST: Final = 128  # levels; orjson writes 254, and some are put around what came
 
 _HALF: Final = re.compile("[\ud800-\udfff]")
@@ -54,19 +57,29 @@ def deeper(value: Any, most: int) -> bool:
 
 
 def loads(raw: bytes) -> Any:
-    """Parse JSON. Python's own parser takes what orjson refuses and backends send: NaN, very long integers.
+    """Parse JSON. Python's own parser takes what orjson refuses and backends send: NaN, very long numbers.
 
+    What is read can be written again: a number that no float holds becomes infinite, which `dumps` writes as null.
     Raises ValueError.
     """
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
         try:
-            found = json.loads(raw)
+            found = json.loads(raw, parse_int=_number)
             # Half of an emoji, as JavaScript writes it where a text was cut: no UTF-8 has it, nor has a database.
-            return json.loads(_HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False)))
+            return json.loads(_HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False)), parse_int=_number)
         except RecursionError:
             raise ValueError("the JSON is nested too deeply") from None
+
+
+def _number(text: str) -> int | float:
+    """An integer as orjson reads it: a float where it has more than 64 bits."""
+    if len(text) <= LONG:
+        value = int(text)
+        if -(2**63) <= value < 2**64:
+            return value
+    return float(text)
 
 
 class Answer:
@@ -95,7 +108,7 @@ def rewrite(raw: bytes, rules: Rules, add: Mapping[str, bytes] | None = None) ->
     A key of `add` that is present already is replaced instead. Keys with escapes in them are not matched.
     Raises ValueError where `raw` is no JSON object.
     """
-    found = list(tokens(raw))
+    found = _Spans(raw)
     if not found or raw[found[0][0] : found[0][0] + 1] != b"{":
         raise ValueError("not a JSON object")
     edits: list[tuple[int, int, bytes]] = []
@@ -115,6 +128,19 @@ def rewrite(raw: bytes, rules: Rules, add: Mapping[str, bytes] | None = None) ->
         out += raw[at:start] + new
         at = end
     return bytes(out + raw[at:])
+
+
+class _Spans:
+    """All of `tokens`, by their number. As two numbers each: pairs of a list would take eight times the memory."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._flat = array("q", chain.from_iterable(tokens(raw)))
+
+    def __len__(self) -> int:
+        return len(self._flat) // 2
+
+    def __getitem__(self, at: int) -> tuple[int, int]:
+        return self._flat[2 * at], self._flat[2 * at + 1]
 
 
 def tokens(raw: bytes, at: int = 0) -> Iterator[tuple[int, int]]:
@@ -145,7 +171,7 @@ def _end_of_string(raw: bytes, start: int) -> int:
 
 
 def _object(
-    raw: bytes, tokens: list[tuple[int, int]], i: int, rules: Rules, edits: list[tuple[int, int, bytes]]
+    raw: bytes, tokens: _Spans, i: int, rules: Rules, edits: list[tuple[int, int, bytes]]
 ) -> tuple[int, set[str]]:
     """Walk the object whose `{` is token i; returns the token of its `}` and the keys seen."""
     keys: set[str] = set()
@@ -175,7 +201,7 @@ def _object(
 
 def _apply(
     raw: bytes,
-    tokens: list[tuple[int, int]],
+    tokens: _Spans,
     i: int,
     start: int,
     end: int,
@@ -197,7 +223,7 @@ def _apply(
             i += 1
 
 
-def _value(raw: bytes, tokens: list[tuple[int, int]], colon: int) -> tuple[int, int, int]:
+def _value(raw: bytes, tokens: _Spans, colon: int) -> tuple[int, int, int]:
     """The value after token `colon`: its first byte, the byte after it, the token after it."""
     start = _skip_white(raw, tokens[colon][1])
     i = colon + 1

@@ -5,6 +5,7 @@ Owns the sentences that tell a client which member is wrong. What a member means
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -50,10 +51,9 @@ def numbers(body: Mapping[str, Any], keys: Iterable[str], *, within: str = "") -
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadRequest(f"`{within}{key}` must be a number, not {type(value).__name__}.", param=within + key)
-        try:
-            found[key] = float(value)
-        except OverflowError:
-            raise BadRequest(f"`{within}{key}` is too large a number.", param=within + key) from None
+        if not math.isfinite(value):
+            raise BadRequest(f"`{within}{key}` must be a finite number.", param=within + key)
+        found[key] = float(value)
     return found
 
 

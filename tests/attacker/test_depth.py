@@ -72,3 +72,32 @@ async def test_a_models_arguments_that_are_nested_deeply_stay_text() -> None:
     for levels in (300, 100_000):
         text = deep(levels, "[", "]")
         assert arguments_of(text) == {"arguments": text} and tidy_arguments(text) == text
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "-" + "9" * 25, "NaN", "1e999", "184467440737095516160"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/api/chat"])
+async def test_a_number_that_json_cannot_carry_on_poisons_nothing(
+    proxy: Proxy,  # noqa: F811
+    number: str,
+    path: str,
+) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": f'{{"a": {number}}}'}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "x": "NUMBER"}}}
+    body: dict[str, Any] = {"model": "fake", "stream": False, "x_seed": "NUMBER", "tools": [tool]}
+    if path == "/v1/responses":
+        body |= {"input": "hi", "tools": [], "metadata": {"a": "NUMBER"}}
+    else:
+        body["messages"] = [HI, {"role": "assistant", "content": "", "tool_calls": [call]}, HI]
+    text = json.dumps(body).replace('"NUMBER"', number)
+    async with proxy.http.post(path, data=text) as response:
+        assert response.status in (200, 400), await response.text()
+        id = response.headers.get("x-rl-completion-id", "")
+        if response.status == 400:
+            return
+    await proxy.rate(completion_id=id, rating="good")
+    for page in (f"/rl/completions/{id}", f"/completions/{id}"):
+        async with proxy.http.get(page) as response:
+            assert response.status == 200, page
+    async with proxy.http.get("/rl/export") as response:
+        lines = (await response.read()).splitlines()
+        assert id in [json.loads(line).get("id") for line in lines]
