@@ -160,8 +160,8 @@ def sender_of(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> str
     nobody. A sender whose id cannot be read is still somebody."""
     if agent is None or agent.header is None:
         return None
-    newest = next((m for m in reversed(messages) if m.get("role") == "user" and not added_after(m, agent)), {})
-    text = _first_text(newest.get("content")).strip()
+    said = (m.get("content") for m in reversed(messages) if m.get("role") == "user" and not added_after(m, agent))
+    text = _first_text(next(said, None)).strip()
     found = agent.header.match(f"{text}\n\n")  # there may be no words below it, but a picture
     if found is None or found["json"] is None:
         return None
