@@ -53,9 +53,13 @@ class Chat:
                 _dim("from the beginning")
             elif said:
                 try:
-                    self._turn(said)
+                    (self._command if said.split()[0] == "/rl" else self._turn)(said)
                 except (Refused, NoProxyAnswers) as error:
                     print(f"rlproxy: {error}", file=sys.stderr)
+
+    def _command(self, said: str) -> None:
+        """A `/rl` line, which rlproxy answers: one of them, whichever versions answer, and no part of the chat."""
+        self._say([*self._messages, {"role": "user", "content": said}], self._versions[0], None)
 
     def _turn(self, said: str) -> None:
         messages = [*self._messages, {"role": "user", "content": said}]
@@ -64,20 +68,19 @@ class Chat:
         for name, version in zip("AB", order, strict=False):
             if len(order) > 1:
                 _dim(name, end=" ")
-            answers.append(self._say(messages, version))
+            # One of two is always bad: beside each other they say nothing of how a version is liked.
+            answers.append(self._say(messages, version, "side" if len(order) > 1 else None))
         whole = [answer for answer in answers if answer is not None]
         if len(whole) < len(answers):
             return  # it was stopped: kept as far as it came, and not gone on from
         chosen = self._pick(whole) if len(whole) > 1 else self._rate(whole[0])
         self._messages = [*messages, {"role": "assistant", "content": chosen.text}]
 
-    def _say(self, messages: list[dict[str, str]], version: str) -> Answer | None:
+    def _say(self, messages: list[dict[str, str]], version: str, turn: str | None) -> Answer | None:
         """Printed as it comes; None where it was stopped."""
         model = self._model if version == "live" else f"{self._model}@{version}"
         body = {"model": model, "messages": messages, "stream": True}
         id, pieces = "", list[str]()
-        # One of two is always bad: beside each other they say nothing of how a version is liked.
-        turn = "side" if len(self._versions) > 1 else None
         events = self._client.events(f"/s/{self._session}/v1/chat/completions", body, turn)
         try:
             for event in events:

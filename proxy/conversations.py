@@ -268,11 +268,12 @@ def speaker(
     return Speaker(_name(headers, "x-rl-session") or path_session or session, _name(headers, "x-rl-user") or user)
 
 
-def people(headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[str, ...]:
+def people(headers: Mapping[str, str], body: Mapping[str, Any], sender: str | None = None) -> tuple[str, ...]:
     """All whom a request names, by whatever means, each once. What is there and is no name names somebody too: a
-    gateway that fills it in has a person behind it, whatever they are called."""
+    gateway that fills it in has a person behind it, whatever they are called. `sender`: whom its agent names."""
     by_header = [value for name, value in headers.items() if name.lower() in ("x-rl-user", *_USER_HEADERS)]
-    return tuple(dict.fromkeys([*by_header, *(str(one) for one in named(body).people)]))
+    in_body = (str(one) for one in named(body).people)
+    return tuple(dict.fromkeys([*by_header, *in_body, *([] if sender is None else [sender])]))
 
 
 def _is_name(value: Any) -> bool:

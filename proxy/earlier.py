@@ -16,6 +16,7 @@ from proxy.dialects import Asked, Dialect, Earlier
 from proxy.reach import Reach
 from proxy.redaction import Redactor
 from proxy.wire import loads
+from proxy.wrappers import STORED
 from store.records import Completion
 from store.store import Store
 
@@ -48,7 +49,8 @@ class EarlierAnswers:
         end = found.end
         reply = None if end is None or end.reply is None else with_text_arguments(as_chat(end.reply))
         request = loads(found.new.request) if found.new.request else {}
-        return Earlier(found.new.id, [with_text_arguments(as_chat(m)) for m in found.new.prompt], reply, request)
+        messages = [with_text_arguments(as_chat(m)) for m in found.new.prompt]
+        return Earlier(found.new.id, [_stored(m) for m in messages], reply, request)
 
     async def as_answered(self, asked: Asked, reach: Reach) -> list[dict[str, Any]]:
         """The messages of a command; where it follows a named answer, with those that this was the answer to.
@@ -77,6 +79,25 @@ class EarlierAnswers:
             return new_id()
         root = START if asked.previous is None else asked.previous.partition(_OURS)[0]
         return f"{root}.{new_id()}"
+
+
+def marked(messages: list[dict[str, Any]], came: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of a request that is spelled out, with a mark on those of a person that it did not send: its own,
+    `came`, are the last ones. No stored one was a command, also where it reads like one now that its parts are joined.
+    """
+    new = sum(message.get("role") == "user" for message in came)
+    places = [at for at, message in enumerate(messages) if message.get("role") == "user"]
+    old = set(places[: len(places) - new])
+    return [_stored(message) if at in old else message for at, message in enumerate(messages)]
+
+
+def unmarked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As backends take them."""
+    return [{k: v for k, v in message.items() if k != STORED} for message in messages]
+
+
+def _stored(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, STORED: "yes"}
 
 
 def with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from proxy.redaction import Redactor
 from proxy.running import Running, common
 from proxy.trainable import more_than_text
 from proxy.wire import dumps
-from proxy.wrappers import AGENTS, Agent
+from proxy.wrappers import AGENTS, NOBODY, Agent
 from store.records import Message
 from store.tree import ASIDE, message_hash, without, woven
 
@@ -138,7 +138,7 @@ class Told(NamedTuple):
 class History:
     def __init__(self, redactor: Redactor) -> None:
         # The same messages may hold a command of one agent, and a quotation of it for every other client.
-        self._seen = {agent: Fold(partial(_seen, agent)) for agent in (None, *AGENTS)}
+        self._seen = {agent: Fold(partial(_seen, agent)) for agent in (None, NOBODY, *AGENTS)}
         # System texts are not part of the conversation: agents change them from turn to turn.
         self._said = Fold(partial(_fact, redactor))
         self._aside = Fold(partial(_aside_fact, redactor))

@@ -1,8 +1,8 @@
 """Keys: who somebody is, by what they send.
 
 Owns what a key looks like, the fixed keys of the settings, those that were handed out (hashed in the store, all of them
-in memory), and the key of this start, which only commands of this machine can read. Not here: what a role may do
-(security), HTTP and commands for keys (key_routes, cli_keys).
+in memory), the key of this start, which only commands of this machine can read, and keys that are lent for a moment.
+Not here: what a role may do (security), HTTP and commands for keys (key_routes, cli_keys).
 
 A key is 256 random bits, so its plain SHA-256 is kept: a slow hash protects secrets that people choose, of which there
 are few. It is found by the id in it, which is no secret, and compared in constant time.
@@ -11,12 +11,13 @@ are few. It is found by the id in it, which is no secret, and compared in consta
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 import structlog
@@ -65,6 +66,7 @@ class Keys:
         self._keys: dict[str, Key] = {}
         self._used: dict[str, float] = {}  # since they were last written
         self._ever = False  # there was one once, in this home: also where an older database is there now
+        self._lent: dict[bytes, Who] = {}  # by the hash of their key
         self.local = _secret(secrets.token_hex(4))
 
     async def start(self, store: Store) -> None:
@@ -82,6 +84,8 @@ class Keys:
         given = given_key(headers)
         if same(given, self.local):
             return Who("admin")
+        if self._lent and (lent := self._lent.get(hash_of(given))) is not None:
+            return lent
         admin, use = self._settings.admin_key, self._settings.api_key
         if admin and same(given, admin.get_secret_value()):
             return Who("admin")
@@ -98,6 +102,16 @@ class Keys:
             "`Authorization: Bearer KEY` (an SDK's api_key) or `x-api-key: KEY`; `rlproxy keys create --role use "
             "--name NAME` makes one."
         )
+
+    @contextlib.contextmanager
+    def lent(self, who: Who) -> Iterator[str]:
+        """A key that is theirs for as long as this lasts: for what rlproxy asks itself on somebody's behalf."""
+        key = _secret(secrets.token_hex(4))
+        self._lent[hash_of(key)] = who
+        try:
+            yield key
+        finally:
+            del self._lent[hash_of(key)]
 
     def by_id(self, id: str, given: str | None = None) -> Who | None:
         """Whose key this is while it holds; with `given` only if that is it. For a page's cookie, which has the id."""

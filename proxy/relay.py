@@ -23,7 +23,7 @@ from proxy.capture import new_id
 from proxy.chat_command import Asks, ChatCommands
 from proxy.conversations import Speaker, command_at, people, speaker, without_commands
 from proxy.dialects import Asked, Dialect
-from proxy.earlier import EarlierAnswers
+from proxy.earlier import EarlierAnswers, marked, unmarked
 from proxy.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
 from proxy.exchange import Exchange, Parts
 from proxy.held_stream import HeldStream
@@ -39,12 +39,12 @@ from proxy.secret_shapes import LONGEST
 from proxy.security import who_asks
 from proxy.spoken import SHOWN, words
 from proxy.swap import Lease
-from proxy.turns import said_turn, turn_of
+from proxy.turns import marked_side, said_turn, turn_of
 from proxy.uncaptured import says_off
 from proxy.upstream import end_to_end, no_http, pieces, upstream_url
 from proxy.ways import Question
 from proxy.wire import dumps, loads
-from proxy.wrappers import Agent, agent_of
+from proxy.wrappers import NOBODY, Agent, agent_of, sender_of
 from store.errors import StoreError
 from store.records import NewCompletion
 
@@ -59,7 +59,7 @@ class Call(NamedTuple):
     request: web.Request
     dialect: Dialect
     who: Speaker
-    agent: Agent | None  # that sent it, where that is known
+    agent: Agent | None  # that sent it, where that is known; NOBODY where no person types
     body: Body
     weight: int  # bytes, and what all its messages count as
     previous: str | None  # the answer that it named
@@ -101,13 +101,16 @@ class Relay:
         spelled, asked = body, as_came
         path_session = request.match_info.get("session")
         who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
-        reach = Reach(who_asks(request), who.user, people(request.headers, body))
-        if dialect.goes_on:
-            add = await self._earlier.spelled_out(dialect, body, reach)
+        sender = await off_loop(len(raw), _sender, request.headers, asked)
+        who = who._replace(user=who.user or sender)
+        reach = Reach(who_asks(request), who.user, people(request.headers, body, sender))
+        if dialect.goes_on and (add := await self._earlier.spelled_out(dialect, body, reach)):
             spelled, asked = await off_loop(_size(add), _with, dialect, body, asked, add)
+            asked = replace(asked, messages=marked(asked.messages, as_came.messages))
         who = who._replace(user=who.user or reach.who.name)
         weight = len(raw) + _size(add) + MESSAGE * len(asked.messages)
-        agent = agent_of(request.headers, asked.messages)
+        side = marked_side(request.headers, self.parts.settings.turns.rules)
+        agent = agent_of(request.headers, asked.messages) if asked.typed and not side else NOBODY
         if (at := await off_loop(weight, command_at, asked.messages, agent)) is not None:
             asked = replace(asked, previous=as_came.previous, messages=asked.messages[: at + 1])
             asks = self._asks(reach, who, asked, agent)
@@ -132,6 +135,8 @@ class Relay:
             recent, size = self.parts.recent, len(call.body.raw) + _size(add)
             recent.bodies.remember(call.body)
             kept = await off_loop(call.weight, recent.history.kept, asked.messages, size, call.agent)
+        if add:
+            asked = replace(asked, messages=unmarked(asked.messages))
         if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         came, held = time.perf_counter(), None
@@ -301,6 +306,10 @@ def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Leas
         redacted=places(prompt=told.secrets, request=beside),
         key=who_asks(call.request).key,
     )
+
+
+def _sender(headers: Mapping[str, str], asked: Asked) -> str | None:
+    return sender_of(asked.messages, agent_of(headers, asked.messages))
 
 
 def _completion_id(request: web.Request) -> str:

@@ -84,6 +84,20 @@ def said_turn(headers: Mapping[str, str]) -> Turn | None:
             raise BadRequest("The header `x-rl-turn` must be `main` or `side`.", param="x-rl-turn")
 
 
+def marked_side(headers: Mapping[str, str], rules: Sequence[TurnRule] = ()) -> bool:
+    """A header alone says that this is a side turn: ours, or the first one that a rule knows. A text says it never
+    here, as whoever wrote it may not be the agent."""
+    if (said := said_turn(headers)) is not None:
+        return said == "side"
+    found = (rule for rule in (*rules, *RULES) if rule.header and headers.get(rule.header) and _is_bare(rule))
+    return next((rule.turn == "side" for rule in found), False)
+
+
+def _is_bare(rule: TurnRule) -> bool:
+    """It looks at nothing but a header."""
+    return rule.system is None and rule.last is None and rule.max_tokens is None and rule.tools is None
+
+
 def turn_of(
     headers: Mapping[str, str],
     body: Any,

@@ -1,9 +1,9 @@
 """The agents that put something around a person's words, and the exact format in which each of them does.
 
-Owns how a request of such an agent is recognised, and how the person's own text is taken out of a message of it. Both
-are strict: a web page or a file that the person pastes may imitate every format, so a format counts only in a request
-of its agent, only at its place, and only where it leaves no doubt which text the person typed. Everything else is text.
-Not here: what a command is (`spoken`).
+Owns how a request of such an agent is recognised, how the person's own text is taken out of a message of it, and whom
+it names as the writer. All are strict: a web page or a file that the person pastes may imitate every format, so one
+counts only in a request of its agent, only at its place, and only where it leaves no doubt which text the person typed.
+Everything else is text. Not here: what a command is (`spoken`), in which requests nobody types (relay).
 
 Agents that send a message as it was typed need no row: Codex, Continue, llm, pi.
 """
@@ -20,7 +20,11 @@ from store.tree import ASIDE
 
 TEXT_PARTS: Final = ("text", "input_text", "output_text")
 ATTACHED: Final = "rl_attached"  # on a text part: it is of a document that came beside what the person typed
+STORED: Final = "rl_stored"  # on a message: it comes out of the store, where no commands are
 CONTEXT: Final = ("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>")
+
+UNKNOWN: Final = "unknown"  # in place of an id
+_ID: Final = re.compile(r"[^\x00-\x20\x7f]{1,150}")
 
 Pair = tuple[str, str]  # what is right before a text, and what is right after it
 
@@ -38,6 +42,7 @@ class Agent(NamedTuple):
     expands: bool = False  # a slash command comes as two parts: what was typed, in tags, and what it stands for
     quotes: bool = False  # an argument of its command line comes in quotation marks
     after: Pair | None = None  # begin and end of a message that it adds after the person's
+    platform: re.Pattern[str] | None = None  # in its system prompt, once: where the person writes
 
 
 def _tags(*names: str) -> tuple[Pair, ...]:
@@ -101,8 +106,13 @@ AGENTS: Final = (
         ),
         marker="⟦openclaw:ctx⟧",
         after=CONTEXT,
+        platform=re.compile(
+            r'```json\n\{\n  "schema": "openclaw\.inbound_meta\.v2",\n'
+            r'(?:  "account_id": "[^"\n]{0,200}",\n)?  "channel": "([a-z0-9_-]{1,40})",\n'
+        ),
     ),
 )
+NOBODY: Final = Agent("nobody")  # in place of the agent where nobody types: then nothing is a command
 
 # Claude Code's form of a slash command. The part after it is the text of the command's file, with the same words.
 _SLASH: Final = re.compile(
@@ -125,6 +135,8 @@ def agent_of(headers: Mapping[str, str], messages: Sequence[Mapping[str, Any]]) 
 
 def own_text(message: Mapping[str, Any], agent: Agent | None) -> str | None:
     """All that the person typed in this message; None where that is not certain, or where there is more than text."""
+    if agent is NOBODY or STORED in message:
+        return None
     parts = [text for part in texts_of(message.get("content")) if (text := part.strip())]
     if agent is None:
         return parts[0] if len(parts) == 1 else None
@@ -143,6 +155,24 @@ def added_after(message: Mapping[str, Any], agent: Agent | None) -> bool:
     return len(texts) == 1 and texts[0].startswith(f"{begin}\n") and texts[0].endswith(f"\n{end}")
 
 
+def sender_of(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> str | None:
+    """Whom the agent names as the writer of the newest message of a person, as `telegram:42`; None where it names
+    nobody. A sender whose id cannot be read is still somebody."""
+    if agent is None or agent.header is None:
+        return None
+    said = (m.get("content") for m in reversed(messages) if m.get("role") == "user" and not added_after(m, agent))
+    text = _first_text(next(said, None)).strip()
+    found = agent.header.match(f"{text}\n\n")  # there may be no words below it, but a picture
+    if found is None or found["json"] is None:
+        return None
+    info = _object(found["json"])
+    sender = {} if info is None else info.get("sender")
+    if sender is None:
+        return None
+    id = sender.get("id") if isinstance(sender, dict) else None
+    return f"{_platform(messages, agent)}:{id if isinstance(id, str) and _ID.fullmatch(id) else UNKNOWN}"
+
+
 def texts_of(content: Any) -> list[str]:
     """The text parts; none where a part is something else, such as a picture, a document or the result of a tool."""
     if isinstance(content, str):
@@ -159,6 +189,19 @@ def _prompt(messages: Sequence[Mapping[str, Any]]) -> str:
     if not messages or messages[0].get("role") not in ASIDE:
         return ""
     return next(iter(texts_of(messages[0].get("content"))), "")
+
+
+def _first_text(content: Any) -> str:
+    """Also of a message with a picture in it."""
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = (p.get("text") for p in parts if isinstance(p, Mapping) and p.get("type") in TEXT_PARTS)
+    return next((text for text in texts if isinstance(text, str)), "")
+
+
+def _platform(messages: Sequence[Mapping[str, Any]], agent: Agent) -> str:
+    """The agent's own name where its prompt says none, or several: a file that it shows there may say one, too."""
+    found = [] if agent.platform is None else agent.platform.findall(_prompt(messages))
+    return str(found[0]) if len(found) == 1 else agent.name
 
 
 def _is_block(part: str, tags: Sequence[str]) -> bool:
@@ -200,16 +243,17 @@ def _headless(text: str, agent: Agent) -> str | None:
     found = agent.header.match(text)
     if found is None:
         return text
-    if found["json"] is not None and not _is_object(found["json"]):
+    if found["json"] is not None and _object(found["json"]) is None:
         return None
     return text[found.end() :].strip()
 
 
-def _is_object(text: str) -> bool:
+def _object(text: str) -> dict[str, Any] | None:
     try:
-        return isinstance(orjson.loads(text), dict)
+        found = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return False
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _unquoted(text: str) -> str:

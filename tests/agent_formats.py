@@ -13,7 +13,11 @@ CLINE = "You are Cline, an AI coding agent. Your primary goal is to assist users
 ROO = "You are Roo, a highly skilled software engineer."
 CURSOR = "You are an AI coding assistant, powered by fake. You operate in Cursor."
 OPENCLAW = (
-    "<!-- openclaw:attempt:STABLE -->\nYou are a personal assistant running inside OpenClaw.\n## Tooling\n- read: …"
+    "<!-- openclaw:attempt:STABLE -->\nYou are a personal assistant running inside OpenClaw.\n## Tooling\n- read: …\n"
+)
+TELEGRAM = (  # in its system prompt, for every chat but the web UI
+    '### Message Context\n…\n\n```json\n{\n  "schema": "openclaw.inbound_meta.v2",\n  "account_id": "default",\n'
+    '  "channel": "telegram",\n  "provider": "telegram",\n  "surface": "telegram",\n  "chat_type": "group"\n}\n```\n'
 )
 INFO = (
     "[Mon 2026-11-23 17:15 UTC] Conversation info: ⟦openclaw:ctx⟧\n"
@@ -97,7 +101,7 @@ FORMS = [
         "openclaw",
         "openclaw",
         lambda line: INFO + line,
-        prompt=OPENCLAW,
+        prompt=OPENCLAW + TELEGRAM,
         after=({"role": "user", "content": texts(CONTEXT)},),
     ),
     Form("openclaw web", "openclaw", lambda line: f"[Mon 2026-11-23 17:15 UTC] {line}", prompt=OPENCLAW),

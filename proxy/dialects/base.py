@@ -52,6 +52,7 @@ class Asked:
     tools: list[dict[str, Any]] | None = None  # in chat form
     previous: str | None = None  # the completion this request goes on from, where it does not send the history
     body: Mapping[str, Any] = field(default_factory=dict)  # the request, for dialects whose answers repeat it
+    typed: bool = True  # its newest message may be just what a person typed, and its answer what they read
     untrainable: str | None = None  # the member by which the model sees something else than the messages
 
 

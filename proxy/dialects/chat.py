@@ -15,7 +15,7 @@ import orjson
 from proxy import sse
 from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
-from proxy.dialects.chat_form import Calls, a_text
+from proxy.dialects.chat_form import Calls, a_text, wants_words
 from proxy.dialects.fields import an_object, count, member, numbers
 from proxy.errors import BadRequest, ProxyError
 from proxy.sse import Event
@@ -44,12 +44,12 @@ class ChatCompletions(Dialect):
             raise BadRequest("`messages` must be a list with at least one message.", param="messages")
         if (odd := _no_message(messages)) is not None:
             raise BadRequest(f"`messages[{odd}]` must be an object with a `role`.", param=f"messages[{odd}]")
-        options, who = body.get("stream_options"), named(body)
+        options, who, n = body.get("stream_options"), named(body), count(body)
         return Asked(
             model=member(body, "model", str, ""),
             messages=messages,
             stream=member(body, "stream", bool, False),
-            n=count(body),
+            n=n,
             sampling=numbers(body, SAMPLING),
             wants_logprobs=body.get("logprobs") is True,
             wants_token_ids=body.get("return_token_ids") is True,
@@ -57,6 +57,7 @@ class ChatCompletions(Dialect):
             session=who.session,
             user=who.user,
             tools=self.tools(body),
+            typed=n == 1 and wants_words(body.get("response_format")),
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:

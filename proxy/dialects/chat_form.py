@@ -126,6 +126,11 @@ def counted(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def wants_words(form: Any) -> bool:
+    """Whether this `response_format` lets the model answer in words, as to a person: a program reads JSON."""
+    return not isinstance(form, Mapping) or form.get("type") in (None, "text")
+
+
 def json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A `response_format` that makes an answer follow `schema`."""
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}

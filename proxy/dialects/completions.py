@@ -24,6 +24,8 @@ from proxy.wire import Rules
 MAX_TOKENS = 16  # what a request gets that names no limit; chat completions have none
 # What goes to chat completions under the same name. Anything unknown does too.
 _NOT_CHAT = ("prompt", "echo", "suffix", "best_of", "logprobs", "max_tokens")
+# A program asks for these: an editor for what goes between two pieces of a file, an evaluation for the prompt's scores.
+_NOT_TYPED = ("suffix", "echo", "best_of")
 
 Prompt = str | list[int]
 
@@ -62,6 +64,7 @@ class Completions(Dialect):
             session=who.session,
             user=who.user,
             body=body,
+            typed=n == 1 and _is_line(prompts[0]) and not any(body.get(key) for key in _NOT_TYPED),
         )
 
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
@@ -241,6 +244,11 @@ def _prompts(body: Mapping[str, Any]) -> list[Prompt]:
 
 def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
+
+
+def _is_line(prompt: Prompt) -> bool:
+    """A file up to the cursor looks like a prompt, and begins with whatever its author wrote. It has more lines."""
+    return isinstance(prompt, str) and len(prompt.strip().splitlines()) <= 1
 
 
 def _content(prompts: Sequence[Prompt]) -> Any:

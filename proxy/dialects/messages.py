@@ -14,10 +14,11 @@ import orjson
 
 from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
-from proxy.dialects.chat_form import tidy_arguments, usage
+from proxy.dialects.chat_form import tidy_arguments, usage, wants_words
 from proxy.dialects.fields import an_object, member, numbers, objects
 from proxy.dialects.messages_chat import (
     SAMPLING,
+    answer_format,
     assistant_message,
     chat_request,
     chat_tools,
@@ -85,6 +86,7 @@ class Messages(Dialect):
             user=who.user,
             origins=origins,
             tools=self.tools(body),
+            typed=wants_words(answer_format(body)),
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:

@@ -97,11 +97,17 @@ def chat_request(body: Mapping[str, Any]) -> dict[str, Any]:
     output = member(body, "output_config", dict, {})
     if effort := _EFFORTS.get(str(output.get("effort"))):
         request["reasoning_effort"] = effort
-    if isinstance(form := output.get("format") or body.get("output_format"), dict):
+    if isinstance(form := answer_format(body), dict):
         request["response_format"] = json_schema(form.get("schema") or {})
     if (kwargs := template_kwargs(body)) is not None:
         request["chat_template_kwargs"] = kwargs
     return request
+
+
+def answer_format(body: Mapping[str, Any]) -> Any:
+    """What the answer is to look like, if that is said."""
+    output = body.get("output_config")
+    return (output.get("format") if isinstance(output, Mapping) else None) or body.get("output_format")
 
 
 def template_kwargs(body: Mapping[str, Any]) -> dict[str, Any] | None:

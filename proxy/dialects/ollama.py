@@ -48,6 +48,7 @@ class _Ollama(Dialect):
         body = an_object(body)
         options = member(body, "options", dict, {})
         sampling, who = numbers(options, SAMPLING, within="options."), named(body)
+        beside = next((key for key in self.beside if body.get(key)), None)
         return Asked(
             model=member(body, "model", str, ""),
             messages=self._messages(body),
@@ -60,7 +61,8 @@ class _Ollama(Dialect):
             session=who.session,
             user=who.user,
             tools=self.tools(body),
-            untrainable=next((key for key in self.beside if body.get(key)), None),
+            typed=not body.get("format") and beside is None,
+            untrainable=beside,
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:

@@ -14,6 +14,7 @@ import orjson
 from proxy.conversations import named
 from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING
+from proxy.dialects.chat_form import wants_words
 from proxy.dialects.fields import an_object, member, numbers, objects
 from proxy.dialects.responses_chat import LOGPROBS, one_system, to_chat, tools_of
 from proxy.dialects.responses_items import CALLS, plain, to_call, to_items, to_messages
@@ -54,6 +55,7 @@ class Responses(Dialect):
             tools=self.tools(body),
             previous=member(body, "previous_response_id", str, "") or None,
             body=body,
+            typed=wants_words((body.get("text") or {}).get("format")),
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:

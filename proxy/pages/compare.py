@@ -1,8 +1,9 @@
 """Compare: two answers to one prompt, which is better? One pick is two ratings.
 
 Owns asking for the two answers and the pick. They are asked for as any client would, through our own front door, so
-that they are captured like all others; as side turns, since nobody's agent said them. Which answer is whose is hidden
-until the pick. Not here: what a rating is (feedback).
+that they are captured like all others: by the visitor's own role, key and name, and as side turns, which are never
+commands. A message of the store that reads like one was none when it came. Which answer is whose is hidden until the
+pick. Not here: what a rating is (feedback).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class ComparePage:
         self._store = store
         self._swap = swap
         self._feedback = feedback
-        self._key = keys.local
+        self._keys = keys
 
     async def page(self, request: web.Request) -> web.Response:
         """Two answers to judge, or a form to ask for them."""
@@ -104,7 +105,11 @@ class ComparePage:
 
     async def _said(self, request: web.Request, model: str, **asked: Any) -> str:
         """One answer of that model; its id. Raises BackendRefused with the status it got, BackendBroke."""
-        headers = {"x-rl-turn": "side", "x-rl-session": SESSION, "authorization": f"Bearer {self._key}"}
+        with self._keys.lent(request[VISITOR].who) as key:
+            return await self._said_by(key, request, model, asked)
+
+    async def _said_by(self, key: str, request: web.Request, model: str, asked: dict[str, Any]) -> str:
+        headers = {"x-rl-turn": "side", "x-rl-session": SESSION, "authorization": f"Bearer {key}"}
         body: dict[str, Any] = {"model": model, **asked, "max_tokens": MAX_TOKENS}
         if request[VISITOR].name != OWNER:
             body["user"] = request[VISITOR].name

@@ -60,6 +60,26 @@ async def test_two_versions_and_a_pick(cli: Proxy) -> None:  # noqa: F811
     assert await cli.store.votes(0) == []
 
 
+async def test_a_command_is_given_once_and_is_no_part_of_the_chat(cli: Proxy) -> None:  # noqa: F811
+    async with at(cli, "--vs", "base") as terminal:
+        await terminal.expect("> ")
+        terminal.type("which\n")
+        await terminal.expect("Enter: neither")
+        terminal.type("a")
+        await terminal.expect("> ")
+        terminal.type("/rl 5\n")
+        await terminal.expect("rated 5 of 5")
+        await terminal.expect("> ")
+        terminal.type("next\n")
+        await terminal.expect("Enter: neither")
+        terminal.type("\n")
+        await terminal.expect("> ")
+        terminal.type(CTRL_D)
+        assert await terminal.ended() == 0
+    said = [[message["content"] for message in body["messages"]] for body in cli.backend.requests]
+    assert said[:2] == [["which"]] * 2 and said[2:] == [["which", said[2][1], "next"]] * 2
+
+
 async def test_an_answer_that_is_stopped(cli: Proxy) -> None:  # noqa: F811
     cli.backend.pause_s = 0.3
     async with at(cli) as terminal:

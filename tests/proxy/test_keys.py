@@ -8,7 +8,7 @@ import pytest
 
 from config.sections import Server
 from proxy.errors import BadRequest, Conflict, NotFound, Unauthorized
-from proxy.keys import FORM, Keys
+from proxy.keys import FORM, Keys, Who
 from proxy.roles import RULES
 from store.records import Role
 from store.store import Store
@@ -102,6 +102,19 @@ async def test_a_key_that_may_use_models_rates_in_no_chat_either(proxy: Proxy) -
     reply = (await (await proxy.chat("one", headers=phone)).json())["choices"][0]["message"]["content"]
     said = await (await proxy.chat("one", reply, "/rl good", headers=phone)).json()
     assert "may ask models and not rate" in said["choices"][0]["message"]["content"]
+
+
+def test_a_key_is_lent_for_a_moment() -> None:
+    """What rlproxy asks itself in somebody's name is asked by their role and key."""
+    keys, eve = Keys(Server()), Who("rate", "0a1b2c3d", "eve")
+    with keys.lent(eve) as key, keys.lent(Who("admin")) as other:
+        assert keys.who({"authorization": f"Bearer {key}"}) == eve != keys.who({"x-api-key": other})
+        assert FORM.fullmatch(key) and key not in (other, keys.local)
+    keyed = Keys(Server(api_key="k"))  # type: ignore[arg-type]
+    with keyed.lent(eve) as key:
+        assert keyed.who({"x-api-key": key}) == eve
+    with pytest.raises(Unauthorized):
+        keyed.who({"x-api-key": key})
 
 
 async def test_a_gateway_that_names_people_makes_none_of_them_admin(proxy: Proxy) -> None:
