@@ -55,7 +55,7 @@ class Responses(Dialect):
             tools=self.tools(body),
             previous=member(body, "previous_response_id", str, "") or None,
             body=body,
-            typed=wants_words((body.get("text") or {}).get("format")),
+            typed=wants_words(member(body, "text", dict, {}).get("format")),
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:

@@ -73,7 +73,9 @@ def test_any_bytes_end_in_bytes_or_value_error(raw: bytes) -> None:
 
 
 def test_loads_takes_what_backends_send() -> None:
-    assert loads(b'{"logprob": -Infinity, "n": 123456789012345678901234567890}')["n"] == 1.2345678901234568e29  # as orjson reads it
+    assert (
+        loads(b'{"logprob": -Infinity, "n": 123456789012345678901234567890}')["n"] == 1.2345678901234568e29
+    )  # as orjson reads it
     assert loads(dumps({"n": 2**70})) == {"n": 2**70}
 
 
