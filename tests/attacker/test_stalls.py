@@ -20,7 +20,7 @@ from proxy.large import LARGE
 from proxy.running import BYTES
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 
-MOST_S: Final = 0.5  # in which the fake backend reads and answers, too
+MOST_S: Final = 0.5  # in which the fake backend reads the request, too
 SIZE: Final = 990_000  # bytes; a little less than what is large
 
 
@@ -43,7 +43,8 @@ async def turns() -> Iterator[list[float]]:  # type: ignore[misc]
 
 
 def said(text: str) -> dict[str, Any]:
-    return {"model": "fake", "messages": [{"role": "user", "content": text}]}
+    """The fake backend repeats the last message, word for word, on this same loop: so that is a short one."""
+    return {"model": "fake", "messages": [{"role": "user", "content": one} for one in (text, "hi")]}
 
 
 def many(*messages: dict[str, Any]) -> dict[str, Any]:
