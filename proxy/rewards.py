@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from store.records import Moments, Rating
-from store.share import shared_weight
+from store.share import shared_weight, voice
 
 Scheme = Literal["binary", "ordinal", "normalised", "hybrid"]
 
@@ -76,7 +76,7 @@ def _score(value: float, scheme: Scheme, moments: Moments) -> float:
 
 
 def _weight(rating: Rating, raters: Mapping[str, float]) -> float:
-    return rating.weight * raters.get(rating.rater, 1.0)
+    return voice(rating.weight, raters.get(rating.rater, 1.0))
 
 
 def binary(value: float) -> float:

@@ -26,7 +26,7 @@ from store import completions
 from store.reader import Reader
 from store.records import Fresh, Run, Sample
 from store.rows import to_rating, to_run
-from store.share import OWNER, RECENT_S, Candidate, within
+from store.share import OWNER, RECENT_S, Candidate, voice, within
 
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
@@ -78,7 +78,7 @@ async def fresh(
 
 def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> list[Candidate]:
     return [
-        Candidate(id, completion, value, rater, weight * raters.get(rater, 1.0), bool(teaches))
+        Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0)), bool(teaches))
         for id, completion, value, rater, weight, teaches in rows
     ]
 

@@ -14,6 +14,9 @@ from typing import Final, NamedTuple
 OWNER: Final = "owner"  # the rater where nobody says who speaks: one person, one machine
 FEW: Final = 4  # live ratings of others below which somebody counts as alone: a trial does not stop a run
 RECENT_S: Final = 30 * 86400.0  # in which those were given
+LEAST_WEIGHT: Final = 0.01  # of a rating: less is next to nothing, and sums and quotients of it vanish
+MOST_WEIGHT: Final = 10.0
+LEAST_VOICE: Final = 1e-6  # with that of its rater: far above what sums of the heaviest are rounded by
 FULL_VOICE: Final = 1.0  # several raters together weigh no more than this, or than the heaviest of them
 ROUNDED: Final = 1 + 1e-9  # what sums of fractions may be off by
 
@@ -25,8 +28,13 @@ class Candidate(NamedTuple):
     completion_id: str
     value: float
     rater: str = OWNER
-    weight: float = 1.0  # with that of its rater
+    weight: float = 1.0  # its `voice`
     teaches: bool = False  # by its words, which train in full, however light it is
+
+
+def voice(weight: float, of_rater: float) -> float:
+    """A rating's weight times its rater's, bounded: what is stored may be from an rlproxy that took any number."""
+    return max(min(max(weight, LEAST_WEIGHT), MOST_WEIGHT) * of_rater, LEAST_VOICE)
 
 
 def shared_weight(weights: Sequence[float]) -> float:
