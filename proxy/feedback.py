@@ -15,7 +15,7 @@ import orjson
 from aiohttp import web
 
 from config.webhooks import PLATFORMS
-from proxy.conversations import only
+from proxy.conversations import name_in
 from proxy.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.foreign_feedback import ours, unfolded
@@ -169,7 +169,7 @@ class Feedback:
         pieces = body if isinstance(body, list) else unfolded(body) if isinstance(body, dict) else None
         if pieces is None:
             raise BadRequest("The body must be a JSON object, or a list of them.")
-        user, who = only(request.headers, "x-rl-user"), who_asks(request)
+        user, who = name_in(request.headers, "x-rl-user"), who_asks(request)
         if isinstance(body, list) or pieces != [body]:
             return await self._batch(pieces, user, who)
         rating = await self.rate(await self._read(body, user, who), wait_s=WAIT_S)
@@ -238,7 +238,7 @@ class Feedback:
 
     async def delete(self, request: web.Request) -> web.Response:
         """`DELETE /v1/feedback/{id}`; `last` undoes the rater's newest."""
-        rating_id, who, user = request.match_info["id"], who_asks(request), only(request.headers, "x-rl-user")
+        rating_id, who, user = request.match_info["id"], who_asks(request), name_in(request.headers, "x-rl-user")
         if rating_id == "last":
             rater = _rater(request.query.get("rater") or None, who, user)
             last = await self._store.last_rating(rater, session=request.query.get("session"))

@@ -43,10 +43,13 @@ def worth(
     newest_first = sorted(fresh, key=lambda rating: rating.created_at, reverse=True)
     speaking = {rating.rater for rating in fresh}
     voices = [*newest_first, *(rating for rating in standing if rating.rater not in speaking)]
-    comments = dict.fromkeys(rating.comment for rating in newest_first if rating.comment)
+    reward = _reward(voices, scheme, raters, moments)
+    # Words about a reply that is disliked teach, and only those of a dislike count in the share (store.learning).
+    heard = [rating for rating in newest_first if reward >= 0 or rating.value < 0]
+    comments = dict.fromkeys(rating.comment for rating in heard if rating.comment)
     corrections = (rating.correction for rating in newest_first if rating.correction)
     return Worth(
-        reward=_reward(voices, scheme, raters, moments),
+        reward=reward,
         weight=shared_weight([_weight(rating, raters) for rating in fresh]),
         comment="\n".join(comments) or None,
         correction=next(corrections, None),

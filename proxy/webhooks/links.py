@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.conversations import only
+from proxy.conversations import name_in
 from proxy.errors import BadRequest, Forbidden, NotFound
 from proxy.reach import Reach
 from proxy.security import who_asks
@@ -37,7 +37,7 @@ class Links:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
         if not isinstance(body, dict):
             raise BadRequest("The body must be a JSON object.")
-        who, user = who_asks(request), only(request.headers, "x-rl-user")
+        who, user = who_asks(request), name_in(request.headers, "x-rl-user")
         new = Link(
             platform=_name(body, "platform"),
             channel=_name(body, "channel"),

@@ -402,6 +402,31 @@ async def test_behind_a_server_that_says_who_speaks_nobody_speaks_for_another(pr
     assert await rated(proxy) == {id: ["eve"]}
 
 
+async def test_an_empty_name_is_not_the_owners(proxy: Proxy) -> None:  # noqa: F811
+    """Of a visitor whom the gateway does not know."""
+    id = (await proxy.chat("x")).headers["x-rl-completion-id"]
+    await proxy.rate(completion_id=id, rating="good")
+    for name in ("", " ", "a\tb", "x" * 201):
+        headers = {"x-rl-user": name}
+        body = {"completion_id": id, "rating": "bad"}
+        async with proxy.http.post("/v1/feedback", json=body, headers=headers) as response:
+            assert response.status == 400
+        async with proxy.http.delete("/v1/feedback/last", headers=headers) as response:
+            assert response.status == 400
+        link = {"platform": "slack", "channel": "C1", "message_id": "1", "completion_id": id}
+        async with proxy.http.post("/rl/links", json=link, headers=headers) as response:
+            assert response.status == 400
+    assert [(one.value, one.live) for one in await proxy.store.ratings_of(id)] == [(1.0, True)]
+
+
+async def test_an_event_of_the_same_name_is_another_on_another_platform_at_once(chats: Chats) -> None:  # noqa: F811
+    ids = {name: await chats.completion(name, user=f"{name}:p9") for name in ("matrix", "mattermost", "irc")}
+    body = {"person": "p9", "channel": "c", "message_id": "m", "what": "reaction", "text": "+1"}
+    sent = (chats.send("signed", {**body, "platform": n, "completion_id": id}, id="m1") for n, id in ids.items())
+    assert [status for status, _ in await asyncio.gather(*sent)] == [201] * 3
+    assert [await chats.values(id) for id in ids.values()] == [{f"{name}:p9": 1.0} for name in ids]
+
+
 async def test_one_person_of_two_platforms_is_two(chats: Chats) -> None:  # noqa: F811
     id = await chats.completion(user="p1")
     await chats.proxy.stop()

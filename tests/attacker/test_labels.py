@@ -116,6 +116,21 @@ async def test_a_weight_that_is_there_already_stops_no_training(proxy: Proxy, we
     await until(proxy, live=1)
 
 
+async def test_a_few_light_ratings_silence_nobody(proxy: Proxy) -> None:  # noqa: F811
+    """What counts as a voice beside the others' is measured as the share is: by weight."""
+    await proxy.stop()
+    await proxy.start(train__raters={"muted": 0.01})
+    await put(proxy.store, *(f"c{n}" for n in range(40)))
+    await proxy.post("/rl/pause")
+    for n in range(20):
+        await proxy.rate(completion_id=f"c{n}", rating="bad" if n % 2 else "good", rater="ann")
+    for n in range(20, 30):
+        await proxy.rate(completion_id=f"c{n}", rating="bad", rater="eve", weight=0.01)
+        await proxy.rate(completion_id=f"c{n + 10}", rating="bad", rater="muted")
+    found = (await proxy.get("/rl/status"))["ratings"]
+    assert found["dampened"] == {} and found["fresh"] == 40
+
+
 # The same thing, said again
 
 
