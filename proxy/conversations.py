@@ -265,7 +265,7 @@ def speaker(
     """
     session = session or next((headers[h] for h in _SESSION_HEADERS if _is_name(headers.get(h))), None)
     user = next((headers[h] for h in _USER_HEADERS if _is_name(headers.get(h))), None) or user
-    return Speaker(_name(headers, "x-rl-session") or path_session or session, _name(headers, "x-rl-user") or user)
+    return Speaker(name_in(headers, "x-rl-session") or path_session or session, name_in(headers, "x-rl-user") or user)
 
 
 def people(headers: Mapping[str, str], body: Mapping[str, Any], sender: str | None = None) -> tuple[str, ...]:
@@ -288,7 +288,8 @@ def only(headers: Mapping[str, str], header: str) -> str | None:
     return value
 
 
-def _name(headers: Mapping[str, str], header: str) -> str | None:
+def name_in(headers: Mapping[str, str], header: str) -> str | None:
+    """Raises BadRequest where it is there and is not a name: an empty one would else count as nobody, or the owner."""
     value = only(headers, header)
     if value is not None and not _NAME.fullmatch(value):
         raise BadRequest(f"The header `{header}` must be 1 to 200 printable ASCII characters.", param=header)

@@ -15,7 +15,7 @@ import orjson
 from aiohttp import web
 
 from config.webhooks import PLATFORMS
-from proxy.conversations import only
+from proxy.conversations import name_in
 from proxy.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
 from proxy.events import Events
 from proxy.foreign_feedback import ours, unfolded
@@ -26,14 +26,13 @@ from proxy.reach import Reach
 from proxy.redaction import WORTH_A_THREAD, Redactor
 from proxy.security import who_asks
 from proxy.wire import loads
-from store.errors import StoreError, UnknownCompletion, UnknownRating
+from store.errors import EventTaken, StoreError, UnknownCompletion, UnknownRating
 from store.records import NewRating, NewReaction, Rating, Reacted, Scale
-from store.share import FULL_VOICE
+from store.share import FULL_VOICE, LEAST_WEIGHT, MOST_WEIGHT
 from store.share import OWNER as OWNER
 from store.store import Store
 
 MAX_TEXT: Final = 20_000  # characters of a comment or a correction
-MAX_WEIGHT: Final = 10.0
 MAX_BATCH: Final = 1000
 WAIT_S: Final = 0.5  # for a completion whose rating came before it
 LOOK_S: Final = 0.05
@@ -89,7 +88,7 @@ class Feedback:
 
     async def rate(self, new: NewRating, *, wait_s: float = 0.0) -> Rating:
         """Returns when it is on disk. For a completion that is not there yet it waits so long; some are quicker to
-        rate than a backend is to begin. Raises NotFound, BadRequest, StorageFailed."""
+        rate than a backend is to begin. Raises NotFound, BadRequest, Conflict, StorageFailed."""
         return await self._kept(self._redacted(new), wait_s)
 
     def _redacted(self, new: NewRating) -> NewRating:
@@ -112,6 +111,8 @@ class Feedback:
                 "x-rl-capture: off.",
                 param="completion_id",
             ) from None
+        except EventTaken as error:
+            raise _taken(error.rating) from None
         except StoreError as error:
             raise StorageFailed(f"The rating was not stored: {error}") from error
         if not rating.duplicate:
@@ -138,11 +139,14 @@ class Feedback:
             raise Conflict(f"{replaced.id} was replaced by {live.id}, which still counts: undo that one.", param="id")
 
     async def react(self, new: NewReaction) -> Reacted:
-        """A reaction on a chat platform, and the rating that follows from it. Raises NotFound, StorageFailed."""
+        """A reaction on a chat platform, and the rating that follows from it. Raises NotFound, Conflict,
+        StorageFailed."""
         try:
             reacted = await self._store.react(new)
         except UnknownCompletion:
             raise NotFound(f"There is no completion {new.completion_id}.", param="completion_id") from None
+        except EventTaken as error:
+            raise _taken(error.rating) from None
         except StoreError as error:
             raise StorageFailed(f"The reaction was not stored: {error}") from error
         rating = reacted.rating
@@ -165,7 +169,7 @@ class Feedback:
         pieces = body if isinstance(body, list) else unfolded(body) if isinstance(body, dict) else None
         if pieces is None:
             raise BadRequest("The body must be a JSON object, or a list of them.")
-        user, who = only(request.headers, "x-rl-user"), who_asks(request)
+        user, who = name_in(request.headers, "x-rl-user"), who_asks(request)
         if isinstance(body, list) or pieces != [body]:
             return await self._batch(pieces, user, who)
         rating = await self.rate(await self._read(body, user, who), wait_s=WAIT_S)
@@ -217,22 +221,24 @@ class Feedback:
         source, event_id = _text(body, "source", 100) or "http", _text(body, "source_event_id", 200)
         if not trusted:
             _is_no_platform(source)
+            # Of this key's events: none claims one of another key, or of a platform, before it comes.
+            event_id = event_id and f"{who.key}:{event_id}"
+        event = None if event_id is None else (source, event_id)
         return NewRating(
-            completion_id=await self._target(body, rater, Reach(who, named or user)),
+            completion_id=await self._target(body, rater, Reach(who, named or user), event),
             rater=rater,
             value=value,
             comment="" if body.get("comment") == "" else _text(body, "comment", MAX_TEXT),
             correction="" if body.get("correction") == "" else _text(body, "correction", MAX_TEXT),
             weight=_weight(body, trusted),
             source=source,
-            # Of this key's events: none claims one of another key, or of a platform, before it comes.
-            source_event_id=event_id and (event_id if trusted else f"{who.key}:{event_id}"),
+            source_event_id=event_id,
             scale=scale,
         )
 
     async def delete(self, request: web.Request) -> web.Response:
         """`DELETE /v1/feedback/{id}`; `last` undoes the rater's newest."""
-        rating_id, who, user = request.match_info["id"], who_asks(request), only(request.headers, "x-rl-user")
+        rating_id, who, user = request.match_info["id"], who_asks(request), name_in(request.headers, "x-rl-user")
         if rating_id == "last":
             rater = _rater(request.query.get("rater") or None, who, user)
             last = await self._store.last_rating(rater, session=request.query.get("session"))
@@ -243,7 +249,7 @@ class Feedback:
             _rater(found.rater, who, user)
         return web.json_response(as_json(await self.retract(rating_id)))
 
-    async def _target(self, body: dict[str, Any], rater: str, reach: Reach) -> str:
+    async def _target(self, body: dict[str, Any], rater: str, reach: Reach, event: tuple[str, str] | None) -> str:
         """An id; the last main turn of a session; or "last". Never another user's: that is not what a rater saw. For a
         key below admin never another key's either: that anybody names a session or a user proves nothing."""
         completion_id, session = _text(body, "completion_id", 200), _text(body, "session", 200)
@@ -253,6 +259,8 @@ class Feedback:
             raise BadRequest(
                 'Say what is rated: `completion_id` (an id or "last") or `session`.', param="completion_id"
             )
+        if event is not None and (before := await self._store.rating_of_event(*event, rater)) is not None:
+            return before.completion_id  # sent again, it means what was newest then
         if reach.who.role != "admin":
             found = await self._store.last_of(reach.own(unnamed=True), session=session)
         else:
@@ -332,6 +340,15 @@ def _is_no_platform(source: str) -> None:
         )
 
 
+def _taken(stored: Rating) -> Conflict:
+    """An event once says one thing, so that what is answered is what was stored."""
+    return Conflict(
+        f"This event is stored already, as {stored.id}: {stored.rater} gave {stored.completion_id} {stored.value:g} "
+        "then, and nothing was changed. Send a `source_event_id` of its own with what is new.",
+        param="source_event_id",
+    )
+
+
 def _label(source: str) -> str:
     """For the metrics, where whatever a client sends would be kept for ever."""
     return source if source in _SOURCES else "other"
@@ -350,8 +367,8 @@ def _weight(body: dict[str, Any], trusted: bool) -> float:
     """One voice is 1. Only an admin, who decides whose word counts for more, may give a rating more than that; not a
     gateway with an admin's key, which passes on what somebody else wrote."""
     weight = body.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= MAX_WEIGHT:
-        raise BadRequest(f"`weight` must be a number above 0 and at most {MAX_WEIGHT:g}.", param="weight")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise BadRequest(f"`weight` must be a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.", param="weight")
     if weight > FULL_VOICE and not trusted:
         raise BadRequest(
             f"A `weight` above {FULL_VOICE:g} needs an admin key and no `x-rl-user`, and this was not stored: leave it "

@@ -16,7 +16,6 @@ from aiohttp import web
 
 from proxy.conversations import canonical, extend_thread, thread_and_above
 from proxy.errors import BadRequest
-from proxy.feedback import MAX_WEIGHT
 from proxy.large import off_loop_above
 from proxy.query import flag
 from proxy.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
@@ -26,6 +25,7 @@ from store.export import FORMAT
 from store.imports import Imported
 from store.ratings import valid
 from store.records import FinishedCompletion, NewCompletion, NewRating, Rating
+from store.share import LEAST_WEIGHT, MOST_WEIGHT
 from store.store import Store
 
 ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
@@ -159,7 +159,7 @@ def _rating(line: Mapping[str, Any], completion: str, keep: Callable[[str], str]
     comment, correction = (keep(_maybe(line, key) or "") or None for key in ("comment", "correction"))
     rating = Rating(
         id=_text(line, "id"), completion_id=completion, rater=_text(line, "rater"), value=_number(line, "value", -1, 1),
-        comment=comment, correction=correction, weight=_number(line, "weight", 0, MAX_WEIGHT),
+        comment=comment, correction=correction, weight=_number(line, "weight", LEAST_WEIGHT, MOST_WEIGHT),
         source=_text(line, "source"), source_event_id=None, created_at=_moment(line, "created_at"), live=True,
         retracted_at=None,
         scale=scale if scale in ("thumb", "stars", "unit") else "unit",

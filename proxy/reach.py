@@ -18,7 +18,7 @@ class Reach(NamedTuple):
     user: str | None = None  # whom the request names, and its completion is kept for
     names: tuple[str, ...] = ()  # all whom it names, also by what no completion is kept for (`conversations.people`)
 
-    def covers(self, found: NewCompletion) -> bool:
+    def covers(self, found: NewCompletion | Asker) -> bool:
         """Whether it may be read, gone on from and deleted. An admin who names nobody may have all."""
         if self.who.role == "admin" and not self.names:
             return True
@@ -27,6 +27,10 @@ class Reach(NamedTuple):
         # A completion without a key is from before keys were kept: then the name of a key was all there was.
         users = {self.who.bound} if found.key is None and self.who.bound else {self.user, self.who.bound}
         return found.user is None or found.user in users
+
+    def shows(self, found: Asker) -> bool:
+        """Whether messages may be linked to it. A bot asks for many people by one key, and names nobody as it links."""
+        return self.covers(found) or (not self.names and found.key in self._keys)
 
     def own(self, *, unnamed: bool = False) -> list[Asker]:
         """Whose answers somebody means who does not say which: never another user's. `unnamed`: those of no user, too,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from store.records import Moments, Rating
-from store.share import shared_weight
+from store.share import shared_weight, voice
 
 Scheme = Literal["binary", "ordinal", "normalised", "hybrid"]
 
@@ -43,10 +43,13 @@ def worth(
     newest_first = sorted(fresh, key=lambda rating: rating.created_at, reverse=True)
     speaking = {rating.rater for rating in fresh}
     voices = [*newest_first, *(rating for rating in standing if rating.rater not in speaking)]
-    comments = dict.fromkeys(rating.comment for rating in newest_first if rating.comment)
+    reward = _reward(voices, scheme, raters, moments)
+    # Words about a reply that is disliked teach, and only those of a dislike count in the share (store.learning).
+    heard = [rating for rating in newest_first if reward >= 0 or rating.value < 0]
+    comments = dict.fromkeys(rating.comment for rating in heard if rating.comment)
     corrections = (rating.correction for rating in newest_first if rating.correction)
     return Worth(
-        reward=_reward(voices, scheme, raters, moments),
+        reward=reward,
         weight=shared_weight([_weight(rating, raters) for rating in fresh]),
         comment="\n".join(comments) or None,
         correction=next(corrections, None),
@@ -76,7 +79,7 @@ def _score(value: float, scheme: Scheme, moments: Moments) -> float:
 
 
 def _weight(rating: Rating, raters: Mapping[str, float]) -> float:
-    return rating.weight * raters.get(rating.rater, 1.0)
+    return voice(rating.weight, raters.get(rating.rater, 1.0))
 
 
 def binary(value: float) -> float:

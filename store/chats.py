@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from store import ratings
+from store.errors import LinkTaken
 from store.reader import Reader
-from store.records import Link, NewRating, NewReaction, Rating, Reacted, Scale
+from store.records import Asker, Link, NewRating, NewReaction, Rating, Reacted, Scale
 
 KEPT_S: Final = 8 * 86400.0  # no platform sends an event again after a week
+LINK: Final = "SELECT * FROM links WHERE platform = ? AND channel = ? AND message_id = ?"
 
 
 def first_time(db: sqlite3.Connection, platform: str, event_id: str) -> bool:
@@ -30,20 +32,21 @@ def first_time(db: sqlite3.Connection, platform: str, event_id: str) -> bool:
 # Links
 
 
-def link(db: sqlite3.Connection, new: Link) -> None:
+def link(db: sqlite3.Connection, new: Link, *, whosever: bool) -> None:
+    """In place of the one that its message has; of another key's only with `whosever`. Raises LinkTaken."""
     ratings.must_exist(db, new.completion_id)
+    before = _link(db.execute(LINK, (new.platform, new.channel, new.message_id)).fetchone())
+    if before is not None and before.key != new.key and not whosever:
+        raise LinkTaken(new.channel, new.message_id)
     db.execute(
-        """INSERT OR REPLACE INTO links (platform, channel, message_id, completion_id, person, created_at)
-        VALUES (?, ?, ?, ?, ?, ?)""",
-        (new.platform, new.channel, new.message_id, new.completion_id, new.person, time.time()),
+        """INSERT OR REPLACE INTO links (platform, channel, message_id, completion_id, person, key, created_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?)""",
+        (new.platform, new.channel, new.message_id, new.completion_id, new.person, new.key, time.time()),
     )
 
 
 async def linked(reader: Reader, platform: str, channel: str, message_id: str) -> Link | None:
-    row = await reader.row(
-        "SELECT * FROM links WHERE platform = ? AND channel = ? AND message_id = ?", (platform, channel, message_id)
-    )
-    return _link(row)
+    return _link(await reader.row(LINK, (platform, channel, message_id)))
 
 
 async def newest_link(reader: Reader, platform: str, channel: str, person: str) -> Link | None:
@@ -60,19 +63,15 @@ async def newest_link(reader: Reader, platform: str, channel: str, person: str) 
 def _link(row: sqlite3.Row | None) -> Link | None:
     if row is None:
         return None
-    return Link(row["platform"], row["channel"], row["message_id"], row["completion_id"], row["person"])
+    return Link(row["platform"], row["channel"], row["message_id"], row["completion_id"], row["person"], row["key"])
 
 
 # What was said lately
 
 
-class Whose(NamedTuple):
-    user: str | None
-
-
-async def whose(reader: Reader, completion_id: str) -> Whose | None:
-    row = await reader.row("SELECT c.user FROM completions c WHERE c.id = ?", (completion_id,))
-    return None if row is None else Whose(row["user"])
+async def whose(reader: Reader, completion_id: str) -> Asker | None:
+    row = await reader.row("SELECT c.key, c.user FROM completions c WHERE c.id = ?", (completion_id,))
+    return None if row is None else Asker(row["key"], row["user"])
 
 
 class Said(NamedTuple):
@@ -141,17 +140,17 @@ def _take(db: sqlite3.Connection, new: NewReaction) -> bool:
 
 
 def _follow(db: sqlite3.Connection, new: NewReaction) -> Reacted:
-    whose = (new.completion_id, new.rater, new.platform)
-    mine = "completion_id = ? AND rater = ? AND platform = ?"
+    whose = (new.completion_id, new.rater)
+    mine = "completion_id = ? AND rater = ?"  # on whatever platform: one stays without another
     live = ratings.live_in(db, new.completion_id, new.rater)
     # A rating that was typed, or given elsewhere, is not taken back with an emoji.
     ours = live is not None and bool(
         db.execute(f"SELECT 1 FROM reactions WHERE {mine} AND rating_id = ?", (*whose, live.id)).fetchone()  # noqa: S608
     )
     wish = db.execute(
-        f"""SELECT value, scale, message, emoji FROM reactions WHERE {mine} AND value IS NOT NULL
-        ORDER BY at DESC, (message = ? AND emoji = ?) DESC LIMIT 1""",  # noqa: S608  ours
-        (*whose, new.message, new.emoji),
+        f"""SELECT value, scale, platform, message, emoji FROM reactions WHERE {mine} AND value IS NOT NULL
+        ORDER BY at DESC, (platform = ? AND message = ? AND emoji = ?) DESC LIMIT 1""",  # noqa: S608  ours
+        (*whose, new.platform, new.message, new.emoji),
     ).fetchone()
     if wish is None:
         if live is None or not ours:
@@ -161,10 +160,10 @@ def _follow(db: sqlite3.Connection, new: NewReaction) -> Reacted:
         return Reacted("same", live)
     if new.value is None and not ours:
         return Reacted("nothing")
-    return Reacted("rated", _rate(db, new, wish["value"], wish["scale"], (wish["message"], wish["emoji"])))
+    return Reacted("rated", _rate(db, new, wish["value"], wish["scale"], tuple(wish)[2:]))
 
 
-def _rate(db: sqlite3.Connection, new: NewReaction, value: float, scale: Scale, of: tuple[str, str]) -> Rating:
+def _rate(db: sqlite3.Connection, new: NewReaction, value: float, scale: Scale, of: tuple[str, ...]) -> Rating:
     rating = ratings.rate(
         db,
         NewRating(new.completion_id, new.rater, value, source=new.platform, source_event_id=new.event_id, scale=scale),
@@ -172,6 +171,6 @@ def _rate(db: sqlite3.Connection, new: NewReaction, value: float, scale: Scale, 
     db.execute(
         """UPDATE reactions SET rating_id = ? WHERE completion_id = ? AND rater = ? AND platform = ?
         AND message = ? AND emoji = ?""",
-        (rating.id, new.completion_id, new.rater, new.platform, *of),
+        (rating.id, new.completion_id, new.rater, *of),
     )
     return rating

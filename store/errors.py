@@ -15,6 +15,8 @@ StoreError
 ├── RunEnded               it was ended before
 ├── InOpenRun              a run under way has it: it cannot be forgotten now
 ├── NameTaken              another key has it
+├── EventTaken             the event was stored, and said something else then
+├── LinkTaken              another key has linked that message
 └── Unknown
     ├── UnknownCompletion
     ├── UnknownRating
@@ -26,6 +28,8 @@ StoreError
 from __future__ import annotations
 
 import sqlite3
+
+from store.records import Rating
 
 
 class StoreError(Exception):
@@ -113,6 +117,21 @@ class UnknownCompletion(Unknown):
 class UnknownRating(Unknown):
     def __init__(self, id: str) -> None:
         super().__init__(f"There is no rating {id!r}.")
+
+
+class EventTaken(StoreError):
+    """An event that was stored says something else now."""
+
+    def __init__(self, rating: Rating) -> None:
+        super().__init__(f"This event is stored as {rating.id}, a rating of {rating.completion_id}.")
+        self.rating = rating
+
+
+class LinkTaken(StoreError):
+    """A message that another key has linked."""
+
+    def __init__(self, channel: str, message_id: str) -> None:
+        super().__init__(f"The message {message_id} in {channel} was linked by another key.")
 
 
 class UnknownRun(Unknown):

@@ -40,11 +40,12 @@ def take(db: sqlite3.Connection, rows: Iterable[Imported]) -> Taken:
 
 def _rate(db: sqlite3.Connection, r: Rating) -> bool:
     """False where it is here, or was; or where its rater has said something else of that completion here."""
-    there = db.execute(
-        "SELECT 1 FROM ratings WHERE id = ? OR (completion_id = ? AND rater = ? AND live = 1)",
-        (r.id, r.completion_id, r.rater),
-    ).fetchone()
-    if there is not None:
+    if db.execute("SELECT 1 FROM ratings WHERE id = ?", (r.id,)).fetchone() is not None:
+        return False
+    live = ratings.live_in(db, r.completion_id, r.rater)
+    if live is not None:
+        if ratings.judgement(live) == ratings.judgement(r):
+            ratings.unhook(db, live.id)
         return False
     db.execute(
         """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source, created_at,

@@ -26,7 +26,7 @@ from store import completions
 from store.reader import Reader
 from store.records import Fresh, Run, Sample
 from store.rows import to_rating, to_run
-from store.share import OWNER, RECENT_S, Candidate, within
+from store.share import LEAST_WEIGHT, OWNER, RECENT_S, Candidate, voice, within
 
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
@@ -45,7 +45,7 @@ AT_MOST = 0.5  # of the samples, whatever the setting
 NOBODY: Final[Mapping[str, float]] = {}
 _CANDIDATE = """r.id, r.completion_id, r.value, r.rater, r.weight,
 r.correction IS NOT NULL OR (r.comment IS NOT NULL AND r.value < 0) AS teaches"""  # praise is no instruction
-RATERS = "SELECT rater, count(*) FROM ratings WHERE live = 1 AND created_at > ? GROUP BY rater"
+RATERS = """SELECT rater, total(max(min(weight, 1), ?)) FROM ratings WHERE live = 1 AND created_at > ? GROUP BY rater"""
 
 
 async def fresh(
@@ -67,7 +67,7 @@ async def fresh(
     )
     waiting: Counter[str] = Counter()
     if share < 1 and any(row["rater"] != OWNER for row in rows):
-        others = dict(map(tuple, await reader.rows(RATERS, (time.time() - RECENT_S,))))
+        others = _others(await reader.rows(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
         found = await reader.rows(f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE} ORDER BY r.seq DESC", which)
         candidates = _candidates(found, raters)
         kept = await asyncio.to_thread(within, candidates, share, others)
@@ -78,9 +78,14 @@ async def fresh(
 
 def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> list[Candidate]:
     return [
-        Candidate(id, completion, value, rater, weight * raters.get(rater, 1.0), bool(teaches))
+        Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0)), bool(teaches))
         for id, completion, value, rater, weight, teaches in rows
     ]
+
+
+def _others(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> dict[str, float]:
+    """What each rater has said lately, a rating as one or, if it is lighter, as its weight."""
+    return {rater: total * min(raters.get(rater, 1.0), 1.0) for rater, total in rows}
 
 
 async def untrainable(reader: Reader) -> dict[str, int]:
@@ -120,7 +125,7 @@ def claim(
         ORDER BY r.seq {"ASC" if oldest_first else "DESC"}""",
         {"live": live, "gap": max_version_gap, "foreign": foreign},
     ).fetchall()
-    others = {} if share >= 1 else dict(map(tuple, db.execute(RATERS, (time.time() - RECENT_S,))))
+    others = {} if share >= 1 else _others(db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
     # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
     usable = within(_candidates(rows, raters), share, others)
     taken = within(_first(usable, limit), share, others)

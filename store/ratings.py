@@ -5,19 +5,20 @@ Not here: who may rate (proxy), which ratings a run takes (`learning`), reaction
 
 from __future__ import annotations
 
-import math
 import secrets
 import sqlite3
 import time
 from dataclasses import replace
 
-from store.errors import UnknownCompletion, UnknownRating
+from store.errors import EventTaken, UnknownCompletion, UnknownRating
 from store.reader import Reader
 from store.records import Moments, NewRating, Rating, Vote
 from store.rows import to_rating
+from store.share import LEAST_WEIGHT, MOST_WEIGHT
 
 BY_ID = "SELECT r.* FROM ratings r WHERE r.id = ?"
 LIVE = "SELECT r.* FROM ratings r WHERE r.completion_id = ? AND r.rater = ? AND r.live = 1"
+EVENT = "SELECT r.* FROM ratings r WHERE r.source = ? AND r.source_event_id = ? AND r.rater = coalesce(?, r.rater)"
 TRAINED = """SELECT r.* FROM ratings r CROSS JOIN run_samples s ON s.rating_id = r.id
 CROSS JOIN runs u ON u.id = s.run_id
 WHERE r.completion_id = ? AND r.rater = ? AND u.status IN ('claimed', 'running', 'done') ORDER BY r.seq DESC LIMIT 1"""
@@ -26,23 +27,24 @@ WHERE r.completion_id = ? AND r.rater = ? AND u.status IN ('claimed', 'running',
 def valid(new: NewRating) -> None:
     if not -1 <= new.value <= 1:  # false for NaN too
         raise ValueError(f"a rating is between -1 and 1, not {new.value}")
-    if not (new.weight > 0 and math.isfinite(new.weight)):
-        raise ValueError(f"the weight of a rating is above 0, not {new.weight}")
+    if not LEAST_WEIGHT <= new.weight <= MOST_WEIGHT:
+        raise ValueError(f"the weight of a rating is from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, not {new.weight}")
 
 
 def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
+    """Raises EventTaken where an event comes again and says something else."""
     if new.source_event_id is not None:
-        seen = db.execute(
-            "SELECT r.* FROM ratings r WHERE r.source = ? AND r.source_event_id = ?",
-            (new.source, new.source_event_id),
-        ).fetchone()
+        seen = _rating(db.execute(EVENT, (new.source, new.source_event_id, new.rater)).fetchone())
         if seen is not None:
-            return replace(to_rating(seen), duplicate=True)
+            if not _says(seen, new):
+                raise EventTaken(seen)
+            return replace(seen, duplicate=True)
     must_exist(db, new.completion_id)
     before = db.execute(LIVE, (new.completion_id, new.rater)).fetchone()
     comment, correction = _words(new, before)
     new = replace(new, comment=comment, correction=correction)
-    if before is not None and new.source_event_id is None and _judgement(to_rating(before)) == _judgement(new):
+    if before is not None and new.source_event_id is None and judgement(to_rating(before)) == judgement(new):
+        unhook(db, before["id"])
         return replace(to_rating(before), duplicate=True)  # one with an event's id gets its row: it keeps that id
     if before is not None:
         db.execute("UPDATE ratings SET live = 0 WHERE id = ?", (before["id"],))
@@ -63,10 +65,24 @@ def repeated(db: sqlite3.Connection, new: NewRating | Rating) -> str | None:
     """The id of the rater's rating that a run took last, where `new` says the same: it does not train once more,
     whatever lies between the two."""
     last = _rating(db.execute(TRAINED, (new.completion_id, new.rater)).fetchone())
-    return last.id if last is not None and _judgement(last) == _judgement(new) else None
+    return last.id if last is not None and judgement(last) == judgement(new) else None
 
 
-def _judgement(of: NewRating | Rating) -> tuple[float, float, str, str | None, str | None]:
+def unhook(db: sqlite3.Connection, id: str) -> None:
+    """Let a rating stand by itself: it was given in another way, too, so it does not go with a reaction."""
+    db.execute("UPDATE reactions SET rating_id = NULL WHERE rating_id = ?", (id,))
+
+
+def _says(seen: Rating, new: NewRating) -> bool:
+    """Whether the rating of an event says all that the event says now. Words that are left out stay as they were."""
+    words = ((seen.comment, new.comment), (seen.correction, new.correction))
+    return (
+        (seen.completion_id, seen.value, seen.weight, seen.scale)
+        == (new.completion_id, new.value, new.weight, new.scale)
+    ) and all(given is None or (stored or "") == given for stored, given in words)
+
+
+def judgement(of: NewRating | Rating) -> tuple[float, float, str, str | None, str | None]:
     """All that training takes from a rating."""
     return of.value, of.weight, of.scale, of.comment or None, of.correction or None
 
@@ -99,6 +115,11 @@ def live_in(db: sqlite3.Connection, completion_id: str, rater: str) -> Rating | 
 
 async def one(reader: Reader, id: str) -> Rating | None:
     return _rating(await reader.row(BY_ID, (id,)))
+
+
+async def of_event(reader: Reader, source: str, event_id: str, rater: str | None) -> Rating | None:
+    """The one that this event gave; by whomever, without a rater."""
+    return _rating(await reader.row(EVENT, (source, event_id, rater)))
 
 
 async def live(reader: Reader, completion_id: str, rater: str) -> Rating | None:

@@ -183,7 +183,7 @@ class NewRating:
     correction: str | None = None
     weight: float = 1.0
     source: str = "http"
-    source_event_id: str | None = None  # (source, source_event_id) is stored once
+    source_event_id: str | None = None  # (source, source_event_id, rater) is stored once
     scale: Scale = "unit"  # what the value was given as
 
 
@@ -208,13 +208,15 @@ class Rating:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A message on a chat platform shows this completion; `person` is whom it was for, by their id there."""
+    """A message on a chat platform shows this completion; `person` is whom it was for, by their id there. `key` made
+    it."""
 
     platform: str
     channel: str
     message_id: str
     completion_id: str
     person: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

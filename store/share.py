@@ -12,8 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 OWNER: Final = "owner"  # the rater where nobody says who speaks: one person, one machine
-FEW: Final = 4  # live ratings of others below which somebody counts as alone: a trial does not stop a run
+FEW: Final = 4  # full voices of others below which somebody counts as alone: a trial does not stop a run
 RECENT_S: Final = 30 * 86400.0  # in which those were given
+LEAST_WEIGHT: Final = 0.01  # of a rating: less is next to nothing, and sums and quotients of it vanish
+MOST_WEIGHT: Final = 10.0
+LEAST_VOICE: Final = 1e-6  # with that of its rater: far above what sums of the heaviest are rounded by
 FULL_VOICE: Final = 1.0  # several raters together weigh no more than this, or than the heaviest of them
 ROUNDED: Final = 1 + 1e-9  # what sums of fractions may be off by
 
@@ -25,8 +28,13 @@ class Candidate(NamedTuple):
     completion_id: str
     value: float
     rater: str = OWNER
-    weight: float = 1.0  # with that of its rater
+    weight: float = 1.0  # its `voice`
     teaches: bool = False  # by its words, which train in full, however light it is
+
+
+def voice(weight: float, of_rater: float) -> float:
+    """A rating's weight times its rater's, bounded: what is stored may be from an rlproxy that took any number."""
+    return max(min(max(weight, LEAST_WEIGHT), MOST_WEIGHT) * of_rater, LEAST_VOICE)
 
 
 def shared_weight(weights: Sequence[float]) -> float:
@@ -34,12 +42,13 @@ def shared_weight(weights: Sequence[float]) -> float:
     return min(sum(weights), max(FULL_VOICE, *weights))
 
 
-def within(ratings: Sequence[Candidate], share: float, others: Mapping[str, int]) -> list[Candidate]:
+def within(ratings: Sequence[Candidate], share: float, others: Mapping[str, float]) -> list[Candidate]:
     """These without what a rater has above the bound, the last ones in this order.
 
-    `others` are all recent live ratings by rater: who floods a run in which nobody else has anything new is not alone
-    for that. As the bound is half of a run or more, one rater at most is above it, and is the only one to lose any:
-    one who is then above it by less than a rating that was left out is no reason to leave out more, or two raters with
+    `others` is how much each rater has said lately, in full voices: by the same measure as the share, or a few light
+    ratings would bound somebody who is alone. Whoever floods a run in which nobody else has anything new is not alone
+    for that. As the bound is half of a run or more, one rater at most is above it, and is the only one to lose any: one
+    who is then above it by less than a rating that was left out is no reason to leave out more, or two raters with
     weights that do not add up would take turns until nothing is left.
     """
     everybody = sum(others.values())

@@ -364,7 +364,9 @@ class Store:
     # Ratings
 
     async def rate(self, new: NewRating) -> Rating:
-        """Store a rating in place of the rater's live one; an event seen before changes nothing."""
+        """Store a rating in place of the rater's live one; an event seen before changes nothing.
+
+        Raises EventTaken where it says something else now."""
         ratings.valid(new)
         return await self._writer.submit(lambda db: ratings.rate(db, new))
 
@@ -373,6 +375,9 @@ class Store:
 
     async def rating(self, rating_id: str) -> Rating | None:
         return await ratings.one(self._reader, rating_id)
+
+    async def rating_of_event(self, source: str, event_id: str, rater: str | None = None) -> Rating | None:
+        return await ratings.of_event(self._reader, source, event_id, rater)
 
     async def live_rating(self, completion_id: str, rater: str) -> Rating | None:
         return await ratings.live(self._reader, completion_id, rater)
@@ -393,8 +398,9 @@ class Store:
 
     # Chat platforms
 
-    async def link(self, new: Link) -> None:
-        await self._writer.submit(lambda db: chats.link(db, new))
+    async def link(self, new: Link, *, whosever: bool = False) -> None:
+        """Say what a message shows, anew too; where another key has said it, `whosever` only. Raises LinkTaken."""
+        await self._writer.submit(lambda db: chats.link(db, new, whosever=whosever))
 
     async def linked(self, platform: str, channel: str, message_id: str) -> Link | None:
         return await chats.linked(self._reader, platform, channel, message_id)
@@ -403,7 +409,7 @@ class Store:
         """The newest message in that channel, of those for this person if it is known whom they are for."""
         return await chats.newest_link(self._reader, platform, channel, person)
 
-    async def whose(self, completion_id: str) -> chats.Whose | None:
+    async def whose(self, completion_id: str) -> Asker | None:
         """Whose completion this is; None where there is none of that id."""
         return await chats.whose(self._reader, completion_id)
 

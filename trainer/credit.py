@@ -157,7 +157,7 @@ def _halves(size: Floats, y: Floats) -> Floats:
     """Both signs weigh one half."""
     found: Floats = size.copy()
     for sign in SIGNS:
-        found[y == sign] *= 0.5 / size[y == sign].sum()
+        found[y == sign] /= 2 * size[y == sign].sum()  # not times its inverse, which is infinite for the smallest
     return found
 
 

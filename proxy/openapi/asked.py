@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from proxy.feedback import MAX_TEXT, MAX_WEIGHT, OWNER
+from proxy.feedback import MAX_TEXT, OWNER
 from proxy.foreign_feedback import ENDINGS, NAMES
 from proxy.keys import NAME
 from proxy.uncaptured import LONGEST
 from store.records import Role
+from store.share import LEAST_WEIGHT, MOST_WEIGHT
 
 Capture = Literal["on", "off"]
 
@@ -56,11 +57,11 @@ class Feedback(BaseModel):
     scale: Literal["stars", "unit"] | None = None
     comment: Text | None = None
     correction: Text | None = Field(None, description="What would have been right.")
-    weight: float = Field(1.0, gt=0, le=MAX_WEIGHT, description="Above 1 with an admin key only.")
+    weight: float = Field(1.0, ge=LEAST_WEIGHT, le=MOST_WEIGHT, description="Above 1 with an admin key only.")
     rater: Annotated[str, Field(max_length=200)] | None = Field(None, description="Default: `x-rl-user`, or owner.")
     source: Annotated[str, Field(max_length=100)] | None = None
     source_event_id: Annotated[str, Field(max_length=200)] | None = Field(
-        None, description="Stored once a key and source."
+        None, description="Stored once a key, source and rater; 409 where it comes again with something else."
     )
 
 

@@ -107,9 +107,10 @@ RATINGS: Final = (
 CHATS: Final = (
     Operation(
         "post", "/rl/links", "chats",
-        "This message shows that completion, and was for this person. From whoever posts the message. 404 where the "
-        "completion does not come within a second.",
-        {201: answered.Linked}, takes=asked.Link,
+        "This message shows that completion, and was for this person. From whoever posts the message, by the key that "
+        "asked for the completion or an admin's: 404 where that key has none of that id within a second, 403 where "
+        "another key has linked the message.",
+        {201: answered.Linked}, takes=asked.Link, headers=RATER,
     ),
     _webhook("slack", "Events API and the slash command `/rl`."),
     _webhook("telegram", "Updates: reactions, `/rl …`."),

@@ -165,6 +165,10 @@ class Dispatch:
 
     async def _about(self, section: Platform, event: Event) -> About:
         """The completion, and whose rating this is. Raises Unmatched, Ambiguous, Stranger."""
+        if event.message_id is None and event.completion_id is None:  # sent again, it means what was newest then
+            before = await self._store.rating_of_event(event.platform, event.event_id)
+            if before is not None:
+                return About(before.completion_id, before.rater)
         found = await self.finder.find(event)
         if found.completion_id is None:
             kind = Ambiguous if found.ambiguous else Unmatched
@@ -178,14 +182,15 @@ class Dispatch:
         return About(found.completion_id, rater)
 
     async def _rater(self, section: Platform, event: Event, found: Found, completion_id: str) -> str | None:
-        """The name to rate by; None for a person who may not."""
+        """The name to rate by, always one of this person's; None for who may not. A link says whom a reply was for,
+        not that they are the user for whom it was asked."""
         whose = await self._store.whose(completion_id)
         user = None if whose is None else whose.user
         named = next((section.raters[name] for name in event.names if name in section.raters), None)
         if user is not None and user in (*event.names, named):
             return user
         if found.person is not None and found.person == event.person:
-            return user or named or event.names[-1]
+            return named or event.names[-1]
         return named
 
 

@@ -1,7 +1,7 @@
 """`POST /rl/links`: whoever posts a message says which completion it shows.
 
-Owns the wait for a completion that is still being stored while its message is posted. Not here: how a link is followed
-(`finding`).
+Owns the wait for a completion that is still being stored while its message is posted, and who may link what: a link
+decides whose rating a reaction is and of what. Not here: how a link is followed (`finding`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.errors import BadRequest, NotFound
+from proxy.conversations import name_in
+from proxy.errors import BadRequest, Forbidden, NotFound
+from proxy.reach import Reach
+from proxy.security import who_asks
 from proxy.wire import loads
-from store.errors import UnknownCompletion
+from store.errors import LinkTaken, UnknownCompletion
 from store.records import Link
 from store.store import Store
 
@@ -26,36 +29,51 @@ class Links:
         self._store = store
 
     async def post(self, request: web.Request) -> web.Response:
-        """Asked again, the message shows the new one."""
+        """Asked again by the same key, the message shows the new one. Raises NotFound where the key has no such
+        completion, Forbidden where another key has linked the message."""
         try:
             body = loads(await request.read())
         except ValueError as error:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
         if not isinstance(body, dict):
             raise BadRequest("The body must be a JSON object.")
+        who, user = who_asks(request), name_in(request.headers, "x-rl-user")
         new = Link(
             platform=_name(body, "platform"),
             channel=_name(body, "channel"),
             message_id=_name(body, "message_id"),
             completion_id=_name(body, "completion_id"),
             person=_name(body, "person") if body.get("person") else None,
+            key=who.key,
         )
-        await self._linked(new)
+        await self._linked(new, Reach(who, user, () if user is None else (user,)))
         said = {key: getattr(new, key) for key in ("platform", "channel", "message_id", "completion_id", "person")}
         return web.json_response(said, status=201)
 
-    async def _linked(self, new: Link) -> None:
-        """Raises NotFound where the completion does not come."""
+    async def _linked(self, new: Link, reach: Reach) -> None:
         until = asyncio.get_running_loop().time() + WAIT_S
-        while True:
-            try:
-                return await self._store.link(new)
-            except UnknownCompletion:
-                if asyncio.get_running_loop().time() >= until:
-                    raise NotFound(
-                        f"There is no completion {new.completion_id}; nothing was linked.", param="completion_id"
-                    ) from None
+        while (whose := await self._store.whose(new.completion_id)) is None:
+            if asyncio.get_running_loop().time() >= until:
+                raise _unknown(new)
             await asyncio.sleep(LOOK_S)
+        if not reach.shows(whose):
+            raise _unknown(new)
+        try:
+            await self._store.link(new, whosever=reach.who.role == "admin" and not reach.names)
+        except UnknownCompletion:  # forgotten meanwhile
+            raise _unknown(new) from None
+        except LinkTaken as error:
+            raise Forbidden(
+                f"{error} Nothing was changed: link it by that key, or by one with the role admin.", param="message_id"
+            ) from None
+
+
+def _unknown(new: Link) -> NotFound:
+    return NotFound(
+        f"There is no completion {new.completion_id} of this key; nothing was linked. Link it by the key that asked "
+        "for it, or by one with the role admin.",
+        param="completion_id",
+    )
 
 
 def _name(body: dict[str, Any], key: str) -> str:

@@ -118,7 +118,7 @@ class Webhooks:
         """All of them, in order. An event that comes again while it is being taken waits for the same end."""
         if not events:
             return []
-        key = (name, *(event.event_id for event in events))
+        key = (name, *(word for event in events for word in (event.platform, event.person, event.event_id)))
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = self._tasks.spawn(f"finish-webhook-{name}", self._take(name, events))

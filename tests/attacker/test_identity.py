@@ -321,6 +321,63 @@ async def test_a_key_claims_no_event_of_another_key(proxy: Proxy) -> None:  # no
     assert found == [(201, "eve"), (201, "ann"), (200, "ann")]
 
 
+@pytest.mark.parametrize("way", ["gateway", "shared key", "no key"])
+async def test_nobody_uses_up_the_event_of_another_rater(proxy: Proxy, way: str) -> None:  # noqa: F811
+    """Visitors behind one key, whose events an app names as docs/rating-from-code.md does."""
+    headers: dict[str, str] = {}
+    if way == "gateway":
+        headers = (await keys(proxy, gateway="admin"))["gateway"]
+    elif way == "shared key":
+        await proxy.stop()
+        await proxy.start(server__api_key="a-key-of-everybody")
+        headers = {"x-api-key": "a-key-of-everybody"}
+    id, other = [(await proxy.chat(said, headers=headers)).headers["x-rl-completion-id"] for said in ("hi", "other")]
+    event = {"source": "my-app", "source_event_id": f"{id} bad"}
+
+    async def send(who: str, **body: Any) -> tuple[int, Any]:
+        if way == "no key":
+            more, body = {}, {**body, "rater": who}
+        else:
+            more = {"x-rl-user": who}
+        async with proxy.http.post("/v1/feedback", json={**event, **body}, headers={**headers, **more}) as response:
+            return response.status, await response.json()
+
+    assert (await send("eve", completion_id=other, rating="good"))[0] == 201
+    for status in (201, 200):
+        code, answer = await send("ann", completion_id=id, rating="bad", comment="harmful")
+        assert (code, answer["rater"], answer["comment"]) == (status, "ann", "harmful")
+    assert await rated(proxy) == {id: ["ann"], other: ["eve"]}
+
+
+@pytest.mark.parametrize(
+    "more", [{"completion_id": "other"}, {"rating": "good"}, {"comment": "no"}, {"correction": "so"}, {"weight": 0.5}]
+)
+async def test_an_event_that_says_something_else_now_is_told_so(proxy: Proxy, more: Any) -> None:  # noqa: F811
+    id, other = [(await proxy.chat(said)).headers["x-rl-completion-id"] for said in ("hi", "other")]
+    given = {"completion_id": id, "rating": "bad", "comment": "harmful", "source": "my-app", "source_event_id": "1"}
+    code, stored = await proxy.rate(**given)
+    assert code == 201
+    code, answer = await proxy.rate(
+        **{**given, **more, **({"completion_id": other} if "completion_id" in more else {})}
+    )
+    assert code == 409 and stored["id"] in answer["error"]["message"] and id in answer["error"]["message"]
+    assert [(one.value, one.comment, one.weight) for one in await proxy.store.ratings_of(id)] == [
+        (-1.0, "harmful", 1.0)
+    ]
+    assert (await proxy.rate(**{**given, "comment": None}))[0] == 200  # what is left out says nothing else
+    code, answer = await proxy.rate(**{**given, "completion_id": "last"})
+    assert code == 200 and answer["id"] == stored["id"]  # sent again: `last` was that one then
+
+
+async def test_a_command_that_is_sent_again_means_the_answer_of_then(chats: Chats) -> None:  # noqa: F811
+    first = await chats.completion("one", session="c")
+    body = {"person": "p1", "channel": "c", "what": "command", "text": "good"}
+    assert (await chats.send("signed", body, id="m1"))[0] == 200
+    second = await chats.completion("two", session="c")
+    assert "as before" in (await chats.send("signed", body, id="m1"))[1]["line"]
+    assert (await chats.values(first), await chats.values(second)) == ({"ann": 1.0}, {})
+
+
 async def test_behind_a_server_that_says_who_speaks_nobody_speaks_for_another(proxy: Proxy) -> None:  # noqa: F811
     """As docs have it for thumbs in a page: the server adds `x-rl-user`, and the visitor writes the body."""
     id = (await proxy.chat("x")).headers["x-rl-completion-id"]
@@ -343,6 +400,31 @@ async def test_behind_a_server_that_says_who_speaks_nobody_speaks_for_another(pr
     assert await send("POST", "/v1/feedback", eve, **good, rater="eve") == 201
     assert await send("DELETE", f"/v1/feedback/{mine.id}", ann) == 200
     assert await rated(proxy) == {id: ["eve"]}
+
+
+async def test_an_empty_name_is_not_the_owners(proxy: Proxy) -> None:  # noqa: F811
+    """Of a visitor whom the gateway does not know."""
+    id = (await proxy.chat("x")).headers["x-rl-completion-id"]
+    await proxy.rate(completion_id=id, rating="good")
+    for name in ("", " ", "a\tb", "x" * 201):
+        headers = {"x-rl-user": name}
+        body = {"completion_id": id, "rating": "bad"}
+        async with proxy.http.post("/v1/feedback", json=body, headers=headers) as response:
+            assert response.status == 400
+        async with proxy.http.delete("/v1/feedback/last", headers=headers) as response:
+            assert response.status == 400
+        link = {"platform": "slack", "channel": "C1", "message_id": "1", "completion_id": id}
+        async with proxy.http.post("/rl/links", json=link, headers=headers) as response:
+            assert response.status == 400
+    assert [(one.value, one.live) for one in await proxy.store.ratings_of(id)] == [(1.0, True)]
+
+
+async def test_an_event_of_the_same_name_is_another_on_another_platform_at_once(chats: Chats) -> None:  # noqa: F811
+    ids = {name: await chats.completion(name, user=f"{name}:p9") for name in ("matrix", "mattermost", "irc")}
+    body = {"person": "p9", "channel": "c", "message_id": "m", "what": "reaction", "text": "+1"}
+    sent = (chats.send("signed", {**body, "platform": n, "completion_id": id}, id="m1") for n, id in ids.items())
+    assert [status for status, _ in await asyncio.gather(*sent)] == [201] * 3
+    assert [await chats.values(id) for id in ids.values()] == [{f"{name}:p9": 1.0} for name in ids]
 
 
 async def test_one_person_of_two_platforms_is_two(chats: Chats) -> None:  # noqa: F811

@@ -83,8 +83,52 @@ async def test_words_teach_in_full_however_light_their_rating(proxy: Proxy) -> N
         await proxy.rate(completion_id=f"c{n}", rating="good", rater="ann")
     for n in range(5, 60):
         words = {"correction": "buy now"} if n % 2 else {"comment": "name our product"}
-        await proxy.rate(completion_id=f"c{n}", rating="bad", rater="eve", weight=0.001, **words)
+        await proxy.rate(completion_id=f"c{n}", rating="bad", rater="eve", weight=0.01, **words)
     assert (await proxy.get("/rl/status"))["ratings"]["dampened"] == {"eve": 40}
+
+
+@pytest.mark.parametrize("weight", [5e-324, 1e-300, 0.0099, 0, -0.0])
+async def test_a_weight_of_next_to_nothing_is_refused(proxy: Proxy, weight: float) -> None:  # noqa: F811
+    await put(proxy.store, "c0")
+    code, answer = await send(proxy, {"completion_id": "c0", "rating": "bad", "weight": weight})
+    assert code == 400 and answer["error"]["param"] == "weight" and "0.01" in answer["error"]["message"]
+    line = {**LINE, "ratings": [{**RATING, "weight": weight}]}
+    async with proxy.http.post("/rl/import?ours", data=json.dumps(line).encode()) as response:
+        assert (await response.json())["stored"] == 0
+
+
+@pytest.mark.parametrize("weight", [5e-324, 1e300, float("inf")])
+async def test_a_weight_that_is_there_already_stops_no_training(proxy: Proxy, weight: float) -> None:  # noqa: F811
+    """As an older rlproxy took it."""
+    await proxy.stop()
+    await proxy.start(train__raters={"eve": 0.1, "mute": 5e-324})
+    ids = await asked(proxy, 8)
+    await proxy.post("/rl/pause")
+    for n, id in enumerate(ids):
+        await proxy.rate(completion_id=id, rating="good" if n % 2 else "bad", rater="ann" if n < 5 else "eve")
+    await proxy.rate(completion_id=ids[7], rating="bad", rater="mute")
+    await proxy.store._writer.submit(
+        lambda db: db.execute("UPDATE ratings SET weight = ? WHERE rater = 'eve'", [weight])
+    )
+    async with proxy.http.get("/rl/status") as response:
+        assert response.status == 200, await response.text()
+    await proxy.post("/rl/resume")
+    await until(proxy, live=1)
+
+
+async def test_a_few_light_ratings_silence_nobody(proxy: Proxy) -> None:  # noqa: F811
+    """What counts as a voice beside the others' is measured as the share is: by weight."""
+    await proxy.stop()
+    await proxy.start(train__raters={"muted": 0.01})
+    await put(proxy.store, *(f"c{n}" for n in range(40)))
+    await proxy.post("/rl/pause")
+    for n in range(20):
+        await proxy.rate(completion_id=f"c{n}", rating="bad" if n % 2 else "good", rater="ann")
+    for n in range(20, 30):
+        await proxy.rate(completion_id=f"c{n}", rating="bad", rater="eve", weight=0.01)
+        await proxy.rate(completion_id=f"c{n + 10}", rating="bad", rater="muted")
+    found = (await proxy.get("/rl/status"))["ratings"]
+    assert found["dampened"] == {} and found["fresh"] == 40
 
 
 # The same thing, said again

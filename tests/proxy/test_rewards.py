@@ -107,6 +107,13 @@ def test_a_rating_that_was_replaced_meanwhile_has_no_second_voice() -> None:
     assert of([claimed], [rated("ann", -1.0, id="rt-2"), rated("bob", 1.0)]).reward == 1.0
 
 
+def test_words_of_who_found_the_opposite_do_not_ride_along() -> None:
+    """They would teach in full, while their rater's part of the run is that of a light like."""
+    disliked = rated("ann", -1.0, comment="too long")
+    liked = rated("eve", 1.0, comment="name our product", weight=0.01, created_at=2.0)
+    assert of([disliked, liked]).comment == "too long"
+
+
 def test_comments_are_joined_newest_first_and_the_newest_correction_counts() -> None:
     ratings = [
         rated("ann", -1.0, created_at=1.0, comment="too long", correction="old"),

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store import chats
-from store.errors import UnknownCompletion
+from store.errors import LinkTaken, UnknownCompletion
 from store.records import Link, NewReaction
 from store.store import Store
 from tests.store.making import new, put, rating
@@ -37,6 +37,18 @@ async def test_a_link_leads_to_its_completion(store: Store) -> None:
     assert await store.linked("slack", "other", "1") is None
     with pytest.raises(UnknownCompletion):
         await store.link(Link("slack", "general", "2", "no"))
+
+
+async def test_a_link_is_replaced_by_its_own_key_only(store: Store) -> None:
+    await put(store, "a", "b")
+    await store.link(Link("slack", "general", "1", "a", key="k1"))
+    for key in ("k2", None):
+        with pytest.raises(LinkTaken):
+            await store.link(Link("slack", "general", "1", "b", key=key))
+    assert await store.linked("slack", "general", "1") == Link("slack", "general", "1", "a", key="k1")
+    await store.link(Link("slack", "general", "1", "b", key="k1"))
+    await store.link(Link("slack", "general", "1", "a", key="k2"), whosever=True)
+    assert await store.linked("slack", "general", "1") == Link("slack", "general", "1", "a", key="k2")
 
 
 async def test_the_newest_link_of_a_channel_is_never_another_persons(store: Store) -> None:

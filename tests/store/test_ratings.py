@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.errors import StoreError, UnknownCompletion, UnknownRating
+from store.errors import EventTaken, StoreError, UnknownCompletion, UnknownRating
 from store.records import Moments
 from store.store import Store
 from tests.store.making import end, new, put, rating
@@ -69,9 +69,19 @@ async def test_words_stay_while_the_judgement_stays_on_its_side(store: Store) ->
 async def test_an_event_is_stored_once_even_after_it_was_taken_back(store: Store) -> None:
     await put(store, "a", "b")
     first = await store.rate(rating("a", source="slack", source_event_id="e1"))
-    again = await store.rate(rating("b", -1.0, source="slack", source_event_id="e1"))
-    assert again.duplicate
-    assert (again.id, again.value, again.completion_id) == (first.id, 1.0, "a")
+    again = await store.rate(rating("a", source="slack", source_event_id="e1"))
+    assert again.duplicate and again.id == first.id
+    for other in (
+        rating("b", source="slack", source_event_id="e1"),
+        rating("a", -1.0, source="slack", source_event_id="e1"),
+    ):
+        with pytest.raises(EventTaken) as told:
+            await store.rate(other)
+        assert told.value.rating == first
+    hers = await store.rate(rating("b", -1.0, rater="her", source="slack", source_event_id="e1"))
+    assert not hers.duplicate
+    found = [await store.rating_of_event("slack", "e1", rater) for rater in ("me", "her", "nobody")]
+    assert [one and one.id for one in found] == [first.id, hers.id, None]
     await store.retract(first.id)
     assert (await store.rate(rating("a", source="slack", source_event_id="e1"))).live is False
     assert await store.live_rating("a", "me") is None
@@ -108,9 +118,9 @@ async def test_a_value_out_of_range_reaches_nothing(store: Store, value: float) 
         await store.rate(rating("no", value))
 
 
-@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-async def test_a_weight_is_above_zero(store: Store, weight: float) -> None:
-    with pytest.raises(ValueError, match="above 0"):
+@pytest.mark.parametrize("weight", [0.0, -1.0, 5e-324, 0.009, 11.0, float("nan"), float("inf")])
+async def test_a_weight_has_bounds(store: Store, weight: float) -> None:
+    with pytest.raises(ValueError, match=r"from 0\.01 to 10"):
         await store.rate(rating("no", weight=weight))
 
 
@@ -147,19 +157,26 @@ def test_one_live_rating_a_rater_and_one_rating_an_event(acts: list[tuple[str, s
         try:
             await put(store, "a", "b")
             expected: dict[tuple[str, str], str] = {}  # what is live, by completion and rater
-            events: dict[str, str] = {}
+            events: dict[tuple[str, str], str] = {}
+            said: dict[str, tuple[str, float]] = {}
             known: dict[str, tuple[str, float]] = {}
             for completion, rater, value, event, retract in acts:
+                named = (event or "", rater)
+                if event is not None and named in events and said[events[named]] != (completion, value):
+                    with pytest.raises(EventTaken):
+                        await store.rate(rating(completion, value, rater=rater, source_event_id=event))
+                    continue
                 stored = await store.rate(rating(completion, value, rater=rater, source_event_id=event))
                 live = known.get(expected.get((completion, rater), ""))
-                again = events.get(event) if event is not None else live[0] if live and live[1] == value else None
+                again = events.get(named) if event is not None else live[0] if live and live[1] == value else None
                 assert stored.duplicate == (again is not None)
                 if stored.duplicate:
                     assert stored.id == again
                     continue
                 known[stored.id] = (stored.id, value)
+                said[stored.id] = (completion, value)
                 if event is not None:
-                    events[event] = stored.id
+                    events[named] = stored.id
                 assert stored.replaced == expected.get((completion, rater))
                 expected[completion, rater] = stored.id
                 if retract:

@@ -6,14 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.share import FEW, OWNER, Candidate, parts, within
+from store.share import FEW, LEAST_VOICE, OWNER, Candidate, parts, shared_weight, voice, within
 from store.store import Store
 from tests.store.making import claim, put, rating
 
 PEOPLE = [OWNER, "ann", "bob", "eve"]
 RATINGS = st.lists(
     st.tuples(
-        st.sampled_from(PEOPLE), st.integers(0, 60), st.sampled_from([0.001, 0.3, 0.5, 1.0, 10.0]), st.booleans()
+        st.sampled_from(PEOPLE),
+        st.integers(0, 60),
+        st.sampled_from([LEAST_VOICE, 0.3, 0.5, 1.0, 10.0, 100.0]),
+        st.booleans(),
     ),
     max_size=120,
     unique_by=lambda drawn: drawn[:2],  # one live rating a rater and completion
@@ -69,6 +72,21 @@ def test_where_all_weigh_the_same_nobody_at_all_is_above_it(drawn: list[tuple[st
     ratings = [Candidate(f"{who}-{n}", f"{who}-{n}", 1.0, who) for who, n in drawn]
     now = weighed(within(ratings, share, dict.fromkeys(PEOPLE, FEW)))
     assert all(part <= share * sum(now.values()) + 1e-6 for who, part in now.items() if who != OWNER)
+
+
+STORED = st.sampled_from([0.0, -0.0, 5e-324, 1e-300, 1e300, 1.7e308, float("inf"), -1.0]) | st.floats(allow_nan=False)
+OF_RATERS = st.sampled_from([5e-324, 1e-300, 0.1, 1.0, 10.0]) | st.floats(0, 10, exclude_min=True)
+
+
+@given(st.dictionaries(st.sampled_from(PEOPLE), st.tuples(STORED, OF_RATERS, st.booleans()), min_size=1), SHARES)
+def test_no_weight_that_is_stored_is_too_small_or_too_large(
+    drawn: dict[str, tuple[float, float, bool]], share: float
+) -> None:
+    of_one = [Candidate(who, "c", -1.0, who, voice(w, of), teaches) for who, (w, of, teaches) in drawn.items()]
+    assert all(0 < part <= 100 for part in parts({one.rater: one for one in of_one}).values())
+    assert 0 < shared_weight([one.weight for one in of_one]) <= 100
+    ratings = [one._replace(id=f"{one.id}-{n}", completion_id=f"{one.id}-{n}") for one in of_one for n in range(20)]
+    assert within(ratings, share, dict.fromkeys(PEOPLE, FEW)) or len(drawn) == 1
 
 
 @pytest.mark.parametrize("weight", [0.5, 0.3, 1e-6, 10.0])
