@@ -25,7 +25,7 @@ MAX_TOKENS = 16  # what a request gets that names no limit; chat completions hav
 # What goes to chat completions under the same name. Anything unknown does too.
 _NOT_CHAT = ("prompt", "echo", "suffix", "best_of", "logprobs", "max_tokens")
 # A program asks for these: an editor for what goes between two pieces of a file, an evaluation for the prompt's scores.
-_NOT_TYPED = ("suffix", "echo", "best_of")
+_NOT_TYPED = (("suffix", ""), ("echo", False), ("best_of", 1))
 
 Prompt = str | list[int]
 
@@ -64,7 +64,7 @@ class Completions(Dialect):
             session=who.session,
             user=who.user,
             body=body,
-            typed=n == 1 and _is_line(prompts[0]) and not any(body.get(key) for key in _NOT_TYPED),
+            typed=n == 1 and _is_line(prompts[0]) and all(body.get(k) in (None, plain) for k, plain in _NOT_TYPED),
         )
 
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from proxy.chat_command import parse
 from proxy.conversations import command_at, thread, without_commands
 from proxy.spoken import command_of, silent, without_blocks, words
-from proxy.wrappers import AGENTS, agent_of
+from proxy.wrappers import AGENTS, agent_of, sender_of
 from tests.agent_formats import CONTEXT, FORMS, INFO, NOTICE, REMINDER, Form, slash, texts
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 
@@ -231,6 +231,7 @@ def test_no_document_in_the_history_removes_a_message(form: Form, pages: list[st
 
 SCANS: dict[str, Callable[[dict[str, Any]], object]] = {
     "command": lambda message: [command_of(message, agent) for agent in (None, *AGENTS)],
+    "sender": lambda message: [sender_of([{**message, "role": "system"}, message], agent) for agent in AGENTS],
     "silent": silent,
     "words": lambda message: words([message]),
     "without_blocks": lambda message: without_blocks(str(message["content"])),

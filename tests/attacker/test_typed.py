@@ -223,7 +223,7 @@ async def test_what_a_program_sends_is_no_command(proxy: Proxy, path: str, body:
 
 
 PLAIN: list[tuple[str, dict[str, Any]]] = [
-    ("/v1/completions", {"prompt": " /rl pause\n", "suffix": "", "echo": False, "best_of": None, "n": 1}),
+    ("/v1/completions", {"prompt": " /rl pause\n", "suffix": "", "echo": False, "best_of": 1, "n": 1}),
     ("/v1/completions", {"prompt": ["/rl pause"]}),
     ("/api/generate", {"prompt": "/rl pause", "raw": False, "context": [], "template": "", "system": "Be kind."}),
     ("/v1/chat/completions", {"messages": MESSAGE, "response_format": {"type": "text"}, "n": None}),
