@@ -15,7 +15,7 @@ END = 1e300  # later than all that happened, and before what never did
 
 
 def wrong(home: Path, ledger: Ledger, at: float = END) -> list[str]:
-    """Checked, and opened as `rlproxy serve` opens it after a crash; what is missing, doubled or damaged, a line each."""
+    """Checked and opened as `rlproxy serve` opens it after a kill; what is missing, doubled or damaged."""
     try:
         with closing(open_database(home / NAME, backup.before_migration)) as db:
             integrity.check(db, home / NAME)
