@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from store import backup
+from store import backup, integrity
 from store.errors import StoreError
 from store.schema import NAME, begin, open_database
 from tests.chaos.people import Ledger, Step
@@ -15,9 +15,10 @@ END = 1e300  # later than all that happened, and before what never did
 
 
 def wrong(home: Path, ledger: Ledger, at: float = END) -> list[str]:
-    """Opened as `rlproxy serve` opens it after a crash; what is missing, doubled or damaged, a line each."""
+    """Checked and opened as `rlproxy serve` opens it after a kill; what is missing, doubled or damaged."""
     try:
         with closing(open_database(home / NAME, backup.before_migration)) as db:
+            integrity.check(db, home / NAME)
             begin(db)
             return [*_damaged(db), *_answers(db, ledger, at), *_ratings(db, ledger, at)]
     except (StoreError, sqlite3.Error) as error:
