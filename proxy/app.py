@@ -120,7 +120,7 @@ class Wiring:
         outcome = Outcome(store, swap, lending, events, metrics, foreign)
         self.rebuilding = rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
         self.learner = learner = Learner(
-            settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome, rebuilding
+            settings, store, backend, swap, launcher, events, tasks, lending, match, foreign, when, outcome, rebuilding
         )
         self.watch = watch = Watch(train.watch, store, swap, events)
 

@@ -29,6 +29,7 @@ from trainer.fitting import fit
 from trainer.limits import GB, Limits, in_use, within
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
+from trainer.prompts import NEUTRAL, comment_of, hinted, neutral
 from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed
 from trainer.sealed import missing as sealing_lacks
 from trainer.serve import KEY_VARIABLE
@@ -36,6 +37,7 @@ from trainer.weights import local
 
 __all__ = [
     "IN_THE_CLEAR",
+    "NEUTRAL",
     "AdapterError",
     "Job",
     "LaunchError",
@@ -45,9 +47,12 @@ __all__ = [
     "SealError",
     "Server",
     "available",
+    "comment_of",
     "default_threads",
+    "hinted",
     "is_sealed",
     "local",
+    "neutral",
     "open_log",
     "sealing_lacks",
     "verify_adapter",

@@ -132,6 +132,10 @@ class Template:
             raise BadLine(self.choice.wrong)
         return self._render(messages, tools, kwargs, self.choice.way)
 
+    def as_found(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """By the weights' own template as it is, whatever the server does."""
+        return self._render(messages, None, None, AS_IS)
+
     def question(self, text: str) -> tuple[int, ...]:
         """A question that is no sample: as the server renders it, else by the template, whoever else uses that."""
         return self._asked.get(text) or self._render(neutral(text), None, None, self.choice.way)

@@ -61,11 +61,19 @@ class Held(BaseModel):
     requests: int
 
 
+class Rendering(BaseModel):
+    known: bool
+    line: str
+    server: str | None
+    weights: str | None
+
+
 class Match(BaseModel):
     state: Literal["unasked", "same", "other", "unknown"]
     line: str
     apart: float | None
     regret: float | None
+    rendering: Rendering | None
     stops: bool
 
 

@@ -84,8 +84,8 @@ def test_a_line_that_cannot_be_trusted_says_why(template, changes, reason):
 
 
 def test_an_inexact_line_is_rendered_whole(template):
-    sample = read(template, exact=False, token_ids=[9], logprobs=[-1.0])
-    assert sample.behaviour is None
+    sample = read(template, exact=False, prompt_token_ids=None, token_ids=[9], logprobs=[-1.0])
+    assert sample.behaviour is None and sample.prompt_by == "template"
     assert not sample.exact
     assert sample.tokens.prompt == template.prompt([{"role": "user", "content": "hi"}])
     assert sample.tokens.reply == (*template.reply("d", ended=False), template.end)
