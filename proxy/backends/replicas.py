@@ -16,7 +16,7 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from proxy.backends.base import Address, Capabilities, Served, Told
+from proxy.backends.base import Address, Capabilities, Prompt, Rendered, Served, Told
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, BackendDown, ProxyError
 
