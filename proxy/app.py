@@ -97,7 +97,7 @@ class Wiring:
 
     def __init__(self, settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> None:
         self.settings, self.store, self.backend = settings, store, backend
-        self.health = health = Health()
+        self.health = health = Health(backend.capabilities.longer)
         events, metrics, door = Events(), Metrics(), Door(settings.server)
         self.events, self.tasks = events, (tasks := Tasks())
         self.keys, limits = Keys(settings.server), Limits(settings.server)

@@ -204,6 +204,15 @@ def _shown(prompt: str) -> str:
     return repr(prompt if len(prompt) <= PROMPT_SHOWN else prompt[:PROMPT_SHOWN] + "…")
 
 
+def prompts(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("prompts")
+    if (cut := facts.status["cut"]) is None:
+        return Check("prompts", "ok", "none was seen to be cut by the server")
+    line, _, fix = cut.rpartition("; ")
+    return Check("prompts", "note", line, f"{fix}; what was cut trains as it was read")
+
+
 def training(facts: Facts) -> Check:
     if facts.status is None:
         return _unknown("training")
@@ -250,7 +259,8 @@ def ratings(facts: Facts) -> Check:
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
     proxy, data_folder, disk, doctor_here.memory, doctor_here.gpu, encryption, doctor_here.keys, backend, model,
-    formats, exactness, sampling, adapters, base, template, doctor_here.agents, capture, ratings, training, last_run,
+    formats, exactness, sampling, adapters, base, template, prompts, doctor_here.agents, capture, ratings, training,
+    last_run,
 )  # fmt: skip
 
 

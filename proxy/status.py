@@ -110,6 +110,7 @@ class StatusReport:
             },
             "held": {"why": self._door.closed, "requests": self._door.waiting},
             "match": self._match.report(),
+            "cut": self._health.cut.line,
             "watch": await self._watch.report(),
             "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
@@ -155,6 +156,8 @@ class StatusReport:
             lines.append(f"{s['rebuild']['line']}.")
         if s["watch"]:
             lines.append(f"{s['watch']['line']}.")
+        if s["cut"]:
+            lines.append(f"{s['cut'][0].upper()}{s['cut'][1:]}.")
         if s["problem"]:
             lines.append(f"Problem: {s['problem']}")
         return "\n".join(lines)

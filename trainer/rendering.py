@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 PINNED: Final = {"system", "developer"}  # roles in whose place a template puts its default system text
 MOST: Final = 0.5  # share of the known prompts that a way has to explain: the others may have been cut by the server
+FAR: Final = 10**6  # tokens, by which a prompt differs that cannot be compared by their number
 Ids = tuple[int, ...]
 
 
@@ -39,7 +40,7 @@ class Known(NamedTuple):
     messages: Sequence[Mapping[str, Any]]
     tools: Any
     template_kwargs: Mapping[str, Any] | None
-    count: int | None
+    tokens: int | None
     ids: Ids | None
 
 
@@ -51,30 +52,48 @@ class Choice(NamedTuple):
 
 
 def choose(known: Sequence[Known], render: Callable[[Known, Way], Ids | None]) -> Choice:
-    """The way that explains most of what is known, the plainest first. `render` returns None where the template
-    refuses."""
+    """The way that explains most of what is known, the plainest first; of equals the nearer one. `render` returns None
+    where the template refuses."""
     if not known:
         return Choice(AS_IS, 0, 0, None)
-    best, most = AS_IS, -1
-    for way in WAYS:
-        explained = sum(_explains(render(one, way), one) for one in known)
-        if explained > most:
-            best, most = way, explained
-        if most == len(known):
+    found: list[tuple[int, int, int, Way]] = []
+    for n, way in enumerate(WAYS):
+        made = [(one, render(one, way)) for one in known]
+        exact = sum(ids is not None and _apart(ids, one) == 0 for one, ids in made)
+        apart = sum(FAR if ids is None else abs(_apart(ids, one)) for one, ids in made)
+        found.append((-exact, apart, n, way))
+        if exact == len(known):
             break
-    if most > MOST * len(known):
-        return Choice(best, len(known), most, None)
-    return Choice(AS_IS, len(known), most, _why(known, render))
+    *_, best = min(found)
+    explained = sum(ids is not None and _explains(ids, one) for one in known for ids in [render(one, best)])
+    if explained > MOST * len(known):
+        return Choice(best, len(known), explained, None)
+    return Choice(AS_IS, len(known), explained, _why(known, render))
 
 
-def _explains(rendered: Ids | None, one: Known) -> bool:
-    return rendered is not None and (rendered == one.ids if one.ids is not None else len(rendered) == one.count)
+def near(read: int, made: int, messages: int) -> bool:
+    """Whether a prompt of `made` tokens is the one of which the server read so many.
+
+    Messages are kept without white space around them, which is a token or two of each; a message that the server left
+    out is more than that.
+    """
+    return -min(messages, 2) <= read - made <= 2 * messages
+
+
+def _apart(rendered: Ids, one: Known) -> int:
+    if one.ids is not None:
+        return 0 if rendered == one.ids else abs(len(one.ids) - len(rendered)) or FAR
+    return (one.tokens or 0) - len(rendered)
+
+
+def _explains(rendered: Ids, one: Known) -> bool:
+    return rendered == one.ids if one.ids is not None else near(one.tokens or 0, len(rendered), len(one.messages))
 
 
 def _why(known: Sequence[Known], render: Callable[[Known, Way], Ids | None]) -> str:
     for one in known:
         rendered = render(one, AS_IS)
-        read = one.count if one.ids is None else len(one.ids)
+        read = one.tokens if one.ids is None else len(one.ids)
         if rendered is not None and not _explains(rendered, one):
             made = "other ones" if len(rendered) == read else f"{len(rendered)}"
             return f"the server read {read} tokens where the weights' chat template makes {made}: another chat template"

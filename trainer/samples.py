@@ -23,7 +23,7 @@ from trainer import ends, sanity, turns
 from trainer.objective import Floats
 from trainer.packing import Tokens
 from trainer.prompts import comment_of, neutral
-from trainer.rendering import AS_IS, PINNED, Choice, Known, Way, choose, without_default_system
+from trainer.rendering import AS_IS, PINNED, Choice, Known, Way, choose, near, without_default_system
 from trainer.run_folder import read_lines
 from trainer.sanity import Flag
 from trainer.sealed import IN_THE_CLEAR, Seal
@@ -373,18 +373,18 @@ def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Prom
 
 def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...], PromptBy]:
     """What the server read. It trains on that or not at all: by its count of tokens it is seen whether this is it."""
-    count = _count(line)
+    count, messages = _count(line), len(_messages(line))
     if line.get("prompt_token_ids"):
         return _ids(line, "prompt_token_ids", template.vocabulary), "captured"
     if (prompt := _served(line, template)) is not None:
-        if count is not None and len(prompt) != count:
+        if count is not None and not near(count, len(prompt), messages):
             raise BadLine(
                 f"the server read {count:,} tokens, and it renders this prompt to {len(prompt):,} now: its chat "
                 "template or its context has changed since, or it cut the prompt"
             )
         return prompt, "server"
     prompt = template.prompt(_messages(line), line.get("tools"), _template_kwargs(line))
-    if count is not None and len(prompt) != count:
+    if count is not None and not near(count, len(prompt), messages):
         raise BadLine(
             f"the server read {count:,} tokens where the weights' chat template makes {len(prompt):,}: it has another "
             "chat template, or it cut the prompt"

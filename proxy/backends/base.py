@@ -32,6 +32,7 @@ class Capabilities:
     foreign: bool = False  # it runs a model that is not ours: what it says is of no version
     frees: bool = False  # gives its memory back while a run trains
     wears_one: bool = False  # at a time: a request for another version waits until all running ones have ended
+    longer: str = "give the model a longer context at its server"  # what helps where that cuts prompts
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 

@@ -44,6 +44,7 @@ class LlamaCpp(OpenAICompatible):
         token_ids=False,
         logprobs=False,  # it has them before sampling, and not one for each token
         dialects=frozenset({"chat", "completions"}),  # in others a request's own `lora` is not known to be read
+        longer="a longer one is `llama-server --ctx-size N`; --context-shift lets it leave out what came first",
         why_not="llama-server's log-probs are of before sampling and not one a token: a run computes its own.",
     )
 
@@ -140,6 +141,7 @@ class LlamaRouter(LlamaCpp):
         dialects=frozenset({"chat", "completions", "responses", "messages"}),
         frees=True,
         lost=frozenset({400, 404}),  # 400: no such model
+        longer=LlamaCpp.capabilities.longer,
         why_not=LlamaCpp.capabilities.why_not,
     )
 

@@ -58,6 +58,10 @@ class Ollama(OpenAICompatible):
         dialects=frozenset({"chat", "completions", "responses", "messages", "ollama", "ollama-generate"}),
         implied_tag=":latest",
         frees=True,
+        longer=(
+            "a longer one is OLLAMA_CONTEXT_LENGTH in the environment of `ollama serve`, `PARAMETER num_ctx` in the "
+            "model's Modelfile, or options.num_ctx in a request to /api/chat"
+        ),
         why_not="Ollama sends no token ids, and log-probs of before sampling: a run computes its own.",
     )
 

@@ -116,6 +116,7 @@ class Status(BaseModel):
     training: Training
     held: Held
     match: Match
+    cut: str | None = Field(description="What the server has left out of prompts in silence since the start.")
     watch: Watch | None
     rebuild: Rebuild | None
     last_run: Run | None

@@ -153,6 +153,19 @@ def test_a_prompt_that_was_cut_is_refused_alone_and_with_both_numbers(weights: T
         parse(cut, "rt-1", template, max_seq_len=1000)
 
 
+def test_white_space_around_messages_is_not_kept_and_costs_no_sample(weights: Template, tmp_path: Path) -> None:
+    """Agents end their messages with line breaks; the store has them without."""
+    lines = [line("no default system text", chat, served=False) for chat in (TALK, TALK[:1])]
+    for one in lines:
+        one["prompt_tokens"] += len(one["messages"])
+    template = chosen(weights, lines, tmp_path)
+    assert template.choice.way == Way("none") and template.choice.explained == 2
+    assert parse(lines[0], "rt-1", template, max_seq_len=1000).prompt_by == "template"
+    served = line("Alpaca's")
+    served["prompt_tokens"] += 2
+    assert parse(served, "rt-1", weights, max_seq_len=1000).prompt_by == "server"
+
+
 def test_what_nothing_is_known_of_is_rendered_by_the_weights_template(weights: Template, tmp_path: Path) -> None:
     one = line("Alpaca's", served=False, counted=False)
     template = chosen(weights, [one], tmp_path)
