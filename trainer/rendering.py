@@ -77,7 +77,7 @@ def near(read: int, made: int, messages: int) -> bool:
     Messages are kept without white space around them, which is a token or two of each; a message that the server left
     out is more than that.
     """
-    return -min(messages, 2) <= read - made <= 2 * messages
+    return 0 <= read - made <= 2 * messages
 
 
 def _apart(rendered: Ids, one: Known) -> int:
