@@ -81,7 +81,7 @@ def compare(told: Told, answers: Sequence[Answer], found: Mapping[str, Any]) -> 
     rendering = _rendering(answers, found)
     if (why := _log_probs(apart, regret)) is not None:
         return Verdict("other", f"{OTHER}: {why}", apart, regret, rendering._asdict())
-    checked = [name for name, known in _checked(told).items() if known]
+    checked = [name for name, known in _checked(told, read).items() if known]
     if regret is None:
         why = found["unscored"] or "its answers have no text and no token ids"
         so_far = f"{' and '.join(checked)} as in the weights, but " if checked else ""
@@ -96,10 +96,11 @@ def compare(told: Told, answers: Sequence[Answer], found: Mapping[str, Any]) -> 
     return Verdict("same", line, apart, regret, rendering._asdict())
 
 
-def _checked(told: Told) -> dict[str, bool]:
+def _checked(told: Told, read: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     return {
         "architecture": told.architecture is not None or told.parameters is not None,
         "vocabulary": told.vocabulary is not None,
+        "chat template": all(each["theirs"] == each["rendered"] for each in read),
     }
 
 

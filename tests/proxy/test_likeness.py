@@ -37,7 +37,7 @@ def test_the_same() -> None:
     found = compare(Told("x", "llama", 512, 64, 1_010_000), said(), weights())
     assert found == Verdict(
         "same",
-        "the server runs what trains: architecture, vocabulary, log-probs 0 nats a token apart",
+        "the server runs what trains: architecture, vocabulary, chat template, log-probs 0 nats a token apart",
         0.0,
         0.0,
         Rendering(True, "the server renders a conversation as the weights' chat template does")._asdict(),
@@ -118,6 +118,6 @@ def test_what_cannot_be_compared_is_said() -> None:
     nothing = weights((), unscored="the weights need 30.0 GB of memory beside the server and 9.0 GB are free")
     found = compare(Told(vocabulary=512), said(), nothing)
     assert found.state == "unknown"
-    assert found.line.startswith("vocabulary as in the weights, but log-probs could not be compared")
-    silent = compare(Told(), said(text="", prompt_ids=None, reply_ids=None, logprobs=None), weights(()))
+    assert found.line.startswith("vocabulary and chat template as in the weights, but log-probs could not be compared")
+    silent = compare(Told(), said(text="", prompt_ids=None, reply_ids=None, logprobs=None), weights((), theirs=None))
     assert silent.line == "log-probs could not be compared: its answers have no text and no token ids"
