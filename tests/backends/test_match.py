@@ -64,9 +64,8 @@ async def test_it_is_the_same_model_quantised_or_not(tmp_path: Path, weights: Pa
                 await proxy.stop()
 
 
-async def test_another_model_is_not_and_another_template_is_told_of(
-    tmp_path: Path, weights: Path, base_gguf: Path
-) -> None:  # noqa: F811
+async def test_another_model_is_not(tmp_path: Path, weights: Path, base_gguf: Path) -> None:  # noqa: F811
+    """And another template is told of."""
     tiny = make_tiny_model(weights, tmp_path / "tiny")
     other = shutil.copytree(weights, tmp_path / "template", ignore=shutil.ignore_patterns("*.safetensors"))
     for file in weights.glob("*.safetensors"):
