@@ -99,7 +99,7 @@ class Wiring:
 
     def __init__(self, settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> None:
         self.settings, self.store, self.backend = settings, store, backend
-        self.health = health = Health()
+        self.health = health = Health(backend.capabilities.longer)
         events, metrics, door = Events(), Metrics(), Door(settings.server)
         self.events, self.tasks = events, (tasks := Tasks())
         self.keys, limits = Keys(settings.server), Limits(settings.server)
@@ -123,8 +123,8 @@ class Wiring:
         self.rebuilding = rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
         self.run_files = run_files = RunFiles(store, settings.home)
         self.learner = learner = Learner(
-            settings, store, swap, launcher, events, tasks, lending, match, foreign, when, outcome, rebuilding,
-            run_files,
+            settings, store, backend, swap, launcher, events, tasks, lending, match, foreign, when, outcome,
+            rebuilding, run_files,
         )  # fmt: skip
         self.watch = watch = Watch(train.watch, store, swap, events)
 

@@ -19,6 +19,7 @@ import orjson
 import structlog
 
 from proxy.conversations import canonical, extend_thread
+from proxy.cut_prompts import CutPrompts, why_cut
 from proxy.dialects import CHAT, Dialect, Reply
 from proxy.events import Events
 from proxy.files import Files
@@ -60,8 +61,10 @@ class Health:
 
     problem: str | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, longer: str = "") -> None:
+        """`longer`: how a server of this kind is given a longer context."""
         self.files = Files()
+        self.cut = CutPrompts(longer)
         self.lost: deque[str] = deque(maxlen=10_000)  # begun, perhaps, and not ended: the disk did not take it
 
 
@@ -266,7 +269,11 @@ class Capture:
         said: set[str] = set()
         self._redactor.value(reply.message, said)  # all of it: the token ids have the reasoning too
         redacted = (*row.redacted, *places(reply=said))
-        reason = self._broken or (INEXACT if redacted else reply.inexact_reason() or self.guessed)
+        cut = None if row.untrainable or numbers.prompt_ids is not None else why_cut(row.prompt, reply.usage)
+        if cut is not None and row.choice == 0 and (line := self._health.cut.note(cut)) is not None:
+            log.warning("a prompt was cut", completion=row.id, why=cut)
+            self._events.emit("problem", message=line)
+        reason = self._broken or (INEXACT if redacted else cut or reply.inexact_reason() or self.guessed)
         if redacted:  # its token ids would spell the secret out
             numbers = _NONE
         message = {**reply.message, "role": "assistant"}

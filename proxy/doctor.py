@@ -16,6 +16,7 @@ from store.errors import KeyProblem
 
 __all__ = ["CHECKS", "Check", "Facts", "examine", "gather", "holder"]
 
+PROMPT_SHOWN: Final = 300  # characters
 LOW_GB, NONE_GB = 5.0, 1.0  # a run takes some hundred MB, and what is captured grows with every turn
 
 
@@ -195,25 +196,41 @@ def base(facts: Facts) -> Check:
 
 
 def template(facts: Facts) -> Check:
-    """Of the comparison, what it says about how a conversation is rendered."""
+    """Of the comparison, what it says about how a conversation is rendered, with both texts where they differ."""
     if facts.status is None:
         return _unknown("template")
     found = facts.status["match"]
-    by_template = "chat template" in found["line"] or "tokeniser" in found["line"]
-    if found["state"] == "other" and by_template:
-        fix = (
-            "serve with the weights' own template (vLLM --chat-template, llama-server --jinja or --chat-template-file, "
-            "TEMPLATE in Ollama's Modelfile), or train the weights that it belongs to"
-        )
-        return Check("template", "problem" if found["stops"] else "note", found["line"], fix)
-    if found["state"] == "same" and by_template:
-        return Check("template", "ok", "the server renders a conversation as the weights' template does")
-    if found["state"] == "same":
-        line = "this server does not tell how it renders a conversation; its replies are those of the weights' template"
+    rendering = found["rendering"]
+    if rendering is None:
+        other = found["state"] == "other"
+        line = "not looked at, since the models differ" if other else found["line"]
+        return Check("template", "unknown" if other else "note" if found["state"] == "unknown" else "ok", line)
+    line = rendering["line"]
+    if rendering["server"] is not None:
+        line += f"\n     server:  {_shown(rendering['server'])}\n     weights: {_shown(rendering['weights'])}"
+    if rendering["known"]:
         return Check("template", "ok", line)
-    if found["state"] == "other":
-        return Check("template", "unknown", "not looked at, since the models differ")
-    return Check("template", "note" if found["state"] == "unknown" else "ok", found["line"])
+    if found["state"] != "other":
+        return Check("template", "note", line)
+    fix = (
+        "serve with the weights' own template (vLLM --chat-template, llama-server --jinja or --chat-template-file, "
+        "TEMPLATE in Ollama's Modelfile), or use a server that tells how it renders (Ollama 0.11.5 and newer)"
+    )
+    return Check("template", "problem" if found["stops"] else "note", line, fix)
+
+
+def _shown(prompt: str) -> str:
+    """A whole short prompt in one line."""
+    return repr(prompt if len(prompt) <= PROMPT_SHOWN else prompt[:PROMPT_SHOWN] + "…")
+
+
+def prompts(facts: Facts) -> Check:
+    if facts.status is None:
+        return _unknown("prompts")
+    if (cut := facts.status["cut"]) is None:
+        return Check("prompts", "ok", "none was seen to be cut by the server")
+    line, _, fix = cut.rpartition("; ")
+    return Check("prompts", "note", line, f"{fix}; what was cut trains as it was read")
 
 
 def training(facts: Facts) -> Check:
@@ -262,8 +279,8 @@ def ratings(facts: Facts) -> Check:
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
     proxy, data_folder, disk, doctor_here.memory, doctor_here.gpu, doctor_here.priority, database, encryption,
-    doctor_here.keys, backend, model, formats, exactness, sampling, adapters, base, template, doctor_here.agents,
-    capture, ratings, training, last_run,
+    doctor_here.keys, backend, model, formats, exactness, sampling, adapters, base, template, prompts,
+    doctor_here.agents, capture, ratings, training, last_run,
 )  # fmt: skip
 
 

@@ -19,9 +19,10 @@ import structlog
 
 from config import presets
 from config.settings import Settings
-from proxy import run_folder
+from proxy import run_folder, served_prompts
+from proxy.backends.base import Backend
 from proxy.due import Due
-from proxy.errors import Conflict
+from proxy.errors import BackendDown, Conflict
 from proxy.events import Events
 from proxy.foreign import Foreign
 from proxy.lending import Lending, NotLent
@@ -30,6 +31,7 @@ from proxy.match import Match
 from proxy.outcome import Outcome
 from proxy.rebuild import Rebuilding
 from proxy.run_files import RunFiles
+from proxy.served_prompts import Served
 from proxy.swap import Swap
 from proxy.when import When
 from store.errors import RunEnded
@@ -56,6 +58,7 @@ class Learner:
         self,
         settings: Settings,
         store: Store,
+        backend: Backend,
         swap: Swap,
         launcher: Launcher,
         events: Events,
@@ -70,6 +73,7 @@ class Learner:
     ) -> None:
         self._settings = settings
         self._store = store
+        self._backend = backend
         self._swap = swap
         self._launcher = launcher
         self._events = events
@@ -279,7 +283,10 @@ class Learner:
         return run_folder.of_model(self._settings.adapters_dir, model)
 
     async def _prepare(self, run: Run) -> None:
-        """Write the run folder, unless an earlier attempt did. Under the lock of the run files."""
+        """Write the run folder, unless an earlier attempt did. Under the lock of the run files.
+
+        Raises BackendDown: its server renders the prompts.
+        """
         if run_folder.complete(Path(run.folder)):
             return
         weights = self._when.weights()
@@ -291,21 +298,29 @@ class Learner:
         adapters = {a.version: a.path for a in await self._store.adapters() if not a.gone}
         if (rebuild := await self._store.rebuild()) is not None:
             adapters |= rebuild.paths  # to tell how likely they found their own replies
+        groups = (
+            await self._store.run_samples(run.id),
+            await self._store.recent_held(HELD_BEFORE),
+            await self._store.earlier(run, max_version_gap=train.max_version_gap, each=again) if again else [],
+        )
+        lines = await asyncio.to_thread(run_folder.lines, *groups, train, await self._store.moments())
+        served = Served()
+        if not self._foreign:  # whose replies no server of ours has given
+            completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}
+            served = await served_prompts.add(self._backend, lines, completions)
         await asyncio.to_thread(
             run_folder.write,
             run,
-            await self._store.run_samples(run.id),
-            await self._store.recent_held(HELD_BEFORE),
-            await self._store.earlier(run, max_version_gap=train.max_version_gap, each=again) if again else (),
+            lines,
             calibration,
             settings=self._settings,
             weights=weights,
             adapters=adapters,
             out=self._model_folder() / f"v{run.version:04d}",
             baseline=float(await self._store.get_meta("baseline", 0.0)),
-            moments=await self._store.moments(),
+            neutral=served.neutral,
             objective=self._foreign.objective if self._foreign else None,
-            choices=self._foreign.choices if self._foreign else (),
+            choices=[*(self._foreign.choices if self._foreign else ()), *served.choices],
             seal=Seal(await self._store.run_key(run.id)),
         )
 
@@ -321,9 +336,13 @@ class Learner:
         self._when.kept, self._when.under_way, self.stalled = None, True, None
         self._outcome.recorded.clear()
         try:
-            async with self._files.lock:  # until the folder is whole nobody forgets what it is written from
-                await self._files.clean(run)
-                await self._prepare(run)
+            try:
+                async with self._files.lock:  # until the folder is whole nobody forgets what it is written from
+                    await self._files.clean(run)
+                    await self._prepare(run)
+            except BackendDown as error:
+                self._wait(run, f"the server of its replies cannot say how it renders their prompts: {error.message}")
+                return
             await self._train(run)
             await self._called_off(run)  # whatever it was busy with, and whatever else has kept it from training
         finally:

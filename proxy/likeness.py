@@ -1,8 +1,10 @@
 """Is the model that a server runs the one whose weights train? A pure comparison of what both say.
 
 Owns what is asked of both, the bounds and the sentences. Greedy replies of the server are scored under the weights,
-token by token: quantisation moves their log-probs a little, another model a lot. Not here: asking the server (match),
-the weights (trainer.probe), whether rated replies are what this model says (trainer.typical).
+token by token, after the prompt that the server read: quantisation moves their log-probs a little, another model a lot.
+Another chat template is no obstacle where the server tells how it renders, since runs train on that. Where it does not,
+the number of tokens that it read decides. Not here: asking the server (match), the weights (trainer.probe), whether
+rated replies are what this model says (trainer.typical).
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ REGRET: Final = 0.4  # else: by how much the weights like another token better t
 SIZE: Final = 0.05  # share by which counts of parameters may differ: not everybody counts tied embeddings once
 PLACEHOLDER: Final = -1000.0  # and below: a server's word for "no log-prob"
 SHOWN: Final = 24  # characters of a difference
+OTHER: Final = "the server does not run what trains"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,19 @@ class Answer:
     text: str
     ended: bool
     prompt_ids: Sequence[int] | None = None
+    prompt_text: str | None = None
     reply_ids: Sequence[int] | None = None
     logprobs: Sequence[float] | None = None
     prompt_tokens: int | None = None
+
+
+class Rendering(NamedTuple):
+    """Of the prompts alone: how runs will come to the prompt that the server read."""
+
+    known: bool  # False: nobody can tell
+    line: str
+    server: str | None = None  # the first prompt that differs, as the server renders it
+    weights: str | None = None  # and as the weights' own template does
 
 
 class Verdict(NamedTuple):
@@ -54,33 +67,40 @@ class Verdict(NamedTuple):
     line: str
     apart: float | None = None
     regret: float | None = None
+    rendering: Mapping[str, Any] | None = None  # a Rendering's members; None: prompts are not why, or nobody looked
 
 
 def compare(told: Told, answers: Sequence[Answer], found: Mapping[str, Any]) -> Verdict:
     """`found` is what trainer.probe says of the weights and of these answers."""
     read = found["conversations"]
     apart, regret = _apart(answers, read), _regret(read)
-    why = _kind(told, found) or _template(answers, found) or _log_probs(apart, regret, _counts(answers, read))
-    if why is not None:
-        return Verdict("other", f"the server does not run what trains: {why}", apart, regret)
-    checked = [name for name, known in _checked(told, answers).items() if known]
+    if (why := _kind(told, found) or _tokeniser(answers, found)) is not None:
+        return Verdict("other", f"{OTHER}: {why}", apart, regret)
+    if (why := _misread(answers, found)) is not None:
+        return Verdict("other", f"{OTHER}: {why}", apart, regret, Rendering(False, why)._asdict())
+    rendering = _rendering(answers, found)
+    if (why := _log_probs(apart, regret)) is not None:
+        return Verdict("other", f"{OTHER}: {why}", apart, regret, rendering._asdict())
+    checked = [name for name, known in _checked(told, read).items() if known]
     if regret is None:
         why = found["unscored"] or "its answers have no text and no token ids"
         so_far = f"{' and '.join(checked)} as in the weights, but " if checked else ""
-        return Verdict("unknown", f"{so_far}log-probs could not be compared: {why}")
+        line = f"{so_far}log-probs could not be compared: {why}"
+        return Verdict("unknown", line, apart, regret, rendering._asdict())
     by = (
         f"log-probs {apart:.2g} nats a token apart"
         if apart is not None
         else f"greedy replies, regret {regret:.2g} nats"
     )
-    return Verdict("same", f"the server runs what trains: {', '.join([*checked, by])}", apart, regret)
+    line = f"the server runs what trains: {', '.join([*checked, by])}"
+    return Verdict("same", line, apart, regret, rendering._asdict())
 
 
-def _checked(told: Told, answers: Sequence[Answer]) -> dict[str, bool]:
+def _checked(told: Told, read: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     return {
         "architecture": told.architecture is not None or told.parameters is not None,
         "vocabulary": told.vocabulary is not None,
-        "chat template": any(answer.prompt_ids for answer in answers),
+        "chat template": all(each["theirs"] == each["rendered"] for each in read),
     }
 
 
@@ -97,7 +117,7 @@ def _kind(told: Told, found: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _template(answers: Sequence[Answer], found: Mapping[str, Any]) -> str | None:
+def _tokeniser(answers: Sequence[Answer], found: Mapping[str, Any]) -> str | None:
     for answer, read in zip(answers, found["conversations"], strict=True):
         if not answer.prompt_ids or list(answer.prompt_ids) == read["prompt_ids"]:
             continue
@@ -105,34 +125,67 @@ def _template(answers: Sequence[Answer], found: Mapping[str, Any]) -> str | None
             return f"it reads a prompt as token {max(answer.prompt_ids)}, and the weights have {found['tokens']:,}"
         if read["theirs"] == read["rendered"]:
             return "it cuts the same text into other tokens (another tokeniser)"
-        at = _first_difference(read["theirs"], read["rendered"])
-        theirs, ours = (text[at : at + SHOWN] for text in (read["theirs"], read["rendered"]))
-        return f"it has another chat template (at character {at} {theirs!r}, in the weights {ours!r})"
     return None
+
+
+def _misread(answers: Sequence[Answer], found: Mapping[str, Any]) -> str | None:
+    """Why a run would refuse its prompts: what the server counted is not what anybody renders."""
+    for answer, read in zip(answers, found["conversations"], strict=True):
+        theirs, count = read["their_tokens"], answer.prompt_tokens
+        if theirs is not None and count is not None and count != theirs:
+            return (
+                f"it says that it read {count} tokens, and the prompt that it says it renders has {theirs}: its "
+                "chat template, its context or its tokeniser is another one"
+            )
+    if any(read["their_tokens"] is not None for read in found["conversations"]):
+        return None
+    if found["wrong"] is not None:
+        return f"{found['wrong']}, and this server does not tell how it renders: nothing can train on what it reads"
+    if found["explained"] < found["known"]:
+        return (
+            f"{found['way']} explains how many tokens it read in {found['explained']} of {found['known']} prompts only "
+            "(another chat template)"
+        )
+    return None
+
+
+def _rendering(answers: Sequence[Answer], found: Mapping[str, Any]) -> Rendering:
+    read = found["conversations"]
+    if all(each["theirs"] is not None for each in read):
+        for each in read:
+            if each["theirs"] != each["rendered"]:
+                at = _first_difference(each["theirs"], each["rendered"])
+                theirs, ours = (text[at : at + SHOWN] for text in (each["theirs"], each["rendered"]))
+                line = (
+                    f"the server has another chat template than the weights (at character {at} {theirs!r}, in the "
+                    f"weights {ours!r}); runs train on the prompt as the server renders it"
+                )
+                return Rendering(True, line, each["theirs"], each["rendered"])
+        return Rendering(True, "the server renders a conversation as the weights' chat template does")
+    if found["known"]:
+        counted = f"this server tells only how many tokens it read; {found['way']} explains all {found['known']} counts"
+        return Rendering(True, f"{counted}, so runs render with it")
+    return Rendering(
+        False,
+        "this server tells neither how it renders a conversation nor how many tokens it read: runs render with the "
+        "weights' chat template, and refuse replies that are odd after it",
+    )
 
 
 def _first_difference(a: str, b: str) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _log_probs(apart: float | None, regret: float | None, counts: str) -> str | None:
+def _log_probs(apart: float | None, regret: float | None) -> str | None:
     other = "another model, another chat template, or it wears an adapter of its own"
     if apart is not None and apart > APART:
-        return f"its log-probs are {apart:.2f} nats a token off, {APART:g} may be quantisation ({counts}{other})"
+        return f"its log-probs are {apart:.2f} nats a token off, {APART:g} may be quantisation ({other})"
     if apart is None and regret is not None and regret > REGRET:
         return (
             f"the weights would say something else than it does by {regret:.2f} nats a token, "
-            f"{REGRET:g} may be quantisation ({counts}{other})"
+            f"{REGRET:g} may be quantisation ({other})"
         )
     return None
-
-
-def _counts(answers: Sequence[Answer], read: Sequence[Mapping[str, Any]]) -> str:
-    """A hint where a server only says how many tokens it read. Alone it decides nothing: some count what was cached."""
-    for answer, each in zip(answers, read, strict=True):
-        if answer.prompt_tokens is not None and answer.prompt_tokens != len(each["prompt_ids"]):
-            return f"it reads {answer.prompt_tokens} tokens where the weights have {len(each['prompt_ids'])}; "
-    return ""
 
 
 def _apart(answers: Sequence[Answer], read: Sequence[Mapping[str, Any]]) -> float | None:

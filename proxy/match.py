@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ import aiohttp
 import structlog
 
 from config.settings import Settings
-from proxy.backends.base import Address, Backend, Told, place_for
+from proxy.backends.base import Address, Backend, Prompt, Told, place_for
 from proxy.backends.openai import down
 from proxy.errors import BackendBroke, BackendDown
 from proxy.events import Events
@@ -30,13 +31,16 @@ from trainer.launch import Launcher, LaunchError
 log = structlog.get_logger()
 
 META: Final = "match"
+RULES: Final = 2  # of the comparison: a verdict by other ones is asked for anew
 ANSWER_S: Final = 300.0  # for one short reply of a large model on a CPU
 LOOK_S: Final = 30.0  # how often the server is asked who it is, while ratings come
 OVERRIDE: Final = 'train.match = "warn" trains all the same'
 # For servers of which nothing more is known. llama-server tells log-probs only with at least one alternative.
 ASKS: Final[dict[str, Any]] = {"logprobs": True, "top_logprobs": 1}
 
-_UNASKED: Final[dict[str, Any]] = {"state": "unasked", "apart": None, "regret": None, "stops": False}
+_UNASKED: Final[dict[str, Any]] = {
+    "state": "unasked", "apart": None, "regret": None, "rendering": None, "stops": False,
+}  # fmt: skip
 
 
 class Match:
@@ -46,7 +50,7 @@ class Match:
         self._backend = backend
         self._launcher = launcher
         self._events = events
-        self._of: dict[str, str] | None = None  # the two that the verdict is about
+        self._of: dict[str, Any] | None = None  # the two that the verdict is about
         self._looked = -LOOK_S
         self._asking = asyncio.Lock()
         self._down: str | None = None  # why the server could not be asked
@@ -72,7 +76,8 @@ class Match:
 
     async def start(self) -> None:
         """What was found before this start. Whether it still is about the same two is asked before the next run."""
-        if (kept := await self._store.get_meta(META)) is not None:
+        kept = await self._store.get_meta(META)
+        if kept is not None and kept["of"].get("rules") == RULES:
             self._of, self.verdict = kept["of"], Verdict(**kept["verdict"])
 
     async def check(self, weights: str, *, now: bool = False) -> None:
@@ -92,7 +97,7 @@ class Match:
             try:
                 await self._backend.ready()
                 told = await self._backend.tells()
-                of = {"served": told.identity, "weights": files}
+                of = {"served": told.identity, "weights": files, "rules": RULES}
                 if of != self._of:
                     await self._compare(of, told, weights)
                 self._down = None
@@ -100,7 +105,7 @@ class Match:
                 self._down = error.message
             self._looked = time.monotonic()
 
-    async def _compare(self, of: dict[str, str], told: Told, weights: str) -> None:
+    async def _compare(self, of: dict[str, Any], told: Told, weights: str) -> None:
         log.info("comparing the served model with the weights", weights=weights)
         keep = True
         try:
@@ -128,6 +133,8 @@ class Match:
                 "text": answer.text,
                 "ended": answer.ended,
                 "prompt_ids": answer.prompt_ids,
+                "prompt_text": answer.prompt_text,
+                "prompt_tokens": answer.prompt_tokens,
                 "reply_ids": answer.reply_ids,
             }
             for chat, answer in zip(CHATS, answers, strict=True)
@@ -150,8 +157,8 @@ class Match:
             answer = _answer_in(loads(raw))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise BackendBroke(f"the server's answer is no chat completion ({error})") from error
-        if answer.prompt_ids is None and (ids := await self._backend.prompt_ids(chat)) is not None:
-            return Answer(answer.text, answer.ended, ids, answer.reply_ids, answer.logprobs, answer.prompt_tokens)
+        if answer.prompt_ids is None and (rendered := await self._backend.rendered(Prompt(chat))) is not None:
+            return replace(answer, prompt_ids=rendered.ids, prompt_text=rendered.text)
         return answer
 
     async def _post(self, body: dict[str, Any]) -> tuple[int, bytes]:

@@ -33,11 +33,25 @@ CALIBRATION: Final = "calibration.jsonl"
 TEXTS: Final = (SAMPLES, CALIBRATION)  # all files of a run that hold what people said; `cache` is made of them
 
 
-def write(
-    run: Run,
+def lines(
     samples: Sequence[Sample],
     held_before: Sequence[Sample],
     earlier: Sequence[Sample],
+    train: Train,
+    moments: Moments,
+) -> list[dict[str, Any]]:
+    """Of samples.jsonl. `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier` ones
+    trained in those: the trainer may choose among them what trains once more."""
+    now = _by_completion(samples)
+    before = {id: group for id, group in _by_completion(held_before).items() if id not in now}
+    found = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
+    found += [_sample(group, train, moments, "held") for group in before.values()]
+    return found + [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
+
+
+def write(
+    run: Run,
+    lines: Sequence[dict[str, Any]],
     calibration: Sequence[Completion],
     *,
     settings: Settings,
@@ -45,29 +59,23 @@ def write(
     adapters: Mapping[int, str],
     out: Path,
     baseline: float,
-    moments: Moments,
+    neutral: Mapping[str, Mapping[str, Any]],
     objective: str | None = None,
     choices: Sequence[Mapping[str, Any]] = (),
     seal: Seal = IN_THE_CLEAR,
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
 
-    `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier` trained in those: the
-    trainer may choose among them what trains once more. `objective` is that of the preset where it is None; `choices`
-    are said with the run's own. What people said is written under `seal`. Raises OSError (disk full).
+    `objective` is that of the preset where it is None; `choices` are said with the run's own. `neutral` are the gate's
+    questions as the server renders them. What people said is written under `seal`. Raises OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     train = settings.train
-    now = _by_completion(samples)
-    before = {id: group for id, group in _by_completion(held_before).items() if id not in now}
-    lines = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
-    lines += [_sample(group, train, moments, "held") for group in before.values()]
-    lines += [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
     _write(folder / SAMPLES, lines, seal)
     _write(folder / CALIBRATION, [_completion(c, ()) for c in calibration], seal)
     _dated(folder / CALIBRATION, min((c.new.created_at for c in calibration), default=None))
-    used = {s.completion.new.version for s in (*samples, *earlier)} | {run.parent}
+    used = {line["version"] for line in lines} | {run.parent}
     aim = {"objective": objective} if objective else {}
     order = {
         "format": FORMAT,
@@ -86,6 +94,7 @@ def write(
         "preset": train.preset,
         "overrides": {"max_version_gap": train.max_version_gap, **train.overrides, **aim},
         "gate": settings.gate.model_dump(),
+        "neutral": neutral,
         "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
         "choices": [
             {"name": "held", "value": run.held, "why": why_held(run.held, run.samples, train.held_share)},
@@ -300,7 +309,14 @@ def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str
         "tools": chat_tools(new.dialect, new.request),
         "template_kwargs": template_kwargs(new.dialect, new.request, translated=end.translated),
         "text": end.text,
+        "prompt_tokens": None if new.version is None else _prompt_tokens(end.usage),
     }
+
+
+def _prompt_tokens(usage: Mapping[str, Any] | None) -> int | None:
+    """How many tokens the server says that it read, those of its cache among them."""
+    count = (usage or {}).get("prompt_tokens")
+    return count if type(count) is int else None
 
 
 def _write(path: Path, lines: Iterable[dict[str, Any]], seal: Seal = IN_THE_CLEAR) -> None:

@@ -111,6 +111,7 @@ class StatusReport:
             },
             "held": {"why": self._door.closed, "requests": self._door.waiting},
             "match": self._match.report(),
+            "cut": self._health.cut.line,
             "watch": await self._watch.report(),
             "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
@@ -169,6 +170,8 @@ class StatusReport:
             lines.append(f"{s['watch']['line']}.")
         if s["database"]["state"] == "checking":
             lines.append(f"Nothing trains or expires yet: {s['database']['line']}.")
+        if s["cut"]:
+            lines.append(f"{s['cut'][0].upper()}{s['cut'][1:]}.")
         if s["problem"]:
             lines.append(f"Problem: {s['problem']}")
         return "\n".join(lines)

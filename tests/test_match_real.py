@@ -83,9 +83,12 @@ async def test_the_built_in_server_and_what_trains(
     for name, word in (
         ("seed", "nats a token off"),
         ("larger", "it knows 259 tokens, the weights 49,152"),
-        ("template", "another chat template"),
         ("words", "another tokeniser"),
     ):
         found = await verdict(server, others[name], tmp_path / name)
         print(name, found)
         assert found.state == "other" and word in found.line, (name, found)
+    found = await verdict(server, others["template"], tmp_path / "template")
+    assert found.state == "same" and found.apart is not None and found.apart < 1e-4, "scored after what the server read"
+    assert found.rendering is not None and "<|im_start|>model" in str(found.rendering["weights"])
+    assert "runs train on the prompt as the server renders it" in found.rendering["line"]

@@ -27,21 +27,11 @@ from trainer.objective import Floats
 from trainer.packing import Tokens
 from trainer.policy import Policy
 from trainer.progress import Stop
+from trainer.prompts import NEUTRAL
 from trainer.run_folder import RunError
 from trainer.samples import Template
 from trainer.sanity import loops, repeated
 
-# Ordinary questions, none about anybody's taste. A well model of any size answers them in some sentences.
-NEUTRAL = (
-    "What is photosynthesis?",
-    "Explain how a bicycle stays upright.",
-    "What should I pack for a weekend hike?",
-    "Describe the city of Paris.",
-    "Why do we have seasons?",
-    "How do I make vegetable soup?",
-    "What does a librarian do?",
-    "Tell me about the history of bread.",
-)
 TIMES = 3  # replies to each, where the base is asked about them: what one of them brings is half chance
 REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
 TEMPERATURE = 0.8  # looser than greedy, where every small model loops; tighter than 1, where its tail speaks
@@ -129,7 +119,7 @@ def judge(
 
 def ask(policy: Policy, template: Template, questions: Sequence[str] = NEUTRAL, seed: int = GATE_SEED) -> list[Tokens]:
     """What the policy says to ordinary questions, in one batch."""
-    prompts = [template.prompt([{"role": "user", "content": text}]) for text in questions]
+    prompts = [template.question(text) for text in questions]
     said = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=seed)
     return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, said, strict=True)]
 

@@ -30,6 +30,7 @@ from trainer.fitting import fit
 from trainer.limits import GB, Limits, in_use, within
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
+from trainer.prompts import NEUTRAL, comment_of, hinted, neutral
 from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
 from trainer.sealed import missing as sealing_lacks
 from trainer.serve import KEY_VARIABLE
@@ -38,6 +39,7 @@ from trainer.weights import DEFAULT_HUB_ID, local, out_of_reach
 __all__ = [
     "DEFAULT_HUB_ID",
     "IN_THE_CLEAR",
+    "NEUTRAL",
     "AdapterError",
     "Job",
     "LaunchError",
@@ -49,9 +51,12 @@ __all__ = [
     "Standing",
     "available",
     "can_stand_still",
+    "comment_of",
     "default_threads",
+    "hinted",
     "is_sealed",
     "local",
+    "neutral",
     "open_log",
     "out_of_reach",
     "sealing_lacks",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
 
     progress.phase("load")
     model = _load(run, framework)
+    model = _as_served(run, model)
     read = _read(run, model)
     _heed_ratings(run, model, read)
     run.clock.lap("load")
@@ -209,13 +210,37 @@ def _load(run: Run, framework: str) -> Model:
     return Model(policy, samples.Template(policy.tokenizer), parent, optimiser)
 
 
+def _as_served(run: Run, model: Model) -> Model:
+    """With the template as the server of these samples uses it, as far as that is known."""
+    known = samples.known(run.folder / SAMPLES, model.template, run.seal)
+    return replace(model, template=model.template.as_served(known, run.spec.neutral))
+
+
 def _read(run: Run, model: Model) -> Read:
     longest = run.preset.max_seq_len
     usable, unusable = samples.load(run.folder / SAMPLES, model.template, max_seq_len=longest, seal=run.seal)
     calibration = samples.load_calibration(
         run.folder / "calibration.jsonl", model.template, version=run.spec.parent, max_seq_len=longest, seal=run.seal
     )
+    _tell_of_prompts(run, model, usable)
     return Read(replay.choose(usable, run.spec, run.preset, run.progress), unusable, calibration)
+
+
+def _tell_of_prompts(run: Run, model: Model, usable: Sequence[Sample]) -> None:
+    """Whose rendering trains: never mixed in silence."""
+    by = [s.prompt_by for s in usable if not s.exact]
+    if not by:
+        return
+    own, template, choice = by.count("server") + by.count("captured"), by.count("template"), model.template.choice
+    why = f"of {len(by)} prompts, {own} as their server renders them" + (
+        f", {template} by {choice.way}" if template else ""
+    )
+    why += (
+        f"; it explains {choice.explained} of the {choice.known} that the server told of"
+        if template and choice.known
+        else ""
+    )
+    run.progress.choice("prompts", "server" if not template else "template" if not own else "both", why)
 
 
 def _heed_ratings(run: Run, model: Model, read: Read) -> None:

@@ -20,13 +20,15 @@ from typing import Any, Final
 import psutil
 
 from trainer import profile, weights
+from trainer.rendering import Known
 from trainer.run_folder import Compute, RunError
 from trainer.samples import BadLine, Template
 
 GB: Final = 2**30
 SPARE_GB: Final = 0.5  # activations of some hundred tokens, and what the machine keeps
 
-Conversation = Mapping[str, Any]  # messages, text, ended; prompt_ids and reply_ids where the server tells them
+# messages, text, ended; prompt_ids, prompt_text, prompt_tokens and reply_ids where the server tells them
+Conversation = Mapping[str, Any]
 
 
 def look(folder: Path, conversations: Sequence[Conversation], *, threads: int) -> dict[str, Any]:
@@ -38,7 +40,15 @@ def look(folder: Path, conversations: Sequence[Conversation], *, threads: int) -
     text = {**config, **(config.get("text_config") or {})}
     tokenizer = AutoTokenizer.from_pretrained(folder)
     template = Template(tokenizer)
-    read = [_read(each, template, tokenizer) for each in conversations]
+    theirs = [_theirs(each, template) for each in conversations]
+    template = template.as_served(
+        [
+            Known(each["messages"], None, None, count, ids)
+            for each, ids in zip(conversations, theirs, strict=True)
+            if (count := each.get("prompt_tokens")) or ids is not None
+        ]
+    )
+    read = [_read(each, ids, template, tokenizer) for each, ids in zip(conversations, theirs, strict=True)]
     compute, unscored = _affordable(about.total)
     if compute is not None:
         _score(read, folder, compute, threads)
@@ -50,22 +60,38 @@ def look(folder: Path, conversations: Sequence[Conversation], *, threads: int) -
         "width": text.get("hidden_size"),
         "parameters": about.total,
         "unscored": unscored,
+        "way": str(template.choice.way),
+        "explained": template.choice.explained,
+        "known": template.choice.known,
+        "wrong": template.choice.wrong,
         "conversations": read,
     }
 
 
-def _read(each: Conversation, template: Template, tokenizer: Any) -> dict[str, Any]:
+def _theirs(each: Conversation, template: Template) -> tuple[int, ...] | None:
+    """The prompt as the server itself says that it reads it; None too where the weights lack one of its tokens."""
+    if each.get("prompt_ids") and max(each["prompt_ids"]) < template.vocabulary:
+        return tuple(each["prompt_ids"])
+    if each.get("prompt_ids") or not each.get("prompt_text"):
+        return None
+    return template.served({"text": each["prompt_text"]}, each.get("prompt_tokens"))
+
+
+def _read(each: Conversation, theirs: tuple[int, ...] | None, template: Template, tokenizer: Any) -> dict[str, Any]:
     """The conversation as these weights read it, and the answer's tokens; the server's own ids where it tells them."""
-    prompt = template.prompt(each["messages"])
+    ours = template.as_found(each["messages"])
     reply = each.get("reply_ids") or list(template.reply(each["text"], ended=each["ended"]) if each["text"] else ())
-    known = template.vocabulary
-    theirs = each.get("prompt_ids")
+    scored = theirs
+    if scored is None and template.choice.wrong is None:
+        scored = template.prompt(each["messages"])
     return {
-        "prompt_ids": list(prompt),
-        "rendered": tokenizer.decode(list(prompt)),
+        "prompt_ids": list(ours),
+        "rendered": tokenizer.decode(list(ours)),
         # How the server rendered it, in this vocabulary; None: it does not tell, or has tokens that are not in it.
-        "theirs": tokenizer.decode(theirs) if theirs and max(theirs) < known else None,
-        "reply_ids": [int(i) for i in reply] if reply and max(reply) < known else [],
+        "theirs": None if theirs is None else tokenizer.decode(list(theirs)),
+        "their_tokens": None if theirs is None else len(theirs),
+        "scored": list(scored or ours),  # the prompt that the answer's log-probs are computed after, as a run would
+        "reply_ids": [int(i) for i in reply] if reply and max(reply) < template.vocabulary else [],
         "logprobs": [],
         "best": [],
     }
@@ -99,7 +125,7 @@ def _score(read: Sequence[dict[str, Any]], folder: Path, compute: Compute, threa
         for each in read:
             if not each["reply_ids"]:
                 continue
-            packed = packing.pack([packing.Tokens(tuple(each["prompt_ids"]), tuple(each["reply_ids"]))])
+            packed = packing.pack([packing.Tokens(tuple(each["scored"]), tuple(each["reply_ids"]))])
             each["logprobs"] = policy.log_probs(packed).plain.tolist()
             each["best"] = policy.teach(packed, 1).log_probs[:, 0].tolist()
 

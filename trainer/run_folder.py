@@ -53,6 +53,7 @@ class RunSpec:
     overrides: dict[str, Any] = field(default_factory=dict)
     gate: dict[str, float] = field(default_factory=dict)
     tensorboard: Path | None = None  # folder for scalars
+    neutral: dict[str, dict[str, Any]] = field(default_factory=dict)  # the gate's questions as the server renders them
     choices: list[dict[str, Any]] = field(default_factory=list)  # made before this run began: name, value, why
 
 
@@ -85,6 +86,7 @@ def read_spec(folder: Path) -> RunSpec:
             overrides=dict(raw.get("overrides", {})),
             gate={name: float(value) for name, value in raw.get("gate", {}).items()},
             tensorboard=Path(raw["tensorboard"]) if raw.get("tensorboard") else None,
+            neutral={str(question): dict(each) for question, each in (raw.get("neutral") or {}).items()},
             choices=[{key: made[key] for key in ("name", "value", "why")} for made in raw.get("choices", ())],
         )
     except KeyError as error:

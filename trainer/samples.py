@@ -1,8 +1,9 @@
 """Run folder -> samples: token ids, reply, behaviour log-probs, reward. Asserts, never guesses.
 
-Owns what a line of samples.jsonl must hold, and the chat template for the lines whose ids are not exact. A bad line
-costs that line: it becomes `Unusable` with its reason, and the run goes on. Not here: log-probs under any model
-(policies), the filter (objective).
+Owns what a line of samples.jsonl must hold, and where its prompt comes from: from what was captured, else from what its
+server rendered for this run, else from the weights' chat template. A bad line costs that line: it becomes `Unusable`
+with its reason, and the run goes on. Not here: which way of the template is the server's (rendering), log-probs under
+any model (policies), the filter (objective).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import numpy as np
 from trainer import ends, sanity, turns
 from trainer.objective import Floats
 from trainer.packing import Tokens
+from trainer.prompts import comment_of, neutral
+from trainer.rendering import AS_IS, PINNED, Choice, Known, Way, choose, near, without_default_system
 from trainer.run_folder import read_lines
 from trainer.sanity import Flag
 from trainer.sealed import IN_THE_CLEAR, Seal
@@ -29,9 +32,11 @@ from trainer.turns import Chat
 # Servers write −9999 (or lower) where they have no log-prob; no token that was really sampled comes near it.
 PLACEHOLDER = -1000.0
 ROUNDING = 1e-3  # a log-prob of 0 may come back as 0.0004 from a half-precision server
+PromptBy = Literal["captured", "server", "template"]
 SPLITS = ("train", "held", "replay")
 HINT_TOKENS = 32  # what the teacher puts around a comment
 PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
+AS_FOUND = Choice(AS_IS, 0, 0, None)  # nothing is known of the server
 # Parts of messages that are no text, by their names in chat form.
 MORE = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
 
@@ -62,6 +67,8 @@ class Sample:
     flags: tuple[Flag, ...] = ()
     captured: Floats | None = None  # (T,) ℓ_β under the whole prompt, where the prompt is shortened
     replayed: bool = False  # an earlier run trained on it
+    prompt_by: PromptBy = "captured"
+    hinted: tuple[int, ...] | None = None  # the prompt with the comment in it, as the server renders it
 
     @property
     def exact(self) -> bool:
@@ -86,31 +93,65 @@ class Unusable:
 
 
 class Template:
-    """The model's chat template: messages in OpenAI form -> ids, as the server would have rendered them."""
+    """The model's chat template: messages in OpenAI form -> ids, as the server would have rendered them.
 
-    def __init__(self, tokenizer: Any) -> None:
+    `way` is how the server uses it; `choice.wrong` why nobody knows that. `asked` are questions of the run's own as the
+    server renders them.
+    """
+
+    def __init__(
+        self, tokenizer: Any, choice: Choice = AS_FOUND, asked: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         # What the tokeniser itself is told, no client says.
         self._told = frozenset(inspect.signature(tokenizer.apply_chat_template).parameters)
+        self._special = set(tokenizer.all_special_ids)
         self.vocabulary = len(tokenizer)
+        self.choice = choice
         end = ends.of_turn(tokenizer)
         assert end is not None, "neither tokenizer nor chat template names an end token"
         self.end = end
+        self._asked = {question: self.served(each) for question, each in (asked or {}).items()}
+
+    def as_served(self, known: Sequence[Known], asked: Mapping[str, Mapping[str, Any]] | None = None) -> Template:
+        """The same template in the way that explains these prompts."""
+
+        def rendered(one: Known, way: Way) -> tuple[int, ...] | None:
+            try:
+                return self._render(one.messages, one.tools, one.template_kwargs, way)
+            except BadLine:
+                return None
+
+        return Template(self._tokenizer, choose(known, rendered), asked)
 
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], tools: Any = None, kwargs: Mapping[str, Any] | None = None
     ) -> tuple[int, ...]:
         """`kwargs` are the template's own variables; one that is none of them means nothing to it."""
-        variables = {name: value for name, value in (kwargs or {}).items() if name not in self._told}
-        try:
-            ids = self._tokenizer.apply_chat_template(
-                [_plain(m) for m in messages], tools=tools, add_generation_prompt=True, return_dict=False, **variables
-            )
-        except BadLine:
-            raise
-        except Exception as error:  # a template is a program of the model's; it may raise anything
-            raise BadLine(f"the chat template refuses these messages: {error}") from None
-        return tuple(ids)
+        if self.choice.wrong is not None:
+            raise BadLine(self.choice.wrong)
+        return self._render(messages, tools, kwargs, self.choice.way)
+
+    def as_found(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """By the weights' own template as it is, whatever the server does."""
+        return self._render(messages, None, None, AS_IS)
+
+    def question(self, text: str) -> tuple[int, ...]:
+        """A question that is no sample: as the server renders it, else by the template, whoever else uses that."""
+        return self._asked.get(text) or self._render(neutral(text), None, None, self.choice.way)
+
+    def served(self, rendered: Mapping[str, Any], count: int | None = None) -> tuple[int, ...]:
+        """A prompt that a server has rendered: its ids, or its text in the weights' tokens. `count`: how many tokens
+        it read; by that it is seen whether it begins a text with a token of its own."""
+        if rendered.get("ids"):
+            return _ids(rendered, "ids", self.vocabulary)
+        text = rendered.get("text")
+        if not isinstance(text, str) or not text:
+            raise BadLine("its server rendered it to nothing")
+        bos = self._tokenizer.bos_token
+        begun = bool(bos) and text.startswith(bos)
+        found = [tuple(self._tokenizer(text, add_special_tokens=add)["input_ids"]) for add in (not begun, begun)]
+        return next((ids for ids in found if len(ids) == count), found[0])
 
     def reply(self, text: str, *, ended: bool) -> tuple[int, ...]:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -118,6 +159,32 @@ class Template:
 
     def text(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any] | None, way: Way
+    ) -> tuple[int, ...]:
+        chat, tools = [_plain(m) for m in messages], tools if way.tools else None
+        bare = not any(m.get("role") in PINNED for m in chat)
+        if bare and way.system == "empty":
+            chat = [{"role": "system", "content": ""}, *chat]
+        ids = self._apply(chat, tools, kwargs)
+        if not bare or way.system != "none":
+            return ids
+        try:
+            other = self._apply([{"role": "system", "content": "x"}, *chat], tools, kwargs)
+        except BadLine:  # it takes no system message, so it has no default one either
+            return ids
+        return without_default_system(ids, other, self._special, self._tokenizer.bos_token_id)
+
+    def _apply(self, chat: list[dict[str, Any]], tools: Any, kwargs: Mapping[str, Any] | None) -> tuple[int, ...]:
+        variables = {name: value for name, value in (kwargs or {}).items() if name not in self._told}
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                chat, tools=tools, add_generation_prompt=True, return_dict=False, **variables
+            )
+        except Exception as error:  # a template is a program of the model's; it may raise anything
+            raise BadLine(f"the chat template refuses these messages: {error}") from None
+        return tuple(ids)
 
 
 def load(
@@ -139,6 +206,19 @@ def load(
         except BadLine as error:
             unusable.append(Unusable(rating, str(error), "too-long" if isinstance(error, TooLong) else "unusable"))
     return samples, unusable
+
+
+def known(path: Path, template: Template, seal: Seal = IN_THE_CLEAR) -> list[Known]:
+    """What the server of these samples has said of prompts without ids; where it renders them, by that."""
+    found = []
+    for _, line in read_lines(path, seal):
+        if line is None or line.get("exact") is True:
+            continue
+        with contextlib.suppress(BadLine):
+            ids, count = _served(line, template), _count(line)
+            if ids is not None or count is not None:
+                found.append(Known(_messages(line), line.get("tools"), _template_kwargs(line), count, ids))
+    return found
 
 
 def load_calibration(
@@ -174,7 +254,12 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
     if (what := _more_than_text(line.get("messages"))) is not None:
         raise BadLine(f"{what}: the model saw more than text, and text is all that training sees")
-    tokens, behaviour = _exact(line, template) if line.get("exact") is True else (_rendered(line, template), None)
+    by: PromptBy = "captured"
+    if line.get("exact") is True:
+        tokens, behaviour = _exact(line, template)
+    else:
+        tokens, by = _rendered(line, template)
+        behaviour = None
     flags = sanity.flags(tokens.reply, template.text(tokens.reply), line.get("finish_reason"))
     sample = Sample(
         rating=rating,
@@ -192,6 +277,8 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         correction=_said(line, "correction"),
         flags=flags,
         replayed=line.get("split") == "replay",
+        prompt_by=by,
+        hinted=template.served(hint) if isinstance(hint := line.get("hinted"), dict) and comment_of(line) else None,
     )
     return sample if len(tokens) <= max_seq_len else _shortened(sample, template, max_seq_len)
 
@@ -209,6 +296,11 @@ def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
     def fits(needed: int) -> Callable[[Chat], bool]:
         return lambda chat: len(template.prompt(chat, sample.tools, sample.template_kwargs)) + needed <= max_seq_len
 
+    if template.choice.wrong is not None and sample.prompt_by != "captured":
+        raise TooLong(
+            f"{len(sample.tokens)} tokens, more than max_seq_len = {max_seq_len}, and how its server renders it "
+            f"without its oldest turns is not known: {template.choice.wrong}"
+        )
     # With room for what its words will need; else its rating trains and they do not.
     chat = turns.cut(sample.messages, fits(max(reply + hint, instead))) or turns.cut(sample.messages, fits(reply))
     if chat is None:
@@ -221,6 +313,7 @@ def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
         tokens=replace(sample.tokens, prompt=template.prompt(chat, sample.tools, sample.template_kwargs)),
         behaviour=None,
         captured=sample.behaviour,
+        hinted=None,  # it was rendered with all turns
         flags=(*sample.flags, "shortened"),
     )
 
@@ -260,20 +353,54 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
     return tokens, None if penalised else behaviour
 
 
-def _rendered(line: Mapping[str, Any], template: Template) -> Tokens:
-    """An inexact line: the trainer's own rendering. All of it is recomputed; nothing is compared by mistake."""
+def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, PromptBy]:
+    """An inexact line. All log-probs are recomputed; nothing is compared by mistake."""
     messages, text = _messages(line), line.get("text")
     if not messages:
         raise BadLine("not exact and without messages to render")
     if not isinstance(text, str) or not text:
         raise BadLine("not exact and without text")
-    prompt = template.prompt(messages, line.get("tools"), _template_kwargs(line))
+    for message in messages:
+        _plain(message)  # raises BadLine where it holds more than text, whoever rendered it
+    prompt, by = _prompt(line, template)
     reply = template.reply(text, ended=line.get("finish_reason") == "stop")
     sampling = line.get("sampling")
     temperature = _number(sampling, "temperature", 1.0) if isinstance(sampling, dict) else 1.0
     if not prompt or not reply:
         raise BadLine("renders to no tokens")
-    return Tokens(prompt, reply, temperature if temperature > 0 else 1.0)
+    return Tokens(prompt, reply, temperature if temperature > 0 else 1.0), by
+
+
+def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...], PromptBy]:
+    """What the server read. It trains on that or not at all: by its count of tokens it is seen whether this is it."""
+    count, messages = _count(line), len(_messages(line))
+    if line.get("prompt_token_ids"):
+        return _ids(line, "prompt_token_ids", template.vocabulary), "captured"
+    if (prompt := _served(line, template)) is not None:
+        if count is not None and not near(count, len(prompt), messages):
+            raise BadLine(
+                f"the server read {count:,} tokens, and it renders this prompt to {len(prompt):,} now: its chat "
+                "template or its context has changed since, or it cut the prompt"
+            )
+        return prompt, "server"
+    prompt = template.prompt(_messages(line), line.get("tools"), _template_kwargs(line))
+    if count is not None and not near(count, len(prompt), messages):
+        raise BadLine(
+            f"the server read {count:,} tokens where the weights' chat template makes {len(prompt):,}: it has another "
+            "chat template, or it cut the prompt"
+        )
+    return prompt, "template"
+
+
+def _served(line: Mapping[str, Any], template: Template) -> tuple[int, ...] | None:
+    rendered = line.get("served")
+    return template.served(rendered, _count(line)) if isinstance(rendered, dict) else None
+
+
+def _count(line: Mapping[str, Any]) -> int | None:
+    """How many tokens the server said that the prompt has."""
+    count = line.get("prompt_tokens")
+    return count if type(count) is int and count > 0 else None
 
 
 def _messages(line: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:

@@ -23,10 +23,10 @@ from trainer.cache import Cache
 from trainer.packing import NOTHING, States, Tokens
 from trainer.policy import Policy, Teaching
 from trainer.progress import Progress, Stop
+from trainer.prompts import hinted
 from trainer.samples import BadLine, Sample, Template
 from trainer.sanity import loops
 
-HINT = "\n\n[user's hint / instruction]\n{hint}"
 REPLIES_AT_ONCE = 16  # a batch of the teacher's replies: a stop is obeyed between them
 LONGER = 1.5  # times the rated reply's length that the teacher may take; it is asked for another answer, not an essay
 LEAST_TOKENS = 64
@@ -81,21 +81,21 @@ def prepare(
             else:
                 taught.extras.append(Extra(sample, tokens, 1.0, None))
 
-    hinted = _hinted(preset, template, samples, progress)
-    if not hinted:
+    prompts = _hinted(preset, template, samples, progress)
+    if not prompts:
         return taught
-    taught.hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in hinted}
+    taught.hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in prompts}
     told = teachings(policy, list(taught.hinted.values()), preset.teacher_k, who=who, cache=cache, stop=stop)
     taught.teaching = dict(zip(taught.hinted, told, strict=True))
 
     if preset.hinted_replies:
-        replies = _replies(policy, hinted, template, seed=seed, who=who, cache=cache, stop=stop)
+        replies = _replies(policy, prompts, template, seed=seed, who=who, cache=cache, stop=stop)
         sane = [
             (sample, prompt, tuple(reply))
-            for (sample, prompt), reply in zip(hinted, replies, strict=True)
+            for (sample, prompt), reply in zip(prompts, replies, strict=True)
             if _sane(reply, template) and len(prompt) + len(reply) <= preset.max_seq_len
         ]
-        why = f"of {len(hinted)} that the model wrote with the comment before it: ended, not empty, not looping"
+        why = f"of {len(prompts)} that the model wrote with the comment before it: ended, not empty, not looping"
         progress.choice("hinted_replies", len(sane), why)
         own = [Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane]
         told = teachings(policy, own, preset.teacher_k, who=who, cache=cache, stop=stop)
@@ -108,44 +108,40 @@ def prepare(
 
 def hint(messages: Sequence[dict[str, Any]], comment: str) -> list[dict[str, Any]]:
     """The same messages with the comment after the last user message."""
-    for at in range(len(messages) - 1, -1, -1):
-        if messages[at].get("role") == "user":
-            break
-    else:
+    if (found := hinted(messages, comment)) is None:
         raise BadLine("no user message to put the comment after")
-    content, words = messages[at].get("content"), HINT.format(hint=comment)
-    if isinstance(content, list):
-        content = [*content, {"type": "text", "text": words.lstrip("\n")}]
-    else:
-        content = (content or "") + words
-    return [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]
+    return found
 
 
 def _hinted(
     preset: Preset, template: Template, samples: Sequence[Sample], progress: Progress
 ) -> list[tuple[Sample, tuple[int, ...]]]:
-    """Disliked samples with a comment, and their prompts with it. What cannot be rendered keeps its rating only."""
-    hinted, differ = [], 0
+    """Disliked samples with a comment, and their prompts with it: as the server renders them, else as the template
+    does. What cannot be rendered keeps its rating only."""
+    found, differ = [], 0
     for sample in samples:
         comment = comment_of(sample)
         if comment is None:
             continue
         try:
-            prompt = template.prompt(hint(sample.messages, comment), sample.tools, sample.template_kwargs)
+            prompt = sample.hinted or template.prompt(
+                hint(sample.messages, comment), sample.tools, sample.template_kwargs
+            )
             if len(prompt) + len(sample.tokens.reply) > preset.max_seq_len:
                 raise BadLine("with it the sample is longer than max_seq_len")
-            plain = template.prompt(sample.messages, sample.tools, sample.template_kwargs)
-            differ += sample.exact and plain != sample.tokens.prompt
+            if sample.hinted is None and sample.exact:
+                plain = template.prompt(sample.messages, sample.tools, sample.template_kwargs)
+                differ += plain != sample.tokens.prompt
         except BadLine as error:
             progress.warning(f"the comment of {sample.rating} does not teach, its rating does: {error}.")
             continue
-        hinted.append((sample, prompt))
+        found.append((sample, prompt))
     if differ:
         progress.warning(
-            f"{differ} of {len(hinted)} commented samples were served with another prompt than this trainer renders "
+            f"{differ} of {len(found)} commented samples were served with another prompt than this trainer renders "
             "from their messages; their teacher sees the trainer's."
         )
-    return hinted
+    return found
 
 
 def teachings(

@@ -9,9 +9,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import aiohttp
+
+# Members of a chat request that a server's chat template may see.
+SEEN: Final = ("tool_choice", "parallel_tool_calls", "reasoning_effort", "reasoning", "response_format",
+               "continue_final_message", "add_generation_prompt")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Capabilities:
     foreign: bool = False  # it runs a model that is not ours: what it says is of no version
     frees: bool = False  # gives its memory back while a run trains
     wears_one: bool = False  # at a time: a request for another version waits until all running ones have ended
+    longer: str = "give the model a longer context at its server"  # what helps where that cuts prompts
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 
@@ -63,6 +68,36 @@ class Told:
     vocabulary: int | None = None  # tokens that its head knows
     width: int | None = None  # hidden size
     parameters: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A conversation as a server was asked, or would be, to answer it."""
+
+    messages: Sequence[Mapping[str, Any]]  # in chat form
+    tools: Sequence[Any] | None = None
+    template_kwargs: Mapping[str, Any] | None = None
+    dialect: str = "chat"  # the format in which the server got it
+    request: Mapping[str, Any] = field(default_factory=dict)  # its other members, in that format
+
+    def chat(self) -> dict[str, Any]:
+        """What a chat template is given, as members of a chat request."""
+        said = {key: self.request[key] for key in SEEN if key in self.request} if self.dialect == "chat" else {}
+        more = {"tools": self.tools, "chat_template_kwargs": self.template_kwargs}
+        return {"messages": self.messages, **said, **{key: value for key, value in more.items() if value}}
+
+    @property
+    def text(self) -> str | None:
+        """Of a prompt that is sent as raw text."""
+        content = self.messages[-1].get("content") if self.messages else None
+        return content if isinstance(content, str) else None
+
+
+class Rendered(NamedTuple):
+    """A prompt as the model itself reads it, after what the server cuts of it: by one of these, or both."""
+
+    text: str | None
+    ids: list[int] | None
 
 
 class Backend(Protocol):
@@ -121,8 +156,11 @@ class Backend(Protocol):
     async def tells(self) -> Told:
         """Of the model itself, in a moment. Raises BackendDown, BackendBroke."""
 
-    async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
-        """These messages as the model reads them, where the server has a route for that. Raises BackendDown."""
+    async def rendered(self, prompt: Prompt) -> Rendered | None:
+        """What the model without an adapter reads for it; nothing is generated. None where this server does not tell.
+
+        Raises BackendDown, and BackendBroke where it does not tell of this one.
+        """
 
     async def load(self, name: str, path: Path) -> None:
         """Make the adapter at `path` answer to the model name `name`. Loading what is loaded is no error."""

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from config.settings import Settings
 from proxy.backends import llamacpp_presets as presets
-from proxy.backends.base import Address, Capabilities
+from proxy.backends.base import Address, Capabilities, Prompt, Rendered
 from proxy.backends.defaults import Defaults, in_props
 from proxy.backends.gguf_files import adapter_file
 from proxy.backends.openai import OpenAICompatible
@@ -44,6 +44,7 @@ class LlamaCpp(OpenAICompatible):
         token_ids=False,
         logprobs=False,  # it has them before sampling, and not one for each token
         dialects=frozenset({"chat", "completions"}),  # in others a request's own `lora` is not known to be read
+        longer="a longer one is `llama-server --ctx-size N`; --context-shift lets it leave out what came first",
         why_not="llama-server's log-probs are of before sampling and not one a token: a run computes its own.",
     )
 
@@ -64,14 +65,14 @@ class LlamaCpp(OpenAICompatible):
         """Without our own versions: they are listed by their names anyway."""
         return [m for m in await super().models() if not _VERSION.fullmatch(str(m.get("id", "")))]
 
-    async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
-        """Rendered and read by its own routes: an answer does not have them."""
-        status, body = await self._call("POST", "/apply-template", json={"model": self._model, "messages": messages})
-        if status != 200:
+    async def rendered(self, prompt: Prompt) -> Rendered | None:
+        """By its own template and tokeniser; the text alone has no token that begins every text."""
+        text = prompt.text if prompt.dialect == "completions" else None
+        text = text if text is not None else await self._render("/apply-template", prompt.chat(), "prompt")
+        if text is None:
             return None
-        asked = {"model": self._model, "content": loads(body)["prompt"], "add_special": True, "parse_special": True}
-        status, body = await self._call("POST", "/tokenize", json=asked)
-        return [int(id) for id in loads(body)["tokens"]] if status == 200 else None
+        asked = {"content": text, "add_special": True, "parse_special": True}
+        return Rendered(str(text), await self._render("/tokenize", asked, "tokens"))
 
     async def _samples_by(self) -> Defaults | None:
         status, body = await self._call("GET", f"/props?model={quote(self._model)}")
@@ -140,6 +141,7 @@ class LlamaRouter(LlamaCpp):
         dialects=frozenset({"chat", "completions", "responses", "messages"}),
         frees=True,
         lost=frozenset({400, 404}),  # 400: no such model
+        longer=LlamaCpp.capabilities.longer,
         why_not=LlamaCpp.capabilities.why_not,
     )
 

@@ -19,9 +19,10 @@ import structlog
 
 from config.settings import Settings
 from proxy.backends import gguf_files
-from proxy.backends.base import Address, Capabilities, Served
+from proxy.backends.base import Address, Capabilities, Prompt, Rendered, Served, Told
 from proxy.backends.made import Made
 from proxy.backends.modelfile import Modelfile, parse
+from proxy.backends.ollama_prompts import asked_of_ollama
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, BackendDown, ProxyError, Unsupported
 from proxy.upstream import message_in
@@ -33,6 +34,7 @@ log = structlog.get_logger()
 URL: Final = "http://127.0.0.1:11434"
 FILES: Final = (0, 5, 5)  # the first version whose /api/create takes uploaded files
 NO_ADAPTERS: Final = (0, 34, 1)  # the first that takes no LoRA
+RENDERS: Final = (0, 11, 5)  # the first that tells how it renders a prompt
 LONG_S: Final = 3600.0  # to take in a large model, or to load it from a slow disk
 FREED_S: Final = 60.0  # until a model is out of the memory
 POLL_S: Final = 0.2
@@ -56,6 +58,10 @@ class Ollama(OpenAICompatible):
         dialects=frozenset({"chat", "completions", "responses", "messages", "ollama", "ollama-generate"}),
         implied_tag=":latest",
         frees=True,
+        longer=(
+            "a longer one is OLLAMA_CONTEXT_LENGTH in the environment of `ollama serve`, `PARAMETER num_ctx` in the "
+            "model's Modelfile, or options.num_ctx in a request to /api/chat"
+        ),
         why_not="Ollama sends no token ids, and log-probs of before sampling: a run computes its own.",
     )
 
@@ -182,10 +188,27 @@ class Ollama(OpenAICompatible):
         say = "name a copy of it with backend.gguf, or let rlproxy's user read it"
         return (path, None) if why is None else (None, f"Ollama takes whole models only, and {why}; {say}.")
 
+    async def tells(self) -> Told:
+        """Its digest changes with its template, too; the model list that all servers have does not."""
+        digest = (await self._tags()).get(self._model, "")
+        return Told(identity=f"{self._model} {digest} of ollama {self._version}")
+
     async def _tags(self) -> dict[str, str]:
         """All its models, and the digest of each."""
         status, body = await self._call("GET", "/api/tags")
         return {_short(str(m["name"])): str(m.get("digest", "")) for m in _models("/api/tags", status, body)}
+
+    # Prompts
+
+    async def rendered(self, prompt: Prompt) -> Rendered | None:
+        """By the route that it was asked by: each makes another conversation of the same messages. Versions have the
+        model's own template, so the model is asked. Older ones than RENDERS would answer the question."""
+        if self._version is not None and self._version < RENDERS:
+            return None
+        path, body = asked_of_ollama(prompt)
+        asked = {**body, "stream": False, "_debug_render_only": True}
+        text = await self._render(path, asked, "_debug_info", "rendered_template")
+        return None if text is None else Rendered(str(text), None)
 
     # Versions
 

@@ -15,9 +15,10 @@ from typing import Any, Final
 import aiohttp
 
 from config.sections import Backend as BackendSection
-from proxy.backends.base import Address, Capabilities, Served, Told
+from proxy.backends.base import Address, Capabilities, Prompt, Rendered, Served, Told
 from proxy.backends.defaults import NEUTRAL, Defaults
 from proxy.errors import BackendBroke, BackendDown, Unsupported
+from proxy.upstream import message_in
 from proxy.wire import dumps, loads
 
 CALL_S: Final = 60.0  # for a control request, a load among them
@@ -169,8 +170,22 @@ class OpenAICompatible:
     async def _own_entry(self) -> dict[str, Any]:
         return next((m for m in await self.models() if m.get("id") == self._model), {"id": self._model})
 
-    async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
+    async def rendered(self, prompt: Prompt) -> Rendered | None:
         return None
+
+    async def _render(self, path: str, body: Mapping[str, Any], *members: str) -> Any:
+        """What such a route answers in this member; None where there is no such route. Raises BackendDown,
+        BackendBroke."""
+        status, answer = await self._call("POST", path, json={"model": self._model, **body})
+        if status in (404, 405, 501):
+            return None
+        try:
+            found = loads(answer) if status == 200 else {}
+            for member in members:
+                found = found[member]
+            return found
+        except (ValueError, KeyError, TypeError) as error:
+            raise BackendBroke(f"POST {path} does not render a prompt ({status}): {message_in(answer)}") from error
 
     async def load(self, name: str, path: Path) -> None:
         raise Unsupported(self.capabilities.why_not)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from proxy.backends.base import Address, Capabilities, Served, Told
+from proxy.backends.base import Address, Capabilities, Prompt, Rendered, Served, Told
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, BackendDown, ProxyError
 
@@ -173,8 +173,8 @@ class Replicas:
     async def tells(self) -> Told:
         return await self._up()[0].server.tells()
 
-    async def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int] | None:
-        return await self._up()[0].server.prompt_ids(messages)
+    async def rendered(self, prompt: Prompt) -> Rendered | None:
+        return await self._up()[0].server.rendered(prompt)
 
     async def models(self) -> list[dict[str, Any]]:
         for replica in self._up():

@@ -22,7 +22,7 @@ import aiohttp
 import structlog
 
 from config.sections import Backend as BackendSection
-from proxy.backends.base import Capabilities
+from proxy.backends.base import Capabilities, Prompt, Rendered
 from proxy.backends.defaults import FILE, MEMBERS, NEUTRAL, Defaults, Odds, filed, in_force, likeliest
 from proxy.backends.openai import START, OpenAICompatible
 from proxy.errors import BackendBroke, Unsupported
@@ -95,6 +95,11 @@ class VLLM(OpenAICompatible):
             return likeliest(answer) if status == 200 else {}
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             return {}
+
+    async def rendered(self, prompt: Prompt) -> Rendered | None:
+        raw = prompt.text if prompt.dialect == "completions" else None
+        ids = await self._render("/tokenize", prompt.chat() if raw is None else {"prompt": raw}, "tokens")
+        return None if ids is None else Rendered(None, ids)
 
     async def load(self, name: str, path: Path) -> None:
         if name in {m["id"] for m in await self.models()}:

@@ -61,11 +61,19 @@ class Held(BaseModel):
     requests: int
 
 
+class Rendering(BaseModel):
+    known: bool
+    line: str
+    server: str | None
+    weights: str | None
+
+
 class Match(BaseModel):
     state: Literal["unasked", "same", "other", "unknown"]
     line: str
     apart: float | None
     regret: float | None
+    rendering: Rendering | None
     stops: bool
 
 
@@ -114,6 +122,7 @@ class Status(BaseModel):
     training: Training
     held: Held
     match: Match
+    cut: str | None = Field(description="What the server has left out of prompts in silence since the start.")
     watch: Watch | None
     rebuild: Rebuild | None
     last_run: Run | None

@@ -64,7 +64,8 @@ async def test_it_is_the_same_model_quantised_or_not(tmp_path: Path, weights: Pa
                 await proxy.stop()
 
 
-async def test_another_model_and_another_template_are_not(tmp_path: Path, weights: Path, base_gguf: Path) -> None:  # noqa: F811
+async def test_another_model_is_not(tmp_path: Path, weights: Path, base_gguf: Path) -> None:  # noqa: F811
+    """And another template is told of."""
     tiny = make_tiny_model(weights, tmp_path / "tiny")
     other = shutil.copytree(weights, tmp_path / "template", ignore=shutil.ignore_patterns("*.safetensors"))
     for file in weights.glob("*.safetensors"):
@@ -72,13 +73,17 @@ async def test_another_model_and_another_template_are_not(tmp_path: Path, weight
     template = other / "chat_template.jinja"
     template.write_text(template.read_text().replace("named SmolLM", "named Sam"))
     async with running(tmp_path, *plain(base_gguf)) as port:
-        for name, trained, word in (("tiny", tiny, "hidden states"), ("template", other, "another chat template")):
+        for name, trained, expected, word in (
+            ("tiny", tiny, "other", "hidden states"),
+            ("template", other, "same", "another chat template than the weights"),
+        ):
             proxy = start(tmp_path / f"home-{name}", trained, url=f"http://127.0.0.1:{port}")
             await proxy.start()
             try:
                 state, _, line = await compared(proxy)
                 print(name, line)
-                assert state == "other" and word in line
-                assert (await proxy.get("/rl/status"))["match"]["stops"]
+                found = (await proxy.get("/rl/status"))["match"]
+                assert state == expected and word in (line if state == "other" else found["rendering"]["line"])
+                assert found["stops"] == (state == "other")
             finally:
                 await proxy.stop()

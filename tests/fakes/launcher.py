@@ -108,7 +108,8 @@ class FakeLauncher:
             {
                 "prompt_ids": each["prompt_ids"] or [1],
                 "rendered": "as the server",
-                "theirs": "as the server",
+                "theirs": "as the server" if each["prompt_ids"] or each["prompt_text"] else None,
+                "their_tokens": each["prompt_tokens"] if each["prompt_ids"] or each["prompt_text"] else None,
                 "reply_ids": each["reply_ids"] or [1],
                 "logprobs": [-len(word) / 10 for word in _words(each["text"])],
                 "best": [-len(word) / 10 for word in _words(each["text"])],
@@ -116,6 +117,8 @@ class FakeLauncher:
             for each in conversations
         ]
         found = {"architecture": "fake", "vocabulary": 10**6, "tokens": 10**6, "width": 8, "parameters": 1000}
+        counted = sum(each["prompt_tokens"] is not None for each in conversations)
+        found |= {"way": "the weights' chat template", "explained": counted, "known": counted, "wrong": None}
         return {"path": weights, "unscored": None, "conversations": read, **found, **self.weights_say}
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:

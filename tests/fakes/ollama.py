@@ -30,7 +30,8 @@ class FakeOllama(Listening):
         self.blobs.mkdir(parents=True)
         self.models: dict[str, dict[str, Any]] = {}
         self.loaded: list[str] = []
-        self.mood = "well"  # cut, full, refuse-create, no-memory, clings (an unload that it answers and does not do)
+        self.mood = "well"  # cut, full, refuse-create, no-memory, clings (an unload that it answers and does not do),
+        # refuse-render, hangs-up (where a prompt is asked for)
         self.unload_s = 0.0  # after it has said that it unloads
         self.created: list[dict[str, Any]] = []
         self.deleted: list[str] = []
@@ -39,6 +40,8 @@ class FakeOllama(Listening):
         self.uploads = 0
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.pause_s = 0.0
+        self.room = 1000  # messages that fit its context; the oldest but the system text are left out of more
+        self.rendered: list[tuple[str, dict[str, Any]]] = []  # what was asked for its prompt alone
         self.about: dict[str, Any] = {}  # `details` and `model_info` of what it shows
         self.add(MODEL, self.keep(b"GGUF the person's own model" * 100))
 
@@ -180,6 +183,28 @@ class FakeOllama(Listening):
             self.blob(one).unlink()
         return web.Response()
 
+    # Prompts
+
+    def prompt(self, body: dict[str, Any]) -> str:
+        """By its template: ChatML without a default system text. What does not fit is left out in silence."""
+        messages = body.get("messages") or [{"role": "user", "content": body.get("prompt", "")}]
+        system = [m for m in messages if m["role"] == "system"]
+        kept = [*system, *[m for m in messages if m["role"] != "system"][-self.room :]]
+        turns = [f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in kept]
+        return f"{''.join(turns)}<|im_start|>assistant\n"
+
+    def _only_rendered(self, request: web.Request, body: dict[str, Any], head: dict[str, Any]) -> web.Response | None:
+        """Where its prompt is all that is asked for; versions before 0.11.5 do not know that, and answer."""
+        if not body.get("_debug_render_only") or tuple(map(int, self.version.split("."))) < (0, 11, 5):
+            return None
+        self.rendered.append((request.path, body))
+        if self.mood == "hangs-up":
+            assert request.transport is not None
+            request.transport.abort()
+        if self.mood == "refuse-render":
+            return _error(500, "template: no such thing")
+        return web.json_response({**head, "done": False, "_debug_info": {"rendered_template": self.prompt(body)}})
+
     # Answers
 
     def _let_go(self, name: str) -> None:
@@ -211,6 +236,8 @@ class FakeOllama(Listening):
         if self.mood == "no-memory":
             return _error(500, "model requires more system memory (9.9 GiB) than is available (3.1 GiB)")
         self._load(body["model"])
+        if (only := self._only_rendered(request, body, head)) is not None:
+            return only
         return web.json_response({**head, "done_reason": "load"})
 
     async def _native(self, request: web.Request) -> web.StreamResponse:
@@ -220,7 +247,10 @@ class FakeOllama(Listening):
         if name is None:
             return _error(404, f"model '{body['model']}' not found")
         head = {"model": body["model"], "created_at": "2026-11-21T10:00:00Z"}
-        end = {"done": True, "done_reason": "stop", "prompt_eval_count": 3, "eval_count": WORDS}
+        if (only := self._only_rendered(request, body, head)) is not None:
+            return only
+        read = len(self.prompt(body).split())
+        end = {"done": True, "done_reason": "stop", "prompt_eval_count": read, "eval_count": WORDS}
         said = {"role": "assistant", "content": f"{name} " * WORDS}
         if body.get("stream") is False:
             return web.json_response({**head, "message": said, **end})
@@ -243,13 +273,16 @@ class FakeOllama(Listening):
             message = f'model "{body["model"]}" not found, try pulling it first'
             return web.json_response({"error": {"message": message, "type": "not_found_error"}}, status=404)
         head = {"id": "chatcmpl-7", "model": body["model"], "created": 1}  # one of 999
+        if (only := self._only_rendered(request, body, head)) is not None:
+            return only
         if not body.get("stream"):
             choice = {
                 "index": 0,
                 "message": {"role": "assistant", "content": f"{name} " * WORDS},
                 "finish_reason": "stop",
             }
-            return web.json_response({**head, "object": "chat.completion", "choices": [choice]})
+            usage = {"prompt_tokens": len(self.prompt(body).split()), "completion_tokens": WORDS}
+            return web.json_response({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         self._answering.append(name)

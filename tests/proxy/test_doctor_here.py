@@ -108,26 +108,29 @@ def test_agents_that_went_astray(tmp_path: Path) -> None:
     assert "claude-code in order" in check.line
 
 
+SAME: dict[str, Any] = {"state": "same", "line": "the server runs what trains", "stops": False}
+OTHER: dict[str, Any] = {"state": "other", "line": "it is a llama, not a qwen2", "stops": True}
+RENDERS: dict[str, Any] = {"known": True, "line": "it renders as they do", "server": None, "weights": None}
+
+
 @pytest.mark.parametrize(
     ("match", "state", "says"),
     [
-        ({"state": "same", "line": "the server runs what trains: vocabulary, chat template"}, "ok", "renders"),
-        ({"state": "same", "line": "the server runs what trains: greedy replies"}, "ok", "does not tell"),
-        ({"state": "other", "stops": True, "line": "it has another chat template (at…)"}, "problem", "another chat"),
-        ({"state": "other", "stops": False, "line": "other tokens (another tokeniser)"}, "note", "tokeniser"),
-        (
-            {"state": "other", "stops": True, "line": "it is a llama, not a qwen2"},
-            "unknown",
-            "models differ",
-        ),
-        ({"state": "unknown", "line": "could not be checked"}, "note", "could not"),
-        ({"state": "unasked", "line": "when the first rating has come"}, "ok", "first rating"),
+        (SAME | {"rendering": RENDERS}, "ok", "renders"),
+        (SAME | {"rendering": RENDERS | {"server": "### hi", "weights": "<user>hi"}}, "ok", "weights: '<user>hi'"),
+        (SAME | {"rendering": RENDERS | {"known": False, "line": "tells neither"}}, "note", "tells neither"),
+        (OTHER | {"rendering": RENDERS | {"known": False, "line": "it read 20"}}, "problem", "it read 20"),
+        (OTHER | {"stops": False, "rendering": RENDERS | {"known": False, "line": "it read 20"}}, "note", "it read 20"),
+        (OTHER | {"rendering": RENDERS}, "ok", "renders"),
+        (OTHER | {"rendering": None}, "unknown", "models differ"),
+        ({"state": "unknown", "line": "could not be checked", "rendering": None}, "note", "could not"),
+        ({"state": "unasked", "line": "when the first rating has come", "rendering": None}, "ok", "first rating"),
     ],
 )
 def test_the_template(tmp_path: Path, match: dict[str, Any], state: str, says: str) -> None:
     check = doctor.template(facts(tmp_path, status={"match": match}))
     assert check.state == state and says in check.line
-    assert (check.fix is not None) == (state != "unknown" and "stops" in match)
+    assert (check.fix is not None) == ("it read" in check.line)
     assert doctor.template(facts(tmp_path)).state == "unknown"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.backends.base import Told
-from proxy.likeness import APART, CHATS, REGRET, Answer, Verdict, compare
+from proxy.likeness import APART, CHATS, REGRET, Answer, Rendering, Verdict, compare
 
 PROMPT, REPLY = [1, 2, 3], [4, 5]
 
@@ -17,11 +17,13 @@ def weights(logprobs: tuple[float, ...] = (-0.5, -0.5), best: tuple[float, ...] 
         "prompt_ids": PROMPT,
         "rendered": "<user>hi<bot>",
         "theirs": "<user>hi<bot>",
+        "their_tokens": 3,
         "reply_ids": REPLY,
         "logprobs": list(logprobs),
         "best": list(best or logprobs),
     }
-    found = {"architecture": "llama", "vocabulary": 512, "tokens": 500, "width": 64, "parameters": 1_000_000}
+    counts = {"way": "the weights' chat template", "explained": 3, "known": 3, "wrong": None}
+    found = counts | {"architecture": "llama", "vocabulary": 512, "tokens": 500, "width": 64, "parameters": 1_000_000}
     conversation = {key: more.pop(key) for key in list(more) if key in read}
     return {"unscored": None, **found, "conversations": [read | conversation for _ in CHATS], **more}
 
@@ -38,6 +40,7 @@ def test_the_same() -> None:
         "the server runs what trains: architecture, vocabulary, chat template, log-probs 0 nats a token apart",
         0.0,
         0.0,
+        Rendering(True, "the server renders a conversation as the weights' chat template does")._asdict(),
     )
     assert compare(Told(vocabulary=500), said(), weights()).state == "same"  # of the tokeniser, without what pads it
 
@@ -56,12 +59,38 @@ def test_another_kind_of_model(told: Told, word: str) -> None:
     assert found.state == "other" and found.line == f"the server does not run what trains: {word}"
 
 
-def test_prompts_that_are_read_otherwise() -> None:
-    other = said(prompt_ids=[1, 2, 2, 3])
-    assert "another tokeniser" in compare(Told(), other, weights()).line
-    line = compare(Told(), other, weights(theirs="<user>hi\n<bot>")).line
-    assert "another chat template (at character 8 '\\n<bot>', in the weights '<bot>')" in line
+def test_another_tokeniser() -> None:
+    other = said(prompt_ids=[1, 2, 2, 3], prompt_tokens=4)
+    assert "another tokeniser" in compare(Told(), other, weights(their_tokens=4)).line
     assert "as token 3, and the weights have 500" in compare(Told(), other, weights(theirs=None)).line
+
+
+def test_another_template_is_no_obstacle_where_the_server_tells_how_it_renders() -> None:
+    theirs = "<user>hi\n<bot>"
+    for known in ({"prompt_ids": [1, 2, 2, 3]}, {"prompt_ids": None, "prompt_text": theirs}):
+        found = compare(Told(), said(prompt_tokens=4, **known), weights(theirs=theirs, their_tokens=4))
+        assert found.state == "same" and found.rendering is not None and found.rendering["known"]
+        assert "another chat template than the weights (at character 8 '\\n<bot>'" in found.rendering["line"]
+        assert (found.rendering["server"], found.rendering["weights"]) == (theirs, "<user>hi<bot>")
+
+
+def test_a_rendering_of_another_length_than_the_server_read_is_none() -> None:
+    found = compare(Told(), said(prompt_ids=None, prompt_text="<user>hi<bot>", prompt_tokens=2), weights())
+    assert found.state == "other" and "read 2 tokens, and the prompt that it says it renders has 3" in found.line
+
+
+def test_where_a_server_tells_only_how_many_tokens_it_read_that_decides() -> None:
+    """Alpaca's template: 0.45 nats apart, and twice as many tokens as the server read."""
+    texts = said(prompt_ids=None, reply_ids=None, prompt_tokens=2)
+    untold: dict[str, Any] = {"theirs": None, "their_tokens": None, "logprobs": (-0.95, -0.95)}
+    way = {"way": "the weights' chat template with no default system text"}
+    fits = compare(Told(), texts, weights(**untold, **way))
+    assert fits.state == "same" and fits.rendering is not None and "explains all 3 counts" in fits.rendering["line"]
+    some = compare(Told(), texts, weights(**untold, **way, explained=2))
+    assert some.state == "other" and "in 2 of 3 prompts only" in some.line
+    none = compare(Told(), texts, weights(**untold, explained=0, wrong="the server read 2 tokens where … makes 3"))
+    assert none.state == "other" and "nothing can train on what it reads" in none.line
+    assert none.rendering is not None and not none.rendering["known"]
 
 
 def test_quantisation_is_tolerated_up_to_a_bound_and_another_model_is_not() -> None:
@@ -77,13 +106,6 @@ def test_quantisation_is_tolerated_up_to_a_bound_and_another_model_is_not() -> N
     assert outside.state == "other" and "say something else" in outside.line
 
 
-def test_another_count_of_prompt_tokens_is_a_hint_and_alone_no_verdict() -> None:
-    texts = said(prompt_ids=None, reply_ids=None, logprobs=None, prompt_tokens=7)
-    assert compare(Told(), texts, weights()).state == "same"
-    line = compare(Told(), texts, weights((-9, -9), (-1, -1))).line
-    assert "it reads 7 tokens where the weights have 3; another model" in line
-
-
 def test_log_probs_are_compared_only_where_they_are_of_the_same_tokens() -> None:
     for logprobs in ([-0.5], [-0.5, -0.5, -0.5], [-0.5, -9999.0]):
         found = compare(Told(), said(reply_ids=None, logprobs=logprobs), weights())
@@ -97,5 +119,5 @@ def test_what_cannot_be_compared_is_said() -> None:
     found = compare(Told(vocabulary=512), said(), nothing)
     assert found.state == "unknown"
     assert found.line.startswith("vocabulary and chat template as in the weights, but log-probs could not be compared")
-    silent = compare(Told(), said(text="", prompt_ids=None, reply_ids=None, logprobs=None), weights(()))
+    silent = compare(Told(), said(text="", prompt_ids=None, reply_ids=None, logprobs=None), weights((), theirs=None))
     assert silent.line == "log-probs could not be compared: its answers have no text and no token ids"

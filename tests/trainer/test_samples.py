@@ -75,7 +75,7 @@ def test_greedy_counts_as_temperature_one_without_truncation(template):
         ({"exact": False, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "has_image"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "has_image"),
         ({"exact": False, "messages": [{"role": "user", "content": [{"type": "odd"}]}]}, "more than text"),
-        ({"exact": False, "messages": [{"content": "no role"}]}, "template refuses"),
+        ({"exact": False, "prompt_token_ids": None, "messages": [{"content": "no role"}]}, "template refuses"),
     ],
 )
 def test_a_line_that_cannot_be_trusted_says_why(template, changes, reason):
@@ -84,8 +84,8 @@ def test_a_line_that_cannot_be_trusted_says_why(template, changes, reason):
 
 
 def test_an_inexact_line_is_rendered_whole(template):
-    sample = read(template, exact=False, token_ids=[9], logprobs=[-1.0])
-    assert sample.behaviour is None
+    sample = read(template, exact=False, prompt_token_ids=None, token_ids=[9], logprobs=[-1.0])
+    assert sample.behaviour is None and sample.prompt_by == "template"
     assert not sample.exact
     assert sample.tokens.prompt == template.prompt([{"role": "user", "content": "hi"}])
     assert sample.tokens.reply == (*template.reply("d", ended=False), template.end)
@@ -200,7 +200,7 @@ def that_thinks() -> Template:
 def test_a_prompt_ends_as_the_server_rendered_it(that_thinks, longest, flags):
     """Whole and shortened. What the tokeniser itself is told stays ours."""
     kwargs = {"enable_thinking": False, "unknown": 1, "tokenize": False, "add_generation_prompt": False}
-    line = GOOD | {"exact": False, "messages": TALK, "template_kwargs": kwargs}
+    line = GOOD | {"exact": False, "prompt_token_ids": None, "messages": TALK, "template_kwargs": kwargs}
     sample = parse(line, "rt-1", that_thinks, max_seq_len=longest)
     assert sample.flags == flags
     assert sample.tokens.prompt == that_thinks.prompt(sample.messages, None, {"enable_thinking": False})

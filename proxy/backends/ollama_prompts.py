@@ -1,0 +1,62 @@
+"""A prompt as a request to Ollama, so that it renders it as it did when it was asked.
+
+Owns what becomes of messages in chat form there. Ollama's routes differ: chat completions make a message of each part
+of a message, `/api/generate` and `/v1/completions` put a prompt into the chat template, and only its own routes take
+`num_ctx`. Not here: sending it (ollama), the way back (dialects).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from proxy.backends.base import Prompt
+from proxy.dialects.chat_form import arguments_of, reasoning_of
+
+ONE: Final = 1  # token, at most, should it answer all the same
+
+
+def asked_of_ollama(prompt: Prompt) -> tuple[str, dict[str, Any]]:
+    """The route and the request."""
+    if prompt.dialect == "chat":
+        return "/v1/chat/completions", {**prompt.chat(), "max_tokens": ONE}
+    request, kwargs = prompt.request, prompt.template_kwargs or {}
+    options = request.get("options") if prompt.dialect.startswith("ollama") else None
+    body: dict[str, Any] = {"options": {**(options if isinstance(options, dict) else {}), "num_predict": ONE}}
+    think = request.get("think", kwargs.get("enable_thinking"))
+    if think is None and isinstance(thinking := request.get("thinking"), dict):  # of Messages
+        think = thinking.get("type") == "enabled" or None
+    if think is not None:
+        body["think"] = think
+    if prompt.dialect in ("ollama-generate", "completions") and prompt.text is not None:
+        system = [m.get("content") for m in prompt.messages[:-1] if m.get("role") == "system"]
+        return "/api/generate", {"prompt": prompt.text, **({"system": system[0]} if system else {}), **body}
+    tools = {"tools": prompt.tools} if prompt.tools else {}
+    return "/api/chat", {"messages": [native(m) for m in prompt.messages], **tools, **body}
+
+
+def native(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message in chat form as `/api/chat` takes it."""
+    found: dict[str, Any] = {"role": message.get("role"), "content": _text(message.get("content"))}
+    if thinking := reasoning_of(message):
+        found["thinking"] = thinking
+    if calls := message.get("tool_calls"):
+        functions = [call.get("function") or {} for call in calls]
+        found["tool_calls"] = [
+            {"function": {"name": f.get("name"), "arguments": arguments_of(f.get("arguments") or "")}}
+            for f in functions
+        ]
+    if message.get("role") == "tool":
+        found |= {
+            own: message[key]
+            for own, key in (("tool_name", "name"), ("tool_call_id", "tool_call_id"))
+            if message.get(key)
+        }
+    return found
+
+
+def _text(content: Any) -> str:
+    """Ollama's own conversions join the texts of a message without anything between."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,53 @@
+"""Prompts that a run makes itself: a rater's comment as a hint, and the gate's ordinary questions.
+
+Owns their text. The proxy has them rendered by the server that the model runs on (`trainer.launch` hands them over), so
+this module is free of numpy and torch. Not here: how a prompt becomes tokens (samples, rendering).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+HINT: Final = "\n\n[user's hint / instruction]\n{hint}"
+# Ordinary questions, none about anybody's taste. A well model of any size answers them in some sentences.
+NEUTRAL: Final = (
+    "What is photosynthesis?",
+    "Explain how a bicycle stays upright.",
+    "What should I pack for a weekend hike?",
+    "Describe the city of Paris.",
+    "Why do we have seasons?",
+    "How do I make vegetable soup?",
+    "What does a librarian do?",
+    "Tell me about the history of bread.",
+)
+
+
+def neutral(question: str) -> list[dict[str, Any]]:
+    """The conversation that asks it."""
+    return [{"role": "user", "content": question}]
+
+
+def comment_of(line: Mapping[str, Any]) -> str | None:
+    """The comment of a line of samples.jsonl that teaches. On a liked reply it is praise, and praise is no
+    instruction."""
+    comment, reward = line.get("comment"), line.get("reward")
+    if not isinstance(comment, str) or not isinstance(reward, int | float) or reward >= 0:
+        return None
+    return comment.strip() or None
+
+
+def hinted(messages: Sequence[Mapping[str, Any]], comment: str) -> list[dict[str, Any]] | None:
+    """The same messages with the comment after the last user message; None where there is no such message."""
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].get("role") == "user":
+            break
+    else:
+        return None
+    content, words = messages[at].get("content"), HINT.format(hint=comment)
+    said: Any
+    if isinstance(content, list):
+        said = [*content, {"type": "text", "text": words.lstrip("\n")}]
+    else:
+        said = (content or "") + words
+    return [dict(m) if i != at else {**m, "content": said} for i, m in enumerate(messages)]
