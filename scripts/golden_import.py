@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 
 from scripts.record_streams import GOLDEN, ROUTES
@@ -24,6 +25,8 @@ def take(folder: Path, name: str, command: str) -> int:
         out = GOLDEN / name / file.parent.name / file.name
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(recorded, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    if (api := folder / "api.json").exists():  # what is asked of it beside the formats; a fake has to answer the same
+        shutil.copyfile(api, GOLDEN / name / "api.json")
     about = json.loads((folder / "server.json").read_text(encoding="utf-8"))
     about = {**about, "server": name, "version": f"{about['server']} {about['version']}", "command": command}
     (GOLDEN / name / "server.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")

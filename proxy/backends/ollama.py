@@ -21,7 +21,7 @@ import structlog
 
 from config.settings import Settings
 from proxy.backends import gguf_files
-from proxy.backends.base import Address, Capabilities, Left, Served, Told
+from proxy.backends.base import Address, Capabilities, Left, Served
 from proxy.backends.made import Made
 from proxy.backends.modelfile import Modelfile, parse
 from proxy.backends.openai import OpenAICompatible
@@ -154,10 +154,6 @@ class Ollama(OpenAICompatible):
     async def shown(self, body: dict[str, Any]) -> tuple[int, bytes]:
         """What `/api/show` says."""
         return await self._call("POST", "/api/show", json=body)
-
-    async def tells(self) -> Told:
-        """Its digest, which is another one once the model was pulled or made anew, or got another template."""
-        return Told(identity=(await self._tags()).get(self._model, self._model))
 
     # Finding out
 
