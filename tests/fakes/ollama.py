@@ -33,7 +33,7 @@ _NAME = re.compile(r"[\w./:-]+")
 class FakeOllama(Listening):
     def __init__(self, folder: Path, version: str = "0.34.4") -> None:
         self.version = version
-        self.lora = self._is_before(0, 34, 1)
+        self.lora: bool | None = None  # whether it takes LoRA files; None: as its version says
         self.blobs = folder / "blobs"
         self.blobs.mkdir(parents=True)
         self.models: dict[str, dict[str, Any]] = {}
@@ -209,7 +209,7 @@ class FakeOllama(Listening):
         files, adapters = body.get("files") or {}, body.get("adapters") or {}
         if self.mood == "refuse-create":
             return _plain({"error": "something broke in here"}, 500)
-        if adapters and not self.lora:
+        if adapters and not (self._is_before(0, 34, 1) if self.lora is None else self.lora):
             return _error(400, "LoRA adapters are no longer supported")
         for one in (*files.values(), *adapters.values()):
             if not self.blob(one).exists():
@@ -267,7 +267,7 @@ class FakeOllama(Listening):
             return error(400, why)
         if path == "/v1/chat/completions" and not body.get("messages"):
             return error(400, "[] is too short - 'messages'", charset="utf-8")
-        if self.mood == "no-memory":
+        if self.mood == "no-memory" and name not in self.loaded:
             return error(500, "model requires more system memory (9.9 GiB) than is available (3.1 GiB)")
         if any(self.made_for.get(one, model["files"][0]) != model["files"][0] for one in model["adapters"]):
             return error(500, "llama-server process has terminated: exit status 1")

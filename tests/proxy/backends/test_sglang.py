@@ -58,7 +58,7 @@ async def test_streams_end_on_the_version_they_began_with(served: Proxy, server:
             events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
             words = {event["choices"][0]["delta"].get("content") for event in events} - {None}
             label = response.headers["x-rl-adapter"]
-            assert words == {"fake " if label == "base" else f"fake@{label} "}
+            assert words == {"fake " if label == "base" else f"fake@{label}-{served.mark} "}
             replies += 1
 
     clients = [asyncio.create_task(client()) for _ in range(4)]
