@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,7 @@ from tests.backends.conftest import ASKED, proxy_before
 from tests.backends.ollama_server import MODEL, OllamaServer, binaries
 from tests.backends.test_llamacpp import with_real_versions
 from tests.proxy.conftest import Proxy
+from tests.serving import ROOT, Serving
 
 pytestmark = [pytest.mark.ollama, pytest.mark.timeout(1200)]
 SERVERS = binaries() or [pytest.param(None, marks=pytest.mark.skip(reason="no ollama on the PATH, and no OLLAMA_BIN"))]
@@ -75,6 +78,39 @@ async def texts_of(proxy: Proxy) -> dict[str, str]:
     found = {pin: (await said(proxy, f"{MODEL}@{pin}"))[0] for pin in ("base", "v1", "v2")}
     assert len(set(found.values())) == 3, found
     return found
+
+
+async def test_init_serve_and_doctor(server: OllamaServer, tmp_path: Path, weights: Path) -> None:
+    """As a person does it: real processes, the questions answered by a file."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")} | {"HOME": str(tmp_path)}
+    given = {"backend": "ollama", "url": server.url, "model": MODEL, "weights": str(weights), "agents": []}
+    (tmp_path / "answers.json").write_text(json.dumps(given))
+    home = tmp_path / "home"
+
+    async def rlproxy(*words: str) -> tuple[int, str]:
+        return await asyncio.to_thread(told_by, [sys.executable, "-m", "proxy.cli", *words, "--home", str(home)], env)
+
+    code, said = await rlproxy("init", "--no-start", "--json", "--answers", str(tmp_path / "answers.json"))
+    assert code == 0 and json.loads(said)["settings"]["backend.model"] == MODEL, said
+    served = Serving(home, weights, "--backend", "ollama", "--backend-url", server.url, "--model", MODEL)
+    await served.start()
+    try:
+        async with served.http.post(
+            "/api/chat",
+            json={"model": MODEL, "messages": [{"role": "user", "content": ASKED}], "options": {"num_predict": 8}},
+        ) as response:
+            assert response.status == 200 and await response.read()
+        code, said = await rlproxy("doctor")
+        lines = {line.split()[1]: line for line in said.splitlines() if line[:1] in "✓·✗?!"}
+        assert lines["backend"].startswith("✓") and lines["model"].startswith("✓"), said
+        assert "ollama" in lines["backend"] and lines["leftovers"].startswith("✓"), said
+    finally:
+        await served.stop()
+
+
+def told_by(command: list[str], env: dict[str, str]) -> tuple[int, str]:
+    told = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    return told.returncode, told.stdout + (told.stderr if told.returncode else "")
 
 
 async def test_swaps_rollbacks_and_lists(proxy: Proxy, server: OllamaServer) -> None:
@@ -220,20 +256,22 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 @pytest.mark.parametrize("binary", SERVERS, ids=str)
 async def test_a_full_disk(binary: Path, tmp_path: Path, weights: Path, adapters: list[Path]) -> None:
-    with small_disk(tmp_path / "disk", 105) as disk:  # the model has 98 MB
+    with small_disk(tmp_path / "disk", 400) as disk:
         server = OllamaServer(binary, tmp_path, models=disk)
         await server.start()
+        await server.create(MODEL)
         proxy = before(tmp_path / "home", weights, server)
+        await proxy.start()
         try:
-            await server.create(MODEL)
-            await proxy.start()
             await with_real_versions(proxy, adapters[:1])
             base = await said(proxy)
+            filler = disk / "filler"
+            filler.write_bytes(bytes(shutil.disk_usage(disk).free - 2**20))
             status, body = await proxy.post("/rl/promote/1")
             assert status in (502, 503), body
             assert await said(proxy) == base and base[1] == "base"
-            assert "v1 did not go live" in json.dumps((await proxy.get("/rl/status"))["problem"])
-            subprocess.run(["mount", "-o", "remount,size=600m", disk], check=True)
+            assert "v1 did not go live" in (await proxy.get("/rl/status"))["problem"]
+            filler.unlink()
             await promote(proxy, 1)
             assert (await said(proxy))[1] == "v1"
         finally:
