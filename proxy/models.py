@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -28,10 +29,10 @@ class Models:
         theirs = [m for m in listed if not str(m.get("id", "")).startswith(f"{model}@")]
         ours = await self.ours()
         return web.Response(
-            body=orjson.dumps({"object": "list", "data": theirs + ours}), content_type="application/json"
+            body=orjson.dumps({"object": "list", "data": [*theirs, *ours]}), content_type="application/json"
         )
 
-    async def ours(self) -> list[dict[str, Any]]:
+    async def ours(self) -> Sequence[dict[str, Any]]:
         model, adapters = self._swap.model, await self._store.adapters()
         base = [_entry(f"{model}@base", model, 0)] if self._backend.capabilities.adapters else []
         return base + [_entry(self._swap.name(a.version), model, int(a.created_at)) for a in adapters if not a.gone]

@@ -11,7 +11,8 @@ import json
 import shutil
 from pathlib import Path
 
-from scripts.record_streams import GOLDEN, ROUTES
+from scripts.golden_cases import ROUTES
+from scripts.record_streams import GOLDEN
 
 
 def take(folder: Path, name: str, command: str) -> int:

@@ -146,7 +146,7 @@ class LlamaRouter(LlamaCpp):
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings, launcher)
         assert settings.backend.presets is not None
-        self._home = settings.home
+        self._marked_for = settings.home
         self._presets = settings.backend.presets
         self._places: int | None = None
 

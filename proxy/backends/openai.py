@@ -57,7 +57,7 @@ class OpenAICompatible:
     def __init__(self, settings: BackendSection, home: Path | None = None) -> None:
         """`home`: of a backend whose versions are known to the server by name."""
         self._settings = settings
-        self._home = home
+        self._marked_for = home
         self._url = settings.url.rstrip("/").removesuffix("/v1")
         self._model = settings.model
         self._http: aiohttp.ClientSession | None = None
@@ -94,7 +94,7 @@ class OpenAICompatible:
 
     @cached_property
     def mark(self) -> str:
-        return "" if self._home is None else mark_of(self._home)
+        return "" if self._marked_for is None else mark_of(self._marked_for)
 
     def addresses(self, model: str) -> Sequence[Address]:
         return (self.address(model),)
