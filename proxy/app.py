@@ -145,7 +145,13 @@ class Wiring:
         self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, relay.retries)
         self.stored = StoredResponses(store, relay, self.forgetter)
         # A list of somebody else's models is theirs alone, and a client's own key opens it.
-        self.models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
+        models = Models(store, backend, swap, door)
+        self.models = relay.passthrough if backend.capabilities.foreign else models.list
+        self.passed = relay.passthrough
+        if backend.kind == "ollama":  # imported where it is used, as the backends are
+            from proxy.ollama_lists import OllamaLists
+
+            self.passed = OllamaLists(store, backend, swap, door, models, relay.passthrough).passed
 
         # people look, rate and decide
         self.control = Control(store, backend, swap, learner, status, events, metrics, door)
@@ -178,7 +184,7 @@ class Wiring:
             web.post("/rl/forget", self.forgetter.post),
             *self.pages.routes(),
             *(
-                web.route("*", p + rest, self.relay.passthrough)
+                web.route("*", p + rest, self.passed)
                 for p in rooms
                 for rest in ("/v1/{rest:(?!feedback(?:/|$)).*}", "/api/{rest:.*}")  # ratings are no backend's affair
             ),

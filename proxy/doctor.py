@@ -185,6 +185,16 @@ def adapters(facts: Facts) -> Check:
     return Check("adapters", "note", found["lacks"] or "the backend takes no adapter while it runs", fix)
 
 
+def leftovers(facts: Facts) -> Check:
+    """Versions of another home at the same server: nobody removes those of a home that is gone."""
+    if facts.status is None:
+        return _unknown("leftovers")
+    if (left := facts.status["backend"]["left"]) is None:
+        return Check("leftovers", "ok", "the server has no versions of another home")
+    fix = f"nothing, if another home uses them; if that home is gone: `{left['command']}`"
+    return Check("leftovers", "note", left["line"], fix)
+
+
 def base(facts: Facts) -> Check:
     if facts.status is None:
         return _unknown("base")
@@ -279,7 +289,7 @@ def ratings(facts: Facts) -> Check:
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
     proxy, data_folder, disk, doctor_here.memory, doctor_here.gpu, doctor_here.priority, database, encryption,
-    doctor_here.keys, backend, model, formats, exactness, sampling, adapters, base, template, prompts,
+    doctor_here.keys, backend, model, formats, exactness, sampling, adapters, leftovers, base, template, prompts,
     doctor_here.agents, capture, ratings, training, last_run,
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ PRIVATE: Final = ("agents", "backups", "logs", "runs", "tensorboard")  # folders
 FILES: Final = (
     "rlproxy.db", "rlproxy.db-*", "rlproxy.db.*", "rlproxy.lock", "rlproxy.toml*", ".rlproxy.toml*", "serving.json",
     ".serving.json", "service.env", "lmstudio*.json", ".lmstudio*.json.tmp", "ollama.json", ".ollama.json.tmp",
+    "home-mark.json", ".home-mark.json.tmp",
 )  # fmt: skip
 SERVED: Final = ("adapters_out", "gguf", "mlx")  # what a server of another user may have to read
 

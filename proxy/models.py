@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -26,12 +27,15 @@ class Models:
             listed = await self._backend.models()
         model = self._swap.model
         theirs = [m for m in listed if not str(m.get("id", "")).startswith(f"{model}@")]
-        adapters = await self._store.adapters()
-        ours = [_entry(f"{model}@base", model, 0)] if self._backend.capabilities.adapters else []
-        ours += [_entry(self._swap.name(a.version), model, int(a.created_at)) for a in adapters if not a.gone]
+        ours = await self.ours()
         return web.Response(
-            body=orjson.dumps({"object": "list", "data": theirs + ours}), content_type="application/json"
+            body=orjson.dumps({"object": "list", "data": [*theirs, *ours]}), content_type="application/json"
         )
+
+    async def ours(self) -> Sequence[dict[str, Any]]:
+        model, adapters = self._swap.model, await self._store.adapters()
+        base = [_entry(f"{model}@base", model, 0)] if self._backend.capabilities.adapters else []
+        return base + [_entry(self._swap.name(a.version), model, int(a.created_at)) for a in adapters if not a.gone]
 
 
 def _entry(name: str, parent: str, created: int) -> dict[str, Any]:

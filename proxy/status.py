@@ -89,6 +89,7 @@ class StatusReport:
                 "inexact": self._formats.inexact(d.name for d in DIALECTS),
                 "lacks": self._backend.capabilities.why_not or None,
                 "obstacle": await self._when.obstacle(),
+                "left": self._backend.left._asdict() if self._backend.left else None,
                 "dialects": self._formats.table(d.name for d in DIALECTS),
             },
             "ratings": {

@@ -5,6 +5,8 @@ It imports the one that is chosen: to load them all takes memory and time of eve
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from config.sections import Backend as BackendSection
 from config.settings import Settings
 from proxy.backends.base import Backend, Capabilities, Told
@@ -41,34 +43,34 @@ def make_backend(settings: Settings, launcher: Launcher) -> Backend:
         from proxy.backends.mlx import MLX
 
         return MLX(settings, launcher)
-    return _at_its_url(chosen, settings.train.weights)
+    return _at_its_url(chosen, settings.train.weights, settings.home)
 
 
-def _at_its_url(chosen: BackendSection, weights: str) -> Backend:
+def _at_its_url(chosen: BackendSection, weights: str, home: Path) -> Backend:
     """Of those with vLLM's routes, and of the clouds."""
     if chosen.replicas:
-        return _replicas(chosen, weights)
+        return _replicas(chosen, weights, home)
     if chosen.kind == "vllm":
         from proxy.backends.vllm import VLLM
 
-        return VLLM(chosen, weights)
+        return VLLM(chosen, weights, home)
     if chosen.kind == "sglang":
         from proxy.backends.sglang import SGLang
 
-        return SGLang(chosen, weights)
+        return SGLang(chosen, weights, home)
     from proxy.backends.cloud import Cloud
 
     return Cloud(chosen)
 
 
-def _replicas(chosen: BackendSection, weights: str) -> Backend:
+def _replicas(chosen: BackendSection, weights: str, home: Path) -> Backend:
     from proxy.backends.replicas import Replicas
     from proxy.backends.vllm import VLLM
 
     if chosen.kind != "vllm":
         raise BadRequest(f"backend.replicas are for vLLM, and backend.kind is {chosen.kind}.")
     urls = dict.fromkeys(url.rstrip("/").removesuffix("/v1") for url in (chosen.url, *chosen.replicas))
-    return Replicas([VLLM(chosen.model_copy(update={"url": url}), weights) for url in urls])
+    return Replicas([VLLM(chosen.model_copy(update={"url": url}), weights, home) for url in urls])
 
 
 __all__ = ["Backend", "Capabilities", "Told", "make_backend"]

@@ -100,6 +100,13 @@ class Rendered(NamedTuple):
     ids: list[int] | None
 
 
+class Left(NamedTuple):
+    """Versions at a server that this home did not make."""
+
+    line: str
+    command: str  # removes them
+
+
 class Backend(Protocol):
     kind: str
     capabilities: Capabilities
@@ -126,6 +133,10 @@ class Backend(Protocol):
     @property
     def lacks(self) -> str | None:
         """One sentence on what keeps a new version from being loaded as things are, so that none is trained."""
+
+    @property
+    def left(self) -> Left | None:
+        """What other homes have put there, as last seen: of one that is gone, nobody else would remove it."""
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         """Find or start the server. `on_restart` is awaited when it came back without its adapters."""

@@ -32,7 +32,7 @@ POLL_S: Final = 0.2
 UNTOLD: Final = Defaults({"temperature": 0.8, "top_p": 0.95, "top_k": 40.0, "min_p": 0.05}, "assumed: it did not say")
 LOAD_S: Final = 600.0  # a large model from a slow disk
 UNLOAD_S: Final = 60.0
-_VERSION: Final = re.compile(r".+@v\d+")
+_VERSION: Final = re.compile(r".+@v\d+(-[0-9a-f]{6})?")  # of any home; those without a mark are older
 
 
 class LlamaCpp(OpenAICompatible):
@@ -148,6 +148,7 @@ class LlamaRouter(LlamaCpp):
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings, launcher)
         assert settings.backend.presets is not None
+        self._marked_for = settings.home
         self._presets = settings.backend.presets
         self._places: int | None = None
 
@@ -160,7 +161,7 @@ class LlamaRouter(LlamaCpp):
         return f"llamacpp, a router at {self._url} over {self._presets}"
 
     def address(self, model: str) -> Address:
-        return Address(self.url, {"model": dumps(model)})
+        return Address(self.url, {"model": dumps(self.named(model))})
 
     async def _name_model(self) -> None:
         status, body = await self._call("GET", "/props")
@@ -180,10 +181,12 @@ class LlamaRouter(LlamaCpp):
 
     async def load(self, name: str, path: Path) -> None:
         await self.ready()
-        file = await self._gguf(path)
+        file, unmarked, name = await self._gguf(path), name, self.named(name)
+        if await self._status(unmarked) is not None and await self._lora(unmarked) == str(file):
+            await self._take_out(unmarked)  # written by this home before its names had a mark
         found = await self._status(name)
         if found is not None and await self._lora(name) != str(file):
-            await self.unload(name)  # an earlier rlproxy's; another home may have had another version of that number
+            await self._take_out(name)  # an earlier rlproxy's of this home
         elif found == "loaded":
             return
         await self._write(presets.with_version, self._model, name, file)
@@ -194,7 +197,7 @@ class LlamaRouter(LlamaCpp):
         try:
             await self._run(name, found)
         except BackendBroke:
-            await self.unload(name)
+            await self._take_out(name)
             raise
 
     async def _run(self, name: str, found: str | None) -> None:
@@ -223,9 +226,9 @@ class LlamaRouter(LlamaCpp):
             raise BackendBroke(f"The router did not unload {name} within {UNLOAD_S:.0f} s; check its log.") from None
 
     async def free(self) -> None:
-        """The model and its versions; what else the router holds is not ours to take out."""
+        """The model and its versions; what else the router holds, another home's versions too, is not ours."""
         for name, found in (await self._statuses()).items():
-            if (name == self._model or name.startswith(f"{self._model}@v")) and found in ("loaded", "loading"):
+            if (name == self._model or self._is_ours(name)) and found in ("loaded", "loading"):
                 await self._end(name)
 
     async def reclaim(self) -> None:
@@ -235,13 +238,20 @@ class LlamaRouter(LlamaCpp):
     async def reads_ahead(self, name: str) -> int:
         """One for each of its slots. One more would take the slot that is most like it, and what that one has read."""
         address = self.address(name)
-        status, body = await self._call("GET", f"/props?model={quote(name)}", url=address.url)
+        status, body = await self._call("GET", f"/props?model={quote(self.named(name))}", url=address.url)
         try:
             return int(loads(body)["total_slots"]) if status == 200 else 0
         except (ValueError, KeyError, TypeError) as error:
             raise BackendBroke(f"llama-server at {address.url} does not say how many slots it has.") from error
 
+    def _is_ours(self, name: str) -> bool:
+        return name.startswith(f"{self._model}@v") and name.endswith(f"-{self.mark}")
+
     async def unload(self, name: str) -> None:
+        await self._take_out(self.named(name))
+
+    async def _take_out(self, name: str) -> None:
+        """By the router's name for it."""
         await self._end(name)
         await self._write(presets.without, name)
         await self._status(name, reload=True)

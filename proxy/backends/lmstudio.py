@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
+
 from config.settings import Settings
 from proxy.backends import gguf_files
-from proxy.backends.base import Address, Capabilities
+from proxy.backends.base import Address, Capabilities, Left
 from proxy.backends.made import Made, write
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, BackendDown, Unsupported
@@ -37,7 +40,8 @@ FREED_S: Final = 60.0  # until an instance is out of the memory
 # What it says of an instance and takes for a new one.
 LOADED_AS: Final = ("context_length", "eval_batch_size", "flash_attention", "num_experts", "offload_kv_cache_to_gpu")
 _VERSION: Final = re.compile(r"(?P<model>.+)@(?P<version>v\d+)")
-_OURS: Final = re.compile(r"(.*/)?[\w.-]+-rl-v\d+(:\d+)?")
+# Of any home; those without a mark are older. The last number is of a second instance.
+_OURS: Final = re.compile(r"(.*/)?[\w.-]+-rl-v\d+(-[0-9a-f]{6}(-\d+)?)?(:\d+)?")
 
 
 class LMStudio(OpenAICompatible):
@@ -62,6 +66,8 @@ class LMStudio(OpenAICompatible):
         self._launcher = launcher
         self._made = Made(settings.home / "lmstudio.json")
         self._put_out = settings.home / "lmstudio-put-out.json"  # on disk: nobody else knows how they were loaded
+        self._chosen: dict[str, str] = {}  # versions, and the folder that each was put into
+        self._left: Left | None = None
         self._wanted: dict[str, str] = {}  # versions that are loaded, and the instance of each
         self._about: Mapping[str, Any] = {}  # the model's entry in its list
         self._base: Path | None = None
@@ -94,7 +100,24 @@ class LMStudio(OpenAICompatible):
         """Without our own versions: they are listed by their names anyway."""
         return [m for m in await super().models() if not _OURS.fullmatch(str(m.get("id", "")))]
 
+    @property
+    def left(self) -> Left | None:
+        return self._left
+
     # Finding out
+
+    async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.to_thread(self._made.adopt)
+        await super().start(http, on_restart)
+        await asyncio.to_thread(self._note_left)
+
+    def _note_left(self) -> None:
+        folder = self._folder / PUBLISHER
+        there = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+        names = [name for name in there if _OURS.fullmatch(name) and self._made.about(name) is None]
+        remove = f"rm -r {shlex.join(str(folder / name) for name in names)}"
+        said = f"LM Studio has {', '.join(names)}, which this home did not make"
+        self._left = Left(said, remove) if names else None
 
     async def ready(self) -> None:
         """Looks each time a version is loaded: it drops idle ones by itself, and all of them when it restarts."""
@@ -165,14 +188,24 @@ class LMStudio(OpenAICompatible):
     # Versions
 
     def _slug(self, name: str) -> str:
+        return self._chosen[name]
+
+    def _free_slug(self, name: str) -> str:
+        """One that this home has made or that is not there: another home's, or a person's, stays as it is."""
         model, _, version = name.rpartition("@")
-        return f"{re.sub(r'[^a-z0-9.]+', '-', model.lower())}-rl-{version}"
+        plain = f"{re.sub(r'[^a-z0-9.]+', '-', model.lower())}-rl-{version}"
+        return next(
+            slug
+            for slug in self._made.candidates(plain)
+            if self._made.about(slug) is not None or not self._file(slug).parent.exists()
+        )
 
     def _file(self, slug: str) -> Path:
         return self._folder / PUBLISHER / slug / f"{slug}.gguf"
 
     async def load(self, name: str, path: Path) -> None:
         await self._name_model()  # it may have moved, or been restarted with other settings
+        self._chosen[name] = await asyncio.to_thread(self._free_slug, name)
         await self._put(name, path)
         if name not in self._wanted:
             self._wanted[name] = await self._start(self._slug(name))
@@ -182,12 +215,7 @@ class LMStudio(OpenAICompatible):
     async def _put(self, name: str, path: Path) -> None:
         """The file of a version into the folder, if it is not there yet."""
         slug, adapter = self._slug(name), await gguf_files.digest_of(path)
-        file, about = self._file(slug), self._made.about(self._slug(name))
-        if about is None and file.parent.exists():
-            raise Unsupported(
-                f"{file.parent} is there and not made by this rlproxy, so {name} is not loaded; "
-                "move it away if nobody needs it."
-            )
+        file, about = self._file(slug), self._made.about(slug)
         if about is not None and about["adapter"] == adapter and file.exists():
             return
         if (lacks := self.lacks) is not None:
@@ -294,6 +322,7 @@ class LMStudio(OpenAICompatible):
     async def _clean(self) -> None:
         for slug in self._made.spare({self._slug(other) for other in self._wanted}):
             await asyncio.to_thread(self._remove, slug)
+        await asyncio.to_thread(self._note_left)
 
     def _remove(self, slug: str) -> None:
         """Only what the record names; a folder in which somebody has put more stays."""

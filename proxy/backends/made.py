@@ -1,18 +1,45 @@
 """What rlproxy has put into somebody else's server, written down in our own home.
 
-Owns the record: names, what each was made of, and the order of their use. Nothing that is not in it is ever removed,
-and nothing that is there under one of its names without being in it is ever replaced. Removing is the backends'.
+Owns the record: names, what each was made of, and the order of their use; and the mark that tells the names of this
+home from those of another one at the same server. Nothing that is not in the record is ever removed, and nothing that
+is there under one of its names without being in it is ever replaced. Removing is the backends'.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 KEPT: Final = 2  # versions that stay in the server though nobody uses them: a rollback finds them there
+MARK: Final = "home-mark.json"
+MACHINE: Final = Path("/etc/machine-id")  # two machines may share a server, and a home's path
+
+
+def mark_of(home: Path) -> str:
+    """Six hexadecimal digits that are in every name this home gives to something in a shared server.
+
+    They follow from a random word, written once, and from where the home is. So a copy of a home has another mark: it
+    neither answers with its original's versions nor removes them. A home that was moved makes its versions anew.
+    """
+    path = home / MARK
+    try:
+        word = str(json.loads(path.read_text(encoding="utf-8"))["word"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        word = secrets.token_hex(8)
+        home.mkdir(parents=True, exist_ok=True)
+        write(path, {"word": word})
+    machine = ""
+    with contextlib.suppress(OSError):
+        machine = MACHINE.read_text(encoding="utf-8").strip()
+    return hashlib.sha256(f"{word}\n{machine}\n{os.path.realpath(home)}".encode()).hexdigest()[:6]
 
 
 class Made:
@@ -22,17 +49,36 @@ class Made:
         if path.exists():
             self._all = json.loads(path.read_text(encoding="utf-8"))
 
+    @cached_property
+    def mark(self) -> str:
+        return mark_of(self._path.parent)
+
+    def adopt(self) -> None:
+        """What was written before homes had a mark is this home's."""
+        if any("home" not in about for about in self._all.values()):
+            self._all = {name: {"home": self.mark, **about} for name, about in self._all.items()}
+            self._write()
+
     def about(self, name: str) -> Mapping[str, Any] | None:
-        """What was said when it was made; None where it is not ours."""
-        return self._all.get(name)
+        """What was said when it was made; None where it is not ours, or of the home that this one was copied from."""
+        found = self._all.get(name)
+        return found if found is not None and found.get("home", self.mark) == self.mark else None
 
     def names(self) -> Collection[str]:
-        return self._all.keys()
+        return [name for name in self._all if self.about(name) is not None]
+
+    def candidates(self, name: str) -> Iterator[str]:
+        """What a version may be called there, the best first: `name` by itself only where this home has made that."""
+        if self.about(name) is not None:
+            yield name
+        yield f"{name}-{self.mark}"
+        for n in count(2):
+            yield f"{name}-{self.mark}-{n}"
 
     def put(self, name: str, **about: Any) -> None:
         """Written before it is made, so that a crash in between leaves nothing that we do not know of."""
         self._all.pop(name, None)
-        self._all[name] = about
+        self._all[name] = {**about, "home": self.mark}
         self._write()
 
     def used(self, name: str) -> None:
@@ -46,7 +92,7 @@ class Made:
 
     def spare(self, in_use: Collection[str]) -> list[str]:
         """What may go: neither in use nor among the last two that were."""
-        return [name for name in list(self._all)[:-KEPT] if name not in in_use]
+        return [name for name in list(self.names())[:-KEPT] if name not in in_use]
 
     def _write(self) -> None:
         write(self._path, self._all)

@@ -1,4 +1,4 @@
-"""Ollama: each version is a model of its own beside the person's, `<model>-rl:vN`.
+"""Ollama: each version is a model of its own beside the person's, `<model>-rl:vN-<mark of this home>`.
 
 Owns how a version gets into it: before 0.34.1 the model it has and a LoRA, since then a whole model with the LoRA in
 it. The person's own model is never written to, and nothing is removed but what the record in our home names. Not here:
@@ -9,8 +9,10 @@ Source: Ollama's `server/create.go`, `server/routes.go`, `openai/openai.go` of A
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Awaitable, Callable
+import shlex
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +21,7 @@ import structlog
 
 from config.settings import Settings
 from proxy.backends import gguf_files
-from proxy.backends.base import Address, Capabilities, Prompt, Rendered, Served, Told
+from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, Served, Told
 from proxy.backends.made import Made
 from proxy.backends.modelfile import Modelfile, parse
 from proxy.backends.ollama_prompts import asked_of_ollama
@@ -40,7 +42,7 @@ FREED_S: Final = 60.0  # until a model is out of the memory
 POLL_S: Final = 0.2
 KEEP: Final = "15m"  # a new version stays loaded until the switch; after that the server's own rule holds
 _VERSION: Final = re.compile(r"(?P<model>.+)@(?P<version>v\d+)")
-_OURS: Final = re.compile(r".+-rl:v\d+")
+_OURS: Final = re.compile(r".+-rl:v\d+(-[0-9a-f]{6}(-\d+)?)?")  # of any home; those without a mark are older
 _PATH: Final = re.compile(r"(/|[A-Za-z]:\\).*")  # FROM a file; else from a model of Ollama's registry
 _BLOB: Final = re.compile(r"sha256-([0-9a-f]{64})")
 _DEFAULTS: Final = {"top_k": 40.0, "min_p": 0.0}
@@ -74,7 +76,9 @@ class Ollama(OpenAICompatible):
         self._launcher = launcher
         self._home = settings.home
         self._made = Made(settings.home / "ollama.json")
+        self._chosen: dict[str, str] = {}  # versions, and the tag under which each was loaded
         self._loaded: set[str] = set()  # tags
+        self._left: tuple[str, ...] = ()  # tags like ours that this home did not make
         self._put_out: set[str] = set()  # tags that were in memory when a run began
         self._version: tuple[int, ...] | None = None  # None: not asked yet, or not a number
         self._modelfile = Modelfile()
@@ -114,26 +118,57 @@ class Ollama(OpenAICompatible):
         return why or (gguf_files.no_room(base, self._home, base.parent) if base else None)
 
     def address(self, model: str) -> Address:
-        return Address(self.url, {"model": dumps(self._tag(model))})
+        return Address(self.url, {"model": dumps(self.tag(model))})
 
-    def _tag(self, name: str) -> str:
-        """Ollama's name of a version: `llama3.2:3b@v7` is `llama3.2-3b-rl:v7`."""
+    @property
+    def left(self) -> Left | None:
+        if not self._left:
+            return None
+        return Left(
+            f"Ollama has {', '.join(self._left)}, which this home did not make", f"ollama rm {shlex.join(self._left)}"
+        )
+
+    def is_version(self, tag: str) -> bool:
+        """Whether a tag is like those of versions, whichever home made it."""
+        return _OURS.fullmatch(tag) is not None
+
+    def tag(self, name: str) -> str:
+        """Ollama's name of a version: `llama3.2:3b@v7` is `llama3.2-3b-rl:v7-` and the mark of this home."""
+        if (found := self._chosen.get(name)) is not None:
+            return found
+        plain = self._plain(name)
+        return name if plain is None else next(self._made.candidates(plain))
+
+    def _plain(self, name: str) -> str | None:
+        """The tag of a version without a mark; None for what is not a version."""
         match = _VERSION.fullmatch(name)
         if match is None or match["model"] != self._model:
-            return name
+            return None
         path, slash, last = self._model.rpartition("/")
         return f"{path}{slash}{last.replace(':', '-')}-rl:{match['version']}"
 
     async def models(self) -> list[dict[str, Any]]:
-        """Without our own versions: they are listed by their names anyway."""
+        """Without versions, whichever home made them: ours are listed by their names anyway."""
         found = [{**m, "id": _short(str(m.get("id", "")))} for m in await super().models()]
-        return [m for m in found if not _OURS.fullmatch(m["id"])]
+        return [m for m in found if not self.is_version(m["id"])]
+
+    async def listed(self, path: str) -> list[tuple[str, dict[str, Any]]]:
+        """The entries of `/api/tags` or `/api/ps`, each under its name without `:latest`."""
+        status, body = await self._call("GET", path)
+        return [(_short(str(m["name"])), m) for m in _models(path, status, body)]
+
+    async def shown(self, body: dict[str, Any]) -> tuple[int, bytes]:
+        """What `/api/show` says."""
+        return await self._call("POST", "/api/show", json=body)
 
     # Finding out
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.to_thread(self._made.adopt)
         await asyncio.to_thread(self._sweep)
         await super().start(http, on_restart)
+        with contextlib.suppress(ProxyError):  # the next version looks again
+            self._note_left(await self._tags())
 
     def _sweep(self) -> None:
         """Whole models that a killed rlproxy has left on their way to Ollama. Whoever still writes one gives up."""
@@ -168,7 +203,7 @@ class Ollama(OpenAICompatible):
             raise Unsupported(f"No Ollama answers at {self._url}: GET /api/version said {status}; check backend.url.")
         numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", said)
         self._version = tuple(map(int, numbers.groups())) if numbers and any(map(int, numbers.groups())) else None
-        status, body = await self._call("POST", "/api/show", json={"model": model})
+        status, body = await self.shown({"model": model})
         if status == 404:
             raise BackendDown(f"Ollama has no model {model}; `ollama pull {model}`, or correct backend.model.")
         try:
@@ -195,18 +230,23 @@ class Ollama(OpenAICompatible):
 
     async def _tags(self) -> dict[str, str]:
         """All its models, and the digest of each."""
-        status, body = await self._call("GET", "/api/tags")
-        return {_short(str(m["name"])): str(m.get("digest", "")) for m in _models("/api/tags", status, body)}
+        return {name: str(m.get("digest", "")) for name, m in await self.listed("/api/tags")}
 
     # Prompts
 
     async def rendered(self, prompt: Prompt) -> Rendered | None:
-        """By the route that it was asked by: each makes another conversation of the same messages. Versions have the
-        model's own template, so the model is asked. Older ones than RENDERS would answer the question."""
+        """By the route that it was asked by: each makes another conversation of the same messages. Older ones than
+        RENDERS would answer the question.
+
+        Whoever renders is in memory then. Versions have the model's own template, so one of them is asked where the
+        model is not loaded and would push it out.
+        """
         if self._version is not None and self._version < RENDERS:
             return None
         path, body = asked_of_ollama(prompt)
-        asked = {**body, "stream": False, "_debug_render_only": True}
+        held = await self._held()
+        loaded = self._model if self._model in held or not held else min(held)
+        asked = {**body, "model": loaded, "stream": False, "_debug_render_only": True}
         text = await self._render(path, asked, "_debug_info", "rendered_template")
         return None if text is None else Rendered(str(text), None)
 
@@ -214,13 +254,8 @@ class Ollama(OpenAICompatible):
 
     async def load(self, name: str, path: Path) -> None:
         await self._look(self._model)  # it may have been updated since
-        tag, adapter = self._tag(name), await gguf_files.digest_of(path)
+        tag, adapter = await self._free_tag(name), await gguf_files.digest_of(path)
         there, about = (await self._tags()).get(tag), self._made.about(tag)
-        if there is not None and not self._is_ours(tag, there):
-            raise Unsupported(
-                f"Ollama has a model {tag} that this rlproxy did not make, so {name} is not loaded; "
-                f"`ollama rm {tag}` if nobody needs it."
-            )
         if there is not None and about is not None and about["adapter"] != adapter:
             await self._remove(tag)
             there = None
@@ -233,9 +268,19 @@ class Ollama(OpenAICompatible):
         self._loaded.add(tag)
         await self._clean()
 
+    async def _free_tag(self, name: str) -> str:
+        """A tag that this home has made or that nobody has: what another program has put there stays."""
+        plain, there = self._plain(name), await self._tags()
+        assert plain is not None, name
+        found = next(t for t in self._made.candidates(plain) if t not in there or self._is_ours(t, there[t]))
+        if (before := self._chosen.get(name)) not in (None, found):
+            self._loaded.discard(str(before))
+        self._chosen[name] = found
+        return found
+
     async def unload(self, name: str) -> None:
         """Its memory is given back; the model stays for a while, for whoever asks for it again."""
-        tag = self._tag(name)
+        tag = self.tag(name)
         self._loaded.discard(tag)
         if tag in await self._held():  # else, before 0.34.1, whichever version is there in its place would go
             await self._let_go(tag)
@@ -248,6 +293,7 @@ class Ollama(OpenAICompatible):
         """Takes old versions out. Where that fails it costs disk, not answers; the next swap tries again."""
         try:
             there = await self._tags()
+            self._note_left(there)
             for spare in self._made.spare(self._loaded):
                 if (digest := there.get(spare)) is None or not self._is_ours(spare, digest):
                     self._made.drop(spare)
@@ -256,10 +302,13 @@ class Ollama(OpenAICompatible):
         except ProxyError as error:
             log.warning("old versions stay in ollama", error=str(error))
 
+    def _note_left(self, there: Collection[str]) -> None:
+        self._left = tuple(sorted(t for t in there if self.is_version(t) and self._made.about(t) is None))
+
     def _is_ours(self, tag: str, digest: str) -> bool:
         """A name of ours under which somebody else has made a model since is theirs."""
         about = self._made.about(tag)
-        return bool(_OURS.fullmatch(tag)) and about is not None and about["digest"] in (None, digest)
+        return self.is_version(tag) and about is not None and about["digest"] in (None, digest)
 
     async def _remove(self, tag: str) -> None:
         status, body = await self._call("DELETE", "/api/delete", json={"model": tag})
@@ -346,8 +395,7 @@ class Ollama(OpenAICompatible):
 
     async def _held(self) -> set[str]:
         """The model and its versions, those that are in memory."""
-        status, body = await self._call("GET", "/api/ps")
-        found = {_short(str(m["name"])) for m in _models("/api/ps", status, body)}
+        found = {name for name, _ in await self.listed("/api/ps")}
         return {tag for tag in found if tag == self._model or self._made.about(tag) is not None}
 
 

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 
 from config.sections import Backend as BackendSection
-from proxy.backends.base import Address, Capabilities, Prompt, Rendered, Served, Told
+from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, Served, Told
 from proxy.backends.defaults import NEUTRAL, Defaults
+from proxy.backends.made import mark_of
 from proxy.errors import BackendBroke, BackendDown, Unsupported
 from proxy.upstream import message_in
 from proxy.wire import dumps, loads
 
+_VERSION: Final = re.compile(r".+@v\d+")
 CALL_S: Final = 60.0  # for a control request, a load among them
 # How often a server is asked how it samples by default, as it may have been restarted otherwise; sooner where it did
 # not say. A client's request waits for that, but never long.
@@ -51,8 +55,10 @@ class OpenAICompatible:
         why_not="This kind of backend is captured and rated only: rlproxy cannot load an adapter into it.",
     )
 
-    def __init__(self, settings: BackendSection) -> None:
+    def __init__(self, settings: BackendSection, home: Path | None = None) -> None:
+        """`home`: of a backend whose versions are known to the server by name."""
         self._settings = settings
+        self._marked_for = home
         self._url = settings.url.rstrip("/").removesuffix("/v1")
         self._model = settings.model
         self._http: aiohttp.ClientSession | None = None
@@ -81,7 +87,15 @@ class OpenAICompatible:
         return f"{self.kind} at {self._url}"
 
     def address(self, model: str) -> Address:
-        return Address(self.url, {"model": dumps(model)})
+        return Address(self.url, {"model": dumps(self.named(model))})
+
+    def named(self, model: str) -> str:
+        """What the server calls it. A version has the home's mark, since another home may have one of that number."""
+        return f"{model}-{self.mark}" if self.mark and _VERSION.fullmatch(model) else model
+
+    @cached_property
+    def mark(self) -> str:
+        return "" if self._marked_for is None else mark_of(self._marked_for)
 
     def addresses(self, model: str) -> Sequence[Address]:
         return (self.address(model),)
@@ -98,6 +112,10 @@ class OpenAICompatible:
 
     @property
     def lacks(self) -> str | None:
+        return None
+
+    @property
+    def left(self) -> Left | None:
         return None
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:

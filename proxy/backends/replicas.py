@@ -16,7 +16,7 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from proxy.backends.base import Address, Capabilities, Prompt, Rendered, Served, Told
+from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, Served, Told
 from proxy.backends.openai import OpenAICompatible
 from proxy.errors import BackendBroke, BackendDown, ProxyError
 
@@ -80,6 +80,10 @@ class Replicas:
     @property
     def lacks(self) -> str | None:
         return self._first.lacks
+
+    @property
+    def left(self) -> Left | None:
+        return self._first.left
 
     def headers(self) -> Mapping[str, str]:
         return self._first.headers()
@@ -145,7 +149,7 @@ class Replicas:
         if model not in there or model != (self._model or model):
             raise BackendBroke(f"it serves {', '.join(sorted(there)) or 'nothing'}, and not {self._model or model}")
         self._model = model
-        return self._adapters.keys() - there
+        return {name for name in self._adapters if replica.server.named(name) not in there}
 
     # Requests
 

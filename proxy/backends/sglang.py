@@ -34,14 +34,14 @@ class SGLang(OpenAICompatible):
         why_not="SGLang's log-probs are of before top-p and its chat streams have no ids: a run computes its own.",
     )
 
-    def __init__(self, settings: BackendSection, weights: str = "") -> None:
-        super().__init__(settings)
+    def __init__(self, settings: BackendSection, weights: str = "", home: Path | None = None) -> None:
+        super().__init__(settings, home)
         self._trained = weights
         self._given: dict[str, Path] = {}  # what it was given by us, by name
 
     def address(self, model: str) -> Address:
         version = model.startswith(f"{self._model}@")
-        return Address(self.url, {"model": dumps(f"{self._model}:{model}" if version else model)})
+        return Address(self.url, {"model": dumps(f"{self._model}:{self.named(model)}" if version else model)})
 
     async def _samples_by(self) -> Defaults | None:
         """It tells whether it takes the model's own defaults, and which folder it has them from."""
@@ -67,11 +67,11 @@ class SGLang(OpenAICompatible):
         return {}
 
     async def load(self, name: str, path: Path) -> None:
-        if name in {m["id"] for m in await self.models()}:
+        if self.named(name) in {m["id"] for m in await self.models()}:
             if self._given.get(name) == path:
                 return
-            await self.unload(name)  # an earlier rlproxy's; another home may have had another version of that number
-        success, said = await self._change("load", lora_name=name, lora_path=str(path))
+            await self.unload(name)  # an earlier rlproxy's of this home
+        success, said = await self._change("load", lora_name=self.named(name), lora_path=str(path))
         if success:
             self._given[name] = path
             return
@@ -81,7 +81,7 @@ class SGLang(OpenAICompatible):
 
     async def unload(self, name: str) -> None:
         """SGLang itself waits for what still runs on it."""
-        success, said = await self._change("unload", lora_name=name)
+        success, said = await self._change("unload", lora_name=self.named(name))
         if not success and "does not exist" not in said:
             raise BackendBroke(f"The backend did not unload {name}: {said}")
 

@@ -55,8 +55,8 @@ class VLLM(OpenAICompatible):
         frees=True,
     )
 
-    def __init__(self, settings: BackendSection, weights: str = "") -> None:
-        super().__init__(settings)
+    def __init__(self, settings: BackendSection, weights: str = "", home: Path | None = None) -> None:
+        super().__init__(settings, home)
         self._trained = weights
         self._defaults = Defaults(NEUTRAL, "not asked yet", frozenset(NEUTRAL))
         self._given: dict[str, Path] = {}  # what it was given by us, by name
@@ -102,11 +102,11 @@ class VLLM(OpenAICompatible):
         return None if ids is None else Rendered(None, ids)
 
     async def load(self, name: str, path: Path) -> None:
-        if name in {m["id"] for m in await self.models()}:
+        if self.named(name) in {m["id"] for m in await self.models()}:
             if self._given.get(name) == path:
                 return
-            await self.unload(name)  # an earlier rlproxy's; another home may have had another version of that number
-        status, answer = await self._load(name, path)
+            await self.unload(name)  # an earlier rlproxy's of this home
+        status, answer = await self._load(self.named(name), path)
         if _no_such_route(status, answer):
             raise Unsupported(NO_ROUTES.format(url=self.url) + ".")
         if status != 200:
@@ -118,7 +118,7 @@ class VLLM(OpenAICompatible):
         return await self._call("POST", "/v1/load_lora_adapter", json=body)
 
     async def unload(self, name: str) -> None:
-        status, answer = await self._call("POST", "/v1/unload_lora_adapter", json={"lora_name": name})
+        status, answer = await self._call("POST", "/v1/unload_lora_adapter", json={"lora_name": self.named(name)})
         if status not in (200, 400, 404):  # 400 and 404: it is not there
             raise BackendBroke(f"The backend did not unload {name} ({status}): {message_in(answer)}")
 

@@ -114,7 +114,8 @@ class Messages(Dialect):
         return MessagesRenderer(id=id, model=asked.model)
 
     def whole(self, body: Any) -> list[Reply]:
-        return [_reply(body["content"], body.get("stop_reason"), body.get("usage"))]
+        blocks = body["content"] or []  # Ollama says null where nothing was said
+        return [_reply(blocks, body.get("stop_reason"), body.get("usage"))]
 
     def fold(self) -> Fold:
         return MessagesFold()

@@ -20,6 +20,11 @@ class Trains(BaseModel):
     line: str
 
 
+class Left(BaseModel):
+    line: str
+    command: str
+
+
 class Backend(BaseModel):
     kind: str
     state: str
@@ -34,6 +39,7 @@ class Backend(BaseModel):
     inexact: list[str]
     lacks: str | None
     obstacle: str | None
+    left: Left | None = Field(description="Versions at the server that another home has made, or one that is gone.")
     dialects: dict[str, Literal["native", "translated", "untried"]]
 
 

@@ -13,6 +13,7 @@ from aiohttp import web
 from config.settings import load
 from proxy.app import make_app
 from proxy.backends import make_backend
+from proxy.backends.made import mark_of
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from proxy.security import LOCAL
@@ -36,6 +37,11 @@ class Proxy:
         self.flags: dict[str, Any] = {"home": home, "backend.kind": "vllm", "backend.url": backend.url}
         self.flags |= {"train.weights": "/nowhere", "train.start_at": 4, "train.min_free_memory_gb": 0}
         self.flags["train.nice"] = 0  # or a real run would wait for all other tests
+
+    @property
+    def mark(self) -> str:
+        """What is in the names that this home gives to its versions at a server."""
+        return mark_of(self.home)
 
     async def start(self, **flags: Any) -> None:
         settings = load({**self.flags, **{k.replace("__", "."): v for k, v in flags.items()}}, environ={}).settings

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
-from tests.fakes.ollama import FakeOllama
+from tests.fakes.ollama import MODEL, FakeOllama
 from tests.proxy.conftest import Proxy
 from tests.proxy.test_learner import until
 from tests.proxy.test_match import said
@@ -24,6 +24,7 @@ RENDERS, SILENT = "0.11.5", "0.9.6"
 @pytest.fixture
 async def proxy(tmp_path: Path, ollama: FakeOllama) -> AsyncIterator[Proxy]:
     ollama.version = RENDERS
+    ollama.models[MODEL] |= {"system": "", "template": "{{ .Tools }}"}
     proxy = Proxy(tmp_path / "home", FakeBackend(), FakeLauncher())
     proxy.kind = None
     proxy.flags |= {"backend.kind": "ollama", "backend.url": ollama.url}
@@ -57,18 +58,21 @@ def user(text: str) -> dict[str, Any]:
 
 
 async def test_each_prompt_is_rendered_by_the_route_that_it_was_asked_by(proxy: Proxy, ollama: FakeOllama) -> None:
-    tool = {"type": "function", "function": {"name": "f"}}
+    function = {"name": "f", "description": "does it", "parameters": {"type": "object", "properties": {}}}
+    tool = {"type": "function", "function": function}
     await rated(proxy, "/v1/chat/completions", user("one") | {"tools": [tool]})
     await rated(proxy, "/api/chat", user("two") | {"options": {"num_ctx": 512}, "think": False}, comment="shorter")
     await rated(proxy, "/api/chat", user("four"), rating="good", comment="well said")
     run, lines = await run_of_four(proxy)
     by = {line["messages"][-1]["content"]: line for line in lines}
-    assert {text: line["served"]["text"] for text, line in by.items()} == {
-        text: chatml(f"user:{text}") for text in ("one", "two", "three", "four")
+    assert {text: line["served"]["text"] for text, line in by.items() if text != "one"} == {
+        text: chatml(f"user:{text}") for text in ("two", "three", "four")
     }
+    assert "# Tools" in by["one"]["served"]["text"] and by["one"]["served"]["text"].endswith(chatml("user:one"))
     assert by["two"]["hinted"]["text"] == chatml("user:two\n\n[user's hint / instruction]\nshorter")
     assert [text for text, line in by.items() if "hinted" in line] == ["two"], "praise is no instruction"
-    assert {line["prompt_tokens"] for line in lines} == {len(chatml("user:x").split())}
+    plain = [line for text, line in by.items() if text != "one"]
+    assert {line["prompt_tokens"] for line in plain} == {len(chatml("user:x").split())}
     assert run["neutral"] == {q: {"text": chatml(f"user:{q}"), "ids": None} for q in NEUTRAL}
     asked = dict(ollama.rendered)
     assert asked["/v1/chat/completions"]["max_tokens"] == 1, "should a server answer all the same"

@@ -66,11 +66,11 @@ async def test_a_router_swaps_and_rolls_back(routed: Proxy, router: FakeLlama) -
     assert await said_by(routed) == "fake"
     for version in (1, 2, 3):
         assert (await routed.post(f"/rl/promote/{version}"))[0] == 200
-        assert await said_by(routed) == f"fake@v{version}"
-    assert set(router.loaded) == {"fake", "fake@v2", "fake@v3"}  # two versions stay warm
+        assert await said_by(routed) == f"fake@v{version}-{routed.mark}"
+    assert set(router.loaded) == {"fake", f"fake@v2-{routed.mark}", f"fake@v3-{routed.mark}"}  # two versions stay warm
     assert router.presets is not None and "@v1" not in router.presets.read_text()
     await routed.post("/rl/rollback")
-    assert await said_by(routed) == "fake@v2" and await said_by(routed, "fake@base") == "fake"
+    assert await said_by(routed) == f"fake@v2-{routed.mark}" and await said_by(routed, "fake@base") == "fake"
 
 
 async def test_swaps_on_a_full_router_break_no_stream(routed: Proxy, router: FakeLlama) -> None:
@@ -83,7 +83,7 @@ async def test_swaps_on_a_full_router_break_no_stream(routed: Proxy, router: Fak
             response = await routed.chat("x", stream=True)
             body = (await response.read()).decode()
             label = response.headers["x-rl-adapter"]
-            name = "fake" if label == "base" else f"fake@{label}"
+            name = "fake" if label == "base" else f"fake@{label}-{routed.mark}"
             assert response.status == 200 and "error" not in body and body.endswith("data: [DONE]\n\n"), body
             assert body.count(f'"content": "{name} "') == 6, f"{label} answered {body}"
             replies += 1
@@ -97,7 +97,7 @@ async def test_swaps_on_a_full_router_break_no_stream(routed: Proxy, router: Fak
 
 
 async def test_a_version_the_router_cannot_load_leaves_no_trace(routed: Proxy, router: FakeLlama) -> None:
-    router.refuse.add("fake@v1")
+    router.refuse.add(f"fake@v1-{routed.mark}")
     status, body = await routed.post("/rl/promote/1")
     assert status == 502 and "did not load fake@v1" in body["error"]["message"]
     assert await said_by(routed) == "fake"
@@ -110,24 +110,26 @@ async def test_a_router_that_lost_its_sections_gets_them_back(routed: Proxy, rou
     router.presets.write_text(PRESETS)
     router.loaded.clear()
     router._read()
-    assert await said_by(routed) == "fake@v1"
+    assert await said_by(routed) == f"fake@v1-{routed.mark}"
 
 
-async def test_a_router_answers_with_this_homes_version_where_another_home_left_one(
+async def test_two_homes_on_one_router_have_a_version_of_that_number_each(
     routed: Proxy, router: FakeLlama, tmp_path: Path
 ) -> None:
     await routed.post("/rl/promote/1")
-    await routed.stop()
     other = make_proxy(tmp_path / "other", url=router.url, presets=str(router.presets))
     await other.start()
     await with_versions(other, 1)
-    assert (await other.post("/rl/promote/1"))[0] == 200 and await said_by(other) == "fake@v1"
+    assert (await other.post("/rl/promote/1"))[0] == 200
+    for home in (routed, other):
+        assert await said_by(home) == await said_by(home, "fake@v1") == f"fake@v1-{home.mark}"
+        names = [m["id"] for m in (await home.get("/v1/models"))["data"]]
+        assert [n for n in names if "@v" not in n] == ["fake", "fake@base"] and "fake@v1" in names
+    begun = list(router.begun)
     await other.stop()
-    begun = [lora for name, lora in router.begun if name == "fake@v1"]
-    assert [Path(str(lora)).parents[1].name for lora in begun] == ["home", "other"]
     await other.start()
-    assert await said_by(other) == "fake@v1"
-    assert [lora for name, lora in router.begun if name == "fake@v1"] == begun  # its own is not loaded once more
+    assert await said_by(other) == f"fake@v1-{other.mark}" and router.begun == begun, "it is not loaded once more"
+    assert (await other.post("/rl/rollback"))[0] == 200 and await said_by(routed) == f"fake@v1-{routed.mark}"
     await other.stop()
 
 

@@ -55,13 +55,17 @@ async def test_swaps_and_rolls_back(proxy: Proxy, studio: FakeLMStudio) -> None:
     for version in (1, 2, 3):
         status, body = await proxy.post(f"/rl/promote/{version}")
         assert status == 200, body
-        assert await said_by(proxy) == f"fake-rl-v{version}"
-    assert set(studio.instances) == {"fake", "fake-rl-v2", "fake-rl-v3"}  # two versions stay warm
-    whole = (studio.folder / "rlproxy" / "fake-rl-v3" / "fake-rl-v3.gguf").read_bytes()
+        assert await said_by(proxy) == f"fake-rl-v{version}-{proxy.mark}"
+    assert set(studio.instances) == {
+        "fake",
+        f"fake-rl-v2-{proxy.mark}",
+        f"fake-rl-v3-{proxy.mark}",
+    }  # two versions stay warm
+    whole = (studio.folder / "rlproxy" / f"fake-rl-v3-{proxy.mark}" / f"fake-rl-v3-{proxy.mark}.gguf").read_bytes()
     assert whole.startswith(before) and whole.endswith(b"v0003")
-    assert studio.loads[-1] == {"model": "fake-rl-v3", "context_length": 8192}  # as the model itself
+    assert studio.loads[-1] == {"model": f"fake-rl-v3-{proxy.mark}", "context_length": 8192}  # as the model itself
     await proxy.post("/rl/rollback")
-    assert await said_by(proxy) == "fake-rl-v2" and await said_by(proxy, "fake@base") == "fake"
+    assert await said_by(proxy) == f"fake-rl-v2-{proxy.mark}" and await said_by(proxy, "fake@base") == "fake"
     names = [m["id"] for m in (await proxy.get("/v1/models"))["data"]]
     assert [n for n in names if "@" not in n] == ["fake"]
     assert studio.file.read_bytes() == before
@@ -76,47 +80,53 @@ async def test_ten_swaps_leave_two_of_ours_and_nobody_elses_is_touched(tmp_path:
     await with_versions(proxy, *range(1, 11))
     for version in range(1, 11):
         assert (await proxy.post(f"/rl/promote/{version}"))[0] == 200
-    assert ours(studio) == {"fake-rl-v9", "fake-rl-v10", "fake-rl-v77"}
-    assert set(json.loads((proxy.home / "lmstudio.json").read_text())) == {"fake-rl-v9", "fake-rl-v10"}
+    assert ours(studio) == {f"fake-rl-v9-{proxy.mark}", f"fake-rl-v10-{proxy.mark}", "fake-rl-v77"}
+    assert set(json.loads((proxy.home / "lmstudio.json").read_text())) == {
+        f"fake-rl-v9-{proxy.mark}",
+        f"fake-rl-v10-{proxy.mark}",
+    }
     assert [p.name for p in (studio.folder / "rlproxy").iterdir() if not any(p.iterdir())] == []
     await proxy.stop()
 
 
 async def test_a_folder_of_somebody_else_is_neither_used_nor_removed(proxy: Proxy, studio: FakeLMStudio) -> None:
-    theirs = studio.folder / "rlproxy" / "fake-rl-v1" / "mine.gguf"
+    theirs = studio.folder / "rlproxy" / f"fake-rl-v1-{proxy.mark}" / "mine.gguf"
     theirs.parent.mkdir(parents=True)
     theirs.write_bytes(b"GGUF")
     status, body = await proxy.post("/rl/promote/1")
-    assert status == 501 and "not made by this rlproxy" in body["error"]["message"]
-    assert await said_by(proxy) == "fake" and theirs.exists()
+    assert status == 200, body
+    assert await said_by(proxy) == f"fake-rl-v1-{proxy.mark}-2" and theirs.read_bytes() == b"GGUF"
 
 
 async def test_an_instance_that_was_dropped_is_loaded_before_it_is_asked(proxy: Proxy, studio: FakeLMStudio) -> None:
     """It answers for a name that it does not know with another model: a wrong version, and nobody would see it."""
     await proxy.post("/rl/promote/1")
-    del studio.instances["fake-rl-v1"]
-    assert await said_by(proxy) == "fake-rl-v1"
+    del studio.instances[f"fake-rl-v1-{proxy.mark}"]
+    assert await said_by(proxy) == f"fake-rl-v1-{proxy.mark}"
     port = int(studio.url.rpartition(":")[2])
     await studio.stop()
     assert (await proxy.chat("x")).status == 503
     await studio.start(port)
-    assert await said_by(proxy) == "fake-rl-v1" and studio.asked[-1]["model"] in studio.instances
+    assert await said_by(proxy) == f"fake-rl-v1-{proxy.mark}" and studio.asked[-1]["model"] in studio.instances
     assert len(proxy.launcher.fused) == 1
     await proxy.stop()
     await proxy.start()
-    assert await said_by(proxy) == "fake-rl-v1" and len(proxy.launcher.fused) == 1
+    assert await said_by(proxy) == f"fake-rl-v1-{proxy.mark}" and len(proxy.launcher.fused) == 1
 
 
 async def test_an_instance_of_its_own_beside_one_of_the_persons(proxy: Proxy, studio: FakeLMStudio) -> None:
     await proxy.post("/rl/promote/1")
     await proxy.post("/rl/promote/2")
-    studio.instances["fake-rl-v3"], studio.contexts["fake-rl-v3"] = "fake-rl-v3", 4096  # the person tried it out
+    studio.instances[f"fake-rl-v3-{proxy.mark}"], studio.contexts[f"fake-rl-v3-{proxy.mark}"] = (
+        f"fake-rl-v3-{proxy.mark}",
+        4096,
+    )  # the person tried it out
     await proxy.post("/rl/promote/3")
-    assert await said_by(proxy) == "fake-rl-v3:2".removesuffix(" ")
+    assert await said_by(proxy) == f"fake-rl-v3-{proxy.mark}:2".removesuffix(" ")
     await proxy.post("/rl/rollback?base")
     await with_versions(proxy, 4)
     await proxy.post("/rl/promote/4")
-    assert "fake-rl-v3" in studio.instances and "fake-rl-v3:2" not in studio.instances
+    assert f"fake-rl-v3-{proxy.mark}" in studio.instances and f"fake-rl-v3-{proxy.mark}:2" not in studio.instances
 
 
 async def test_a_refused_load_changes_nothing(proxy: Proxy, studio: FakeLMStudio) -> None:
@@ -124,7 +134,10 @@ async def test_a_refused_load_changes_nothing(proxy: Proxy, studio: FakeLMStudio
     studio.refuse = "v2"
     status, body = await proxy.post("/rl/promote/2")
     assert status == 502 and "Not enough memory" in body["error"]["message"]
-    assert await said_by(proxy) == "fake-rl-v1" and "v1 still answers" in (await proxy.get("/rl/status"))["problem"]
+    assert (
+        await said_by(proxy) == f"fake-rl-v1-{proxy.mark}"
+        and "v1 still answers" in (await proxy.get("/rl/status"))["problem"]
+    )
     studio.refuse = ""
     assert (await proxy.post("/rl/promote/2"))[0] == 200 and len(proxy.launcher.fused) == 2
 

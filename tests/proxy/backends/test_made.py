@@ -18,11 +18,11 @@ def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
     made.put("c", adapter="3")
     made.drop("nobody's")
     again = Made(tmp_path / "made.json")
-    assert again.about("a") == {"adapter": "1"} and again.about("x") is None
+    assert again.about("a") == {"adapter": "1", "home": made.mark} and again.about("x") is None
     assert again.spare([]) == ["b"] and again.spare(["b"]) == []
     again.drop("b")
     assert Made(tmp_path / "made.json").spare([]) == []
-    assert [p.name for p in tmp_path.iterdir()] == ["made.json"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["home-mark.json", "made.json"]
 
 
 @given(st.lists(st.sampled_from("abcdef"), max_size=12), st.sets(st.sampled_from("abcdef")))

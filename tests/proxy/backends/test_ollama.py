@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.backends import gguf_files
+from proxy.backends.made import mark_of
 from proxy.backends.ollama import Ollama
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
@@ -51,9 +52,9 @@ async def test_swaps_and_rolls_back(proxy: Proxy, ollama: FakeOllama) -> None:
     for version in (1, 2, 3):
         status, body = await proxy.post(f"/rl/promote/{version}")
         assert status == 200, body
-        assert await said_by(proxy) == f"fake-rl:v{version}"
+        assert await said_by(proxy) == f"fake-rl:v{version}-{proxy.mark}"
     assert (await proxy.post("/rl/rollback"))[0] == 200
-    assert await said_by(proxy) == "fake-rl:v2"
+    assert await said_by(proxy) == f"fake-rl:v2-{proxy.mark}"
     assert await said_by(proxy, "fake@base") == "fake:latest"
     assert (await proxy.post("/rl/rollback?base"))[0] == 200 and await said_by(proxy) == "fake:latest"
     assert ollama.models["fake:latest"] == before
@@ -62,7 +63,7 @@ async def test_swaps_and_rolls_back(proxy: Proxy, ollama: FakeOllama) -> None:
 async def test_how_a_version_is_made(proxy: Proxy, ollama: FakeOllama) -> None:
     await proxy.post("/rl/promote/1")
     (made,) = ollama.created
-    assert made["model"] == "fake-rl:v1" and made["stream"] is False
+    assert made["model"] == f"fake-rl:v1-{proxy.mark}" and made["stream"] is False
     if ollama.version == OLD:
         assert made["from"] == "fake" and list(made["adapters"]) == ["adapter.gguf"] and "files" not in made
         return
@@ -86,9 +87,12 @@ async def test_ten_swaps_leave_two_of_ours_and_nobody_elses_is_touched(tmp_path:
     await with_versions(proxy, *range(1, 11))
     for version in range(1, 11):
         assert (await proxy.post(f"/rl/promote/{version}"))[0] == 200
-    assert ollama.ours == {"fake-rl:v9", "fake-rl:v10", "other-rl:v1", "fake-rl:v77"}
-    assert set(json.loads((proxy.home / "ollama.json").read_text())) == {"fake-rl:v9", "fake-rl:v10"}
-    assert "fake-rl:v8" not in ollama.loaded
+    assert ollama.ours == {f"fake-rl:v9-{proxy.mark}", f"fake-rl:v10-{proxy.mark}", "other-rl:v1", "fake-rl:v77"}
+    assert set(json.loads((proxy.home / "ollama.json").read_text())) == {
+        f"fake-rl:v9-{proxy.mark}",
+        f"fake-rl:v10-{proxy.mark}",
+    }
+    assert f"fake-rl:v8-{proxy.mark}" not in ollama.loaded
     names = [m["id"] for m in (await proxy.get("/v1/models"))["data"]]
     assert [n for n in names if "@" not in n] == ["fake"]
     await proxy.stop()
@@ -104,7 +108,7 @@ async def test_swaps_under_streams_break_none_and_mix_none(proxy: Proxy, ollama:
             response = await proxy.chat("x", stream=True)
             body = (await response.read()).decode()
             label = response.headers["x-rl-adapter"]
-            name = "fake:latest" if label == "base" else f"fake-rl:{label}"
+            name = "fake:latest" if label == "base" else f"fake-rl:{label}-{proxy.mark}"
             assert response.status == 200 and body.endswith("data: [DONE]\n\n"), body
             assert body.count(f'"content": "{name} "') == body.count('"content"') == 4, f"{label} answered {body}"
             replies += 1
@@ -131,12 +135,12 @@ async def test_swaps_under_streams_break_none_and_mix_none(proxy: Proxy, ollama:
 async def test_a_pinned_version_is_made_once_and_gives_its_memory_back(proxy: Proxy, ollama: FakeOllama) -> None:
     await proxy.post("/rl/promote/2")
     await proxy.post("/rl/promote/3")
-    assert await said_by(proxy, "fake@v1") == await said_by(proxy, "fake@v1") == "fake-rl:v1"
+    assert await said_by(proxy, "fake@v1") == await said_by(proxy, "fake@v1") == f"fake-rl:v1-{proxy.mark}"
     for _ in range(100):
-        if "fake-rl:v1" not in ollama.loaded:
+        if f"fake-rl:v1-{proxy.mark}" not in ollama.loaded:
             break
         await asyncio.sleep(0.02)
-    assert "fake-rl:v1" not in ollama.loaded and len(ollama.created) == 3
+    assert f"fake-rl:v1-{proxy.mark}" not in ollama.loaded and len(ollama.created) == 3
 
 
 async def test_a_version_that_goes_does_not_take_the_live_one_out_of_memory(proxy: Proxy, ollama: FakeOllama) -> None:
@@ -145,22 +149,28 @@ async def test_a_version_that_goes_does_not_take_the_live_one_out_of_memory(prox
         await proxy.post(f"/rl/promote/{version}")
     for _ in range(20):
         await asyncio.sleep(0.02)
-        assert "fake-rl:v3" in ollama.loaded and "fake-rl:v1" not in ollama.loaded
+        assert f"fake-rl:v3-{proxy.mark}" in ollama.loaded and f"fake-rl:v1-{proxy.mark}" not in ollama.loaded
 
 
 async def test_a_name_that_somebody_else_took_is_neither_used_nor_removed(proxy: Proxy, ollama: FakeOllama) -> None:
-    ollama.add("fake-rl:v1", ollama.keep(b"GGUF not of rlproxy"))
+    """The next free one is taken; a version that somebody has replaced is made again beside it."""
+    first = f"fake-rl:v1-{proxy.mark}"
+    ollama.add(first, ollama.keep(b"GGUF not of rlproxy"))
     status, body = await proxy.post("/rl/promote/1")
-    assert status == 501 and "ollama rm fake-rl:v1" in body["error"]["message"]
-    assert await said_by(proxy) == "fake:latest"
+    assert status == 200, body
+    assert await said_by(proxy) == f"{first}-2" and first in ollama.models
+    second = f"fake-rl:v2-{proxy.mark}"
     for version in (2, 3):
         await proxy.post(f"/rl/promote/{version}")
-    ollama.add("fake-rl:v2", ollama.keep(b"GGUF made anew by somebody"))
+    ollama.add(second, ollama.keep(b"GGUF made anew by somebody"))
+    await proxy.stop()
+    await proxy.start()
+    assert await said_by(proxy, "fake@v2") == f"{second}-2"
     await proxy.post("/rl/rollback?base")
     await with_versions(proxy, 4, 5)
     for version in (4, 5):
         assert (await proxy.post(f"/rl/promote/{version}"))[0] == 200
-    assert {"fake-rl:v1", "fake-rl:v2"} <= ollama.ours and ollama.deleted == ["fake-rl:v3"]
+    assert {first, second} <= ollama.ours and not {first, second} & set(ollama.deleted)
 
 
 @pytest.mark.parametrize(
@@ -181,10 +191,10 @@ async def test_a_failure_on_the_way_changes_nothing(proxy: Proxy, ollama: FakeOl
     status, body = await proxy.post("/rl/promote/2")
     assert status in (502, 503) and says in body["error"]["message"], body
     assert "v1 still answers" in (await proxy.get("/rl/status"))["problem"]
-    assert await said_by(proxy) == "fake-rl:v1"
+    assert await said_by(proxy) == f"fake-rl:v1-{proxy.mark}"
     assert mood in ("refuse-create", "no-memory") or ollama.uploads > 0
     ollama.mood = "well"
-    assert (await proxy.post("/rl/promote/2"))[0] == 200 and await said_by(proxy) == "fake-rl:v2"
+    assert (await proxy.post("/rl/promote/2"))[0] == 200 and await said_by(proxy) == f"fake-rl:v2-{proxy.mark}"
 
 
 async def test_a_conversion_that_fails_changes_nothing(proxy: Proxy, ollama: FakeOllama) -> None:
@@ -202,10 +212,13 @@ async def test_a_restart_of_ollama_and_of_rlproxy_makes_nothing_anew(proxy: Prox
     response = await proxy.chat("anybody there?")
     assert response.status == 503 and "does not answer" in (await response.json())["error"]["message"]
     await ollama.start(port)
-    assert await said_by(proxy) == "fake-rl:v2"
+    assert await said_by(proxy) == f"fake-rl:v2-{proxy.mark}"
     await proxy.stop()
     await proxy.start()
-    assert await said_by(proxy) == "fake-rl:v2" and await said_by(proxy, "fake@v1") == "fake-rl:v1"
+    assert (
+        await said_by(proxy) == f"fake-rl:v2-{proxy.mark}"
+        and await said_by(proxy, "fake@v1") == f"fake-rl:v1-{proxy.mark}"
+    )
     assert len(ollama.created) == 2 and ollama.deleted == []
 
 
@@ -218,8 +231,12 @@ async def test_after_a_restart_the_live_version_is_in_memory(proxy: Proxy, ollam
     await ollama.stop()
     await ollama.start(port)
     await proxy.start()
-    assert ollama.loaded == (["fake-rl:v2"] if ollama.version == OLD else ["fake-rl:v1", "fake-rl:v2"])
-    assert await said_by(proxy) == "fake-rl:v2" and len(ollama.created) == 2
+    assert ollama.loaded == (
+        [f"fake-rl:v2-{proxy.mark}"]
+        if ollama.version == OLD
+        else [f"fake-rl:v1-{proxy.mark}", f"fake-rl:v2-{proxy.mark}"]
+    )
+    assert await said_by(proxy) == f"fake-rl:v2-{proxy.mark}" and len(ollama.created) == 2
 
 
 @pytest.mark.parametrize("made", [True, False])
@@ -229,23 +246,23 @@ async def test_a_crash_while_a_version_is_made(proxy: Proxy, ollama: FakeOllama,
     await proxy.stop()
     record = proxy.home / "ollama.json"
     about = json.loads(record.read_text())
-    about["fake-rl:v1"]["digest"] = None
+    about[f"fake-rl:v1-{proxy.mark}"]["digest"] = None
     record.write_text(json.dumps(about))
     if not made:
-        del ollama.models["fake-rl:v1"]
+        del ollama.models[f"fake-rl:v1-{proxy.mark}"]
     (proxy.home / "gguf").mkdir(exist_ok=True)
     for left in ("v0001.fused.gguf", ".v0002.fused.gguf.tmp"):
         (proxy.home / "gguf" / left).write_bytes(b"GGUF")
     await proxy.start()
-    assert await said_by(proxy) == "fake-rl:v1" and len(ollama.created) == (1 if made else 2)
-    assert json.loads(record.read_text())["fake-rl:v1"]["digest"] is not None
+    assert await said_by(proxy) == f"fake-rl:v1-{proxy.mark}" and len(ollama.created) == (1 if made else 2)
+    assert json.loads(record.read_text())[f"fake-rl:v1-{proxy.mark}"]["digest"] is not None
     assert not [p for p in (proxy.home / "gguf").iterdir() if "fused" in p.name]
 
 
 async def test_a_version_that_was_removed_there_is_made_again(proxy: Proxy, ollama: FakeOllama) -> None:
     await proxy.post("/rl/promote/1")
-    del ollama.models["fake-rl:v1"]
-    assert await said_by(proxy) == "fake-rl:v1" and len(ollama.created) == 2
+    del ollama.models[f"fake-rl:v1-{proxy.mark}"]
+    assert await said_by(proxy) == f"fake-rl:v1-{proxy.mark}" and len(ollama.created) == 2
 
 
 async def test_an_update_of_ollama_in_between(proxy: Proxy, ollama: FakeOllama) -> None:
@@ -253,8 +270,8 @@ async def test_an_update_of_ollama_in_between(proxy: Proxy, ollama: FakeOllama) 
     ollama.version = OLD
     await proxy.post("/rl/promote/1")
     ollama.version = NEW
-    assert await said_by(proxy) == "fake-rl:v1"
-    assert (await proxy.post("/rl/promote/2"))[0] == 200 and await said_by(proxy) == "fake-rl:v2"
+    assert await said_by(proxy) == f"fake-rl:v1-{proxy.mark}"
+    assert (await proxy.post("/rl/promote/2"))[0] == 200 and await said_by(proxy) == f"fake-rl:v2-{proxy.mark}"
     assert "adapters" in ollama.created[0] and "files" in ollama.created[1]
 
 
@@ -267,14 +284,14 @@ async def test_both_apis_name_the_version_and_ids_are_ours(proxy: Proxy, ollama:
             "/api/chat", json={"model": "fake", "messages": [{"role": "user", "content": "x"}], "stream": stream}
         )
         text = await native.text()
-        assert native.headers["x-rl-adapter"] == "v1" and "fake-rl:v1 " in text
+        assert native.headers["x-rl-adapter"] == "v1" and f"fake-rl:v1-{proxy.mark} " in text
         assert {json.loads(line)["model"] for line in text.splitlines()} == {"fake"}
         chat = await proxy.chat("x", stream=stream)
         text = await chat.text()
         assert chat.headers["x-rl-adapter"] == "v1" and '"fake"' in text and "chatcmpl-7" not in text
         ids |= {native.headers["x-rl-completion-id"], chat.headers["x-rl-completion-id"]}
     assert [(path, body["model"]) for path, body in ollama.asked] == [
-        ("/api/chat", "fake-rl:v1"), ("/v1/chat/completions", "fake-rl:v1"),
+        ("/api/chat", f"fake-rl:v1-{proxy.mark}"), ("/v1/chat/completions", f"fake-rl:v1-{proxy.mark}"),
     ] * 2  # fmt: skip
     assert len(ids) == 4
     for one in ids:
@@ -334,7 +351,7 @@ def test_names(tmp_path: Path, model: str, tag: str) -> None:
 
     settings = load({"home": tmp_path, "backend.kind": "ollama", "backend.model": model}, environ={}).settings
     backend = Ollama(settings, FakeLauncher())
-    assert json.loads(backend.address(f"{model}@v7").members["model"]) == tag
+    assert json.loads(backend.address(f"{model}@v7").members["model"]) == f"{tag}-{mark_of(tmp_path)}"
     assert json.loads(backend.address(model).members["model"]) == model
     assert json.loads(backend.address("another@v7").members["model"]) == "another@v7"
     assert backend.url == "http://127.0.0.1:11434"
@@ -359,7 +376,7 @@ async def test_what_is_missing_is_said_before_training(tmp_path: Path, monkeypat
     await proxy.stop()
     await proxy.start(backend__gguf=str(tmp_path / "copy.gguf"))
     assert (await proxy.post("/rl/promote/1"))[0] in (200, 409)  # 409: the start has seen to it already
-    assert await said_by(proxy) == "fake-rl:v1"
+    assert await said_by(proxy) == f"fake-rl:v1-{proxy.mark}"
     monkeypatch.setattr(gguf_files, "GROWTH", 2**60)
     assert "GB are free" in (await proxy.get("/rl/status"))["training"]["waits_for"]
     await proxy.stop()

@@ -109,9 +109,13 @@ async def test_ollama_gives_its_memory_back_and_takes_it_again(over_ollama: Prox
     answer = asyncio.create_task(said_by(over_ollama))
     await waiting(over_ollama, 1)
     assert an_ollama.loaded == ["another:latest"]
-    assert await answer == "fake-rl:v2"
+    assert await answer == f"fake-rl:v2-{over_ollama.mark}"
     await until(over_ollama, ended="rejected")
-    back = {"fake:latest", "fake-rl:v1", "fake-rl:v2"} if an_ollama.version == test_ollama.NEW else {"fake-rl:v2"}
+    back = (
+        {"fake:latest", f"fake-rl:v1-{over_ollama.mark}", f"fake-rl:v2-{over_ollama.mark}"}
+        if an_ollama.version == test_ollama.NEW
+        else {f"fake-rl:v2-{over_ollama.mark}"}
+    )
     assert set(an_ollama.loaded) == {"another:latest", *back}
     assert an_ollama.cut == [] and len(an_ollama.created) == 2
 
@@ -119,7 +123,10 @@ async def test_ollama_gives_its_memory_back_and_takes_it_again(over_ollama: Prox
 async def test_what_a_run_made_is_live_in_ollama_after_it(over_ollama: Proxy, an_ollama: FakeOllama) -> None:
     await rated(over_ollama, 4)
     await until(over_ollama, live=1)
-    assert await said_by(over_ollama) == "fake-rl:v1" and "fake-rl:v1" in an_ollama.loaded
+    assert (
+        await said_by(over_ollama) == f"fake-rl:v1-{over_ollama.mark}"
+        and f"fake-rl:v1-{over_ollama.mark}" in an_ollama.loaded
+    )
 
 
 async def test_a_base_that_ollama_had_dropped_is_not_loaded_beside_its_versions(
@@ -128,7 +135,7 @@ async def test_a_base_that_ollama_had_dropped_is_not_loaded_beside_its_versions(
     """With room for one, each that is loaded puts another one out."""
     await two_versions(over_ollama)
     await compared(over_ollama)
-    an_ollama.loaded = ["fake-rl:v2"]
+    an_ollama.loaded = [f"fake-rl:v2-{over_ollama.mark}"]
     over_ollama.launcher.hold = True
     await begun(over_ollama)
     assert an_ollama.loaded == []
@@ -182,7 +189,7 @@ async def test_lm_studio_comes_back_as_it_was(over_studio: Proxy, studio: FakeLM
     answer = asyncio.create_task(said_by(over_studio))
     await waiting(over_studio, 1)
     assert set(studio.instances) == {"another"}
-    assert await answer == "fake-rl-v2"
+    assert await answer == f"fake-rl-v2-{over_studio.mark}"
     assert studio.instances == before and {i: studio.contexts[i] for i in before} == contexts
     assert {"model": "fake", "context_length": 8192, "flash_attention": True} in studio.loads
     assert not (over_studio.home / "lmstudio-put-out.json").exists()
@@ -192,7 +199,10 @@ async def test_lm_studio_comes_back_as_it_was(over_studio: Proxy, studio: FakeLM
 async def test_what_a_run_made_is_live_in_lm_studio_after_it(over_studio: Proxy, studio: FakeLMStudio) -> None:
     await rated(over_studio, 4)
     await until(over_studio, live=1)
-    assert await said_by(over_studio) == "fake-rl-v1" and {"fake", "fake-rl-v1"} <= set(studio.instances)
+    assert await said_by(over_studio) == f"fake-rl-v1-{over_studio.mark}" and {
+        "fake",
+        f"fake-rl-v1-{over_studio.mark}",
+    } <= set(studio.instances)
 
 
 async def test_versions_keep_their_context_where_the_persons_own_is_not_loaded(
@@ -205,7 +215,10 @@ async def test_versions_keep_their_context_where_the_persons_own_is_not_loaded(
     await begun(over_studio)
     await over_studio.post("/rl/pause")
     await awake(over_studio)
-    assert set(studio.instances) == {"another", "fake-rl-v1", "fake-rl-v2"} and studio.contexts["fake-rl-v2"] == 8192
+    assert (
+        set(studio.instances) == {"another", f"fake-rl-v1-{over_studio.mark}", f"fake-rl-v2-{over_studio.mark}"}
+        and studio.contexts[f"fake-rl-v2-{over_studio.mark}"] == 8192
+    )
 
 
 async def test_a_killed_rlproxy_knows_how_the_model_was_loaded(over_studio: Proxy, studio: FakeLMStudio) -> None:

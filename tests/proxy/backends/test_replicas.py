@@ -87,11 +87,11 @@ async def test_requests_are_spread(spread: Proxy, two: list[FakeBackend]) -> Non
 async def test_a_version_is_in_all_of_them_and_goes_from_all(spread: Proxy, two: list[FakeBackend]) -> None:
     for version in (1, 2):
         assert (await spread.post(f"/rl/promote/{version}"))[0] == 200
-    assert [set(fake.adapters) for fake in two] == [{"fake@v1", "fake@v2"}] * 2
+    assert [set(fake.adapters) for fake in two] == [{f"fake@v1-{spread.mark}", f"fake@v2-{spread.mark}"}] * 2
     warm = [[r["model"] for r in fake.requests if r.get("max_tokens") == 1] for fake in two]
-    assert warm == [["fake@v1", "fake@v2"]] * 2, "each replica is warmed up"
+    assert warm == [[f"fake@v1-{spread.mark}", f"fake@v2-{spread.mark}"]] * 2, "each replica is warmed up"
     await spread.post("/rl/promote/base")  # v1 is neither live nor the one before
-    assert [set(fake.adapters) for fake in two] == [{"fake@v2"}] * 2
+    assert [set(fake.adapters) for fake in two] == [{f"fake@v2-{spread.mark}"}] * 2
 
 
 async def test_one_that_refuses_keeps_it_from_all(spread: Proxy, two: list[FakeBackend]) -> None:
@@ -99,7 +99,9 @@ async def test_one_that_refuses_keeps_it_from_all(spread: Proxy, two: list[FakeB
     two[1].refuse_load = True
     status, body = await spread.post("/rl/promote/2")
     assert status == 502 and "rank 64" in body["error"]["message"] and two[1].url in body["error"]["message"]
-    assert [set(fake.adapters) for fake in two] == [{"fake@v1"}] * 2 and two[0].unloaded == ["fake@v2"]
+    assert [set(fake.adapters) for fake in two] == [{f"fake@v1-{spread.mark}"}] * 2 and two[0].unloaded == [
+        f"fake@v2-{spread.mark}"
+    ]
     assert await answered_by(spread) == "v1"
     assert two[1].url in (await spread.get("/rl/status"))["problem"]
     two[1].refuse_load = False
@@ -120,10 +122,10 @@ async def test_one_that_dies_fails_nobody_and_comes_back_whole(spread: Proxy, tw
     await two[1].start(port)
     while not two[1].asked:
         assert await answered_by(spread) == "v2"
-    assert set(two[1].adapters) == {"fake@v1", "fake@v2"} and two[1].unknown == 0
+    assert set(two[1].adapters) == {f"fake@v1-{spread.mark}", f"fake@v2-{spread.mark}"} and two[1].unknown == 0
     for _ in range(4):
         assert await answered_by(spread) == "v2"
-    assert len(two[1].asked) >= 2 and all(body["model"] == "fake@v2" for _, body in two[1].asked)
+    assert len(two[1].asked) >= 2 and all(body["model"] == f"fake@v2-{spread.mark}" for _, body in two[1].asked)
 
 
 async def test_counting_tokens_takes_a_place_for_no_longer_than_it_lasts(spread: Proxy, two: list[FakeBackend]) -> None:
@@ -175,7 +177,7 @@ async def test_comparing_takes_a_place_for_no_longer_than_it_lasts(
 async def test_one_that_comes_back_with_nothing_is_given_it_unasked(spread: Proxy, two: list[FakeBackend]) -> None:
     await spread.post("/rl/promote/1")
     two[0].adapters.clear()  # restarted between two looks
-    await until(lambda: "fake@v1" in two[0].adapters)
+    await until(lambda: f"fake@v1-{spread.mark}" in two[0].adapters)
     two[0].adapters.clear()
     for _ in range(2):  # and where a request comes first: a 404 is repaired, and the request sent again
         assert await answered_by(spread) == "v1"
@@ -186,14 +188,14 @@ async def test_one_that_comes_back_and_refuses_stays_out(spread: Proxy, two: lis
     two[1].adapters.clear()
     two[1].refuse_load = True
     said = await said_at_last(spread, "rank 64")
-    assert "1 of 2" in said and set(two[0].adapters) == {"fake@v1"}
+    assert "1 of 2" in said and set(two[0].adapters) == {f"fake@v1-{spread.mark}"}
     two[1].requests.clear()
     for _ in range(3):
         assert await answered_by(spread) == "v1"
     assert two[1].requests == []
     two[1].refuse_load = False
     await said_at_last(spread, "2 of 2")
-    assert set(two[1].adapters) == {"fake@v1"}
+    assert set(two[1].adapters) == {f"fake@v1-{spread.mark}"}
 
 
 async def test_a_reply_that_one_breaks_off_before_it_began_comes_from_another(

@@ -35,12 +35,12 @@ async def test_it_swaps_and_rolls_back(served: Proxy, server: FakeSGLang) -> Non
     assert await said_by(served) == "fake"
     for version in (1, 2, 3):
         assert (await served.post(f"/rl/promote/{version}"))[0] == 200
-        assert await said_by(served) == f"fake@v{version}"
-    assert server.requests[-1]["model"] == "fake:fake@v3"
-    assert set(server.adapters) == {"fake@v2", "fake@v3"}  # two versions stay loaded
-    assert server.adapters["fake@v3"].endswith("v0003")
+        assert await said_by(served) == f"fake@v{version}-{served.mark}"
+    assert server.requests[-1]["model"] == f"fake:fake@v3-{served.mark}"
+    assert set(server.adapters) == {f"fake@v2-{served.mark}", f"fake@v3-{served.mark}"}  # two versions stay loaded
+    assert server.adapters[f"fake@v3-{served.mark}"].endswith("v0003")
     assert (await served.post("/rl/rollback"))[1]["live"] == 2
-    assert await said_by(served) == "fake@v2" and await said_by(served, "fake@base") == "fake"
+    assert await said_by(served) == f"fake@v2-{served.mark}" and await said_by(served, "fake@base") == "fake"
     answer = await (await served.chat("who?", model="fake@v2")).json()
     assert answer["model"] == "fake@v2"  # as the client asked, without the colon
 
@@ -58,7 +58,7 @@ async def test_streams_end_on_the_version_they_began_with(served: Proxy, server:
             events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
             words = {event["choices"][0]["delta"].get("content") for event in events} - {None}
             label = response.headers["x-rl-adapter"]
-            assert words == {"fake " if label == "base" else f"fake@{label} "}
+            assert words == {"fake " if label == "base" else f"fake@{label}-{served.mark} "}
             replies += 1
 
     clients = [asyncio.create_task(client()) for _ in range(4)]
@@ -75,15 +75,22 @@ async def test_a_server_that_lost_its_adapters_is_given_them_back(served: Proxy,
     port = int(server.url.rpartition(":")[2])
     await server.stop()
     await server.start(port)
-    assert await said_by(served) == "fake@v1"
+    assert await said_by(served) == f"fake@v1-{served.mark}"
     response = await served.chat("who?", stream=True)
-    assert response.status == 200 and b"fake@v1" in await response.read()
+    assert response.status == 200 and f"fake@v1-{served.mark}" in await response.text()
 
 
-async def test_a_version_that_another_home_left_gives_way(served: Proxy, server: FakeSGLang) -> None:
-    server.adapters["fake@v1"] = server.known["fake@v1"] = "/another/home/v0001"
-    assert (await served.post("/rl/promote/1"))[0] == 200
-    assert server.adapters["fake@v1"].startswith(str(served.home)) and await said_by(served) == "fake@v1"
+async def test_a_version_of_another_home_keeps_its_place(served: Proxy, server: FakeSGLang, tmp_path: Path) -> None:
+    """Both are alive: neither answers with the other's version of that number, nor takes it out."""
+    other = make_proxy(tmp_path / "other", kind="sglang", url=server.url)
+    await other.start()
+    await with_versions(other, 1)
+    for home in (served, other):
+        assert (await home.post("/rl/promote/1"))[0] == 200
+    for home in (served, other):
+        assert await said_by(home) == f"fake@v1-{home.mark}"
+        assert server.adapters[f"fake@v1-{home.mark}"].startswith(str(home.home))
+    await other.stop()
 
 
 async def test_a_server_without_lora_says_how_to_start_it(served: Proxy, server: FakeSGLang) -> None:

@@ -1,0 +1,66 @@
+"""All list routes of a proxy before Ollama name the same versions, and each can be asked for by that name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.ollama import FakeOllama
+from tests.proxy.backends.test_llamacpp import said_by, with_versions
+from tests.proxy.backends.test_ollama import make_proxy
+from tests.proxy.conftest import Proxy
+
+
+@pytest.fixture
+async def ollama(tmp_path: Path) -> AsyncIterator[FakeOllama]:
+    fake = FakeOllama(tmp_path / "ollama", "0.33.2")
+    fake.add("another:7b", fake.keep(b"GGUF another"))
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path, ollama: FakeOllama) -> AsyncIterator[Proxy]:
+    proxy = make_proxy(tmp_path / "home", ollama.url, **{"backend.model": "fake"})
+    await proxy.start()
+    await with_versions(proxy, 1, 2)
+    yield proxy
+    await proxy.stop()
+
+
+async def test_all_lists_agree(proxy: Proxy, ollama: FakeOllama) -> None:
+    await proxy.post("/rl/promote/2")  # v1 is not at Ollama: it is made when it is asked for
+    ollama.add("fake-rl:v1-abcdef", ollama.keep(b"GGUF of another home"))
+    tags = (await proxy.get("/api/tags"))["models"]
+    names = [entry["name"].removesuffix(":latest") for entry in tags]
+    assert names == ["fake", "another:7b", "fake@base", "fake@v1", "fake@v2"]
+    assert [m["id"] for m in (await proxy.get("/v1/models"))["data"]] == names
+    assert all(entry["name"] == entry["model"] and len(entry["digest"]) == 64 for entry in tags)
+    running = {entry["name"] for entry in (await proxy.get("/api/ps"))["models"]}
+    assert running == {"fake@v2"}
+    for name in names[2:]:
+        assert (await proxy.get(f"/v1/models/{name}"))["id"] == name
+    assert await said_by(proxy, "fake@v1") == f"fake-rl:v1-{proxy.mark}"
+    assert await said_by(proxy, "fake@v1:latest") == f"fake-rl:v1-{proxy.mark}", "as Ollama's clients may say it"
+
+
+async def test_a_version_is_shown_as_its_model(proxy: Proxy) -> None:
+    async def show(**body: str) -> tuple[int, str]:
+        async with proxy.http.post("/s/trip/api/show", json=body) as response:
+            return response.status, await response.text()
+
+    shown = await show(model="fake")
+    assert shown[0] == 200
+    for body in ({"model": "fake@v1"}, {"name": "fake@base"}, {"model": "fake@v2:latest"}):
+        assert await show(**body) == shown
+    assert await show(model="fake@v7") == (404, '{"error":"model \'fake@v7\' not found"}')
+    assert (await show(model="nobody"))[0] == 404
+
+
+async def test_what_is_no_list_passes_through(proxy: Proxy) -> None:
+    assert (await proxy.get("/api/version"))["version"] == "0.33.2"
+    async with proxy.http.post("/api/show", data=b"{no json") as response:
+        assert response.status == 400
