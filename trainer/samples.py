@@ -111,7 +111,7 @@ class Template:
         end = ends.of_turn(tokenizer)
         assert end is not None, "neither tokenizer nor chat template names an end token"
         self.end = end
-        self._asked = {question: self.served(each) for question, each in (asked or {}).items()}
+        self._asked = {question: self._readable(each) for question, each in (asked or {}).items()}
 
     def as_served(self, known: Sequence[Known], asked: Mapping[str, Mapping[str, Any]] | None = None) -> Template:
         """The same template in the way that explains these prompts."""
@@ -152,6 +152,16 @@ class Template:
         begun = bool(bos) and text.startswith(bos)
         found = [tuple(self._tokenizer(text, add_special_tokens=add)["input_ids"]) for add in (not begun, begun)]
         return next((ids for ids in found if len(ids) == count), found[0])
+
+    def _readable(self, rendered: Any) -> tuple[int, ...] | None:
+        """The same, or None where it cannot be used: a run does without it."""
+        with contextlib.suppress(BadLine):
+            return self.served(rendered) if isinstance(rendered, dict) else None
+        return None
+
+    def hinted(self, line: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """A line's prompt with its comment, as the server renders it."""
+        return self._readable(line.get("hinted")) if comment_of(line) else None
 
     def reply(self, text: str, *, ended: bool) -> tuple[int, ...]:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -278,7 +288,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         flags=flags,
         replayed=line.get("split") == "replay",
         prompt_by=by,
-        hinted=template.served(hint) if isinstance(hint := line.get("hinted"), dict) and comment_of(line) else None,
+        hinted=template.hinted(line),
     )
     return sample if len(tokens) <= max_seq_len else _shortened(sample, template, max_seq_len)
 

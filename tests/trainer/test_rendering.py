@@ -211,3 +211,11 @@ def test_the_plainest_way_wins_where_several_explain(weights: Template) -> None:
     ids = weights.prompt(system)
     assert weights.as_served([Known(system, None, None, len(ids), None)]).choice.way == AS_IS
     assert weights.as_served([Known(system, None, None, None, ids)]).choice.way == AS_IS
+
+
+def test_a_rendering_that_cannot_be_read_costs_no_run_and_no_rating(weights: Template, tmp_path: Path) -> None:
+    broken = {"text": None, "ids": [10**6]}
+    one = line("Alpaca's", reward=-1.0, comment="shorter", hinted=broken)
+    template = chosen(weights, [one], tmp_path, asked={NEUTRAL[0]: broken})
+    assert parse(one, "rt-1", template, max_seq_len=1000).hinted is None
+    assert template.question(NEUTRAL[0]) == weights.as_found([{"role": "user", "content": NEUTRAL[0]}])
