@@ -100,7 +100,7 @@ class Relay:
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
         path_session = request.match_info.get("session")
-        who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
+        who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session, body=body)
         reach = Reach(who_asks(request), who.user, people(request.headers, body))
         if dialect.goes_on:
             add = await self._earlier.spelled_out(dialect, body, reach)
