@@ -150,7 +150,9 @@ class Wiring:
         self.models = relay.passthrough if backend.capabilities.foreign else Models(store, backend, swap, door).list
 
         # people look, rate and decide
-        self.control = Control(store, backend, swap, learner, status, events, metrics, door)
+        self.control = Control(
+            store, backend, swap, learner, status, events, metrics, door, lambda request: self.guard.still(request)
+        )
         self.importing = Importing(store, redactor)
         self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks)
         self.retention = Retention(store, settings)
