@@ -42,10 +42,11 @@ async def test_nobody_listens_on_without_a_key_once_there_is_one(proxy: Proxy) -
 async def test_who_hears_nothing_is_sent_away_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr(control, "BEAT_S", 0.05)
     made = await keys(proxy, eve="rate", ann="rate")
-    async with proxy.http.get("/rl/events", headers=made["eve"]) as eves:
-        async with proxy.http.get("/rl/events", headers=made["ann"]) as anns:
-            async with proxy.http.delete("/rl/keys/eve", headers={"x-api-key": proxy.local}):
-                pass
-            async with asyncio.timeout(10):
-                await eves.content.read()
-                assert await anns.content.readline() == b": \n"
+    eves = await proxy.http.get("/rl/events", headers=made["eve"])
+    anns = await proxy.http.get("/rl/events", headers=made["ann"])
+    async with proxy.http.delete("/rl/keys/eve", headers={"x-api-key": proxy.local}) as response:
+        assert response.status == 200
+    async with asyncio.timeout(10):
+        await eves.content.read()
+        assert await anns.content.readline() == b": \n"
+    anns.close()
