@@ -51,6 +51,7 @@ from proxy.recent import Recent
 from proxy.redaction import Redactor
 from proxy.relay import Relay
 from proxy.retention import Retention
+from proxy.retries import Retries
 from proxy.roles import ROOM
 from proxy.run_files import RunFiles
 from proxy.status import AS_IT_IS, StatusReport
@@ -130,7 +131,8 @@ class Wiring:
 
         # answers pass through, and are kept
         formats = Formats(backend.capabilities, settings.backend.translate)
-        self.uncaptured = Uncaptured(store, recent)
+        retries = Retries(store, tasks)
+        self.uncaptured = Uncaptured(store, recent, retries)
         self.status = status = StatusReport(
             store, backend, swap, learner, when, match, watch, health, formats, door, lending, rebuilding
         )
@@ -140,9 +142,9 @@ class Wiring:
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
             self.uncaptured, recent, Memory(tasks), giving_way,
         )  # fmt: skip
-        self.relay = relay = Relay(parts, self.commands)
+        self.relay = relay = Relay(parts, self.commands, retries)
         self.counts = CountTokens(parts)
-        self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, relay.retries)
+        self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries)
         self.stored = StoredResponses(store, relay, self.forgetter)
         # A list of somebody else's models is theirs alone, and a client's own key opens it.
         models = Models(store, backend, swap, door)
@@ -154,7 +156,9 @@ class Wiring:
             self.passed = OllamaLists(store, backend, swap, door, models, relay.passthrough).passed
 
         # people look, rate and decide
-        self.control = Control(store, backend, swap, learner, status, events, metrics, door)
+        self.control = Control(
+            store, backend, swap, learner, status, events, metrics, door, lambda request: self.guard.still(request)
+        )
         self.importing = Importing(store, redactor)
         self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks)
         self.retention = Retention(store, settings)
@@ -162,7 +166,7 @@ class Wiring:
             settings, store, self.keys, swap, learner, when, feedback, status, self.forgetter, self.retention
         )
         self.guard = security.Guard(
-            settings.server, self.keys, limits, self.pages.visits.who, relay.retries.refused, settings.home
+            settings.server, self.keys, limits, self.pages.visits.who, retries.refused, settings.home
         )
 
     def routes(self) -> list[web.RouteDef]:

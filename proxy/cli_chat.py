@@ -2,15 +2,23 @@
 
 Owns the loop, the keys and what is shown. It is a client like any other: its answers are captured, and rated over
 `/v1/feedback`. With `--vs` both answers are shown without saying whose they are; the pick is two ratings.
+
+What is pasted is text, whatever it says: one message, and never a key or a command. Terminals mark it (bracketed
+paste). Where one does not, lines that come at once are a paste. What is typed while an answer comes is not taken.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import select
 import sys
 import termios
 import tty
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from proxy.cli_client import Client, NoProxyAnswers, Refused
@@ -18,6 +26,10 @@ from proxy.terminal import plain, styled
 
 HELP: Final = "Ctrl-C stops an answer, /new starts over, Ctrl-D ends."
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+MARKS_ON, MARKS_OFF = "\x1b[?2004h", "\x1b[?2004l"  # of what is pasted
+BEGINS, ENDS = "\x1b[200~", "\x1b[201~"
+AT_ONCE_S: Final = 0.1  # nobody types the next key so soon
+_COMMAND: Final = re.compile(r"/rl(?:\s|$)")
 
 
 class Answer(NamedTuple):
@@ -41,21 +53,28 @@ class Chat:
     def run(self) -> None:
         """Until Ctrl-D, or Ctrl-C at the prompt."""
         who = " and ".join(self._versions)
-        _dim(f"{self._model}, {who}. {HELP}")
-        while True:
-            try:
-                said = input("> ").strip()
-            except (EOFError, KeyboardInterrupt):
-                print()
-                return
-            if said == "/new":
-                self._new()
-                _dim("from the beginning")
-            elif said:
+        with _marked_pastes():
+            _dim(f"{self._model}, {who}. {HELP}")
+            while True:
                 try:
-                    (self._command if said.split()[0] == "/rl" else self._turn)(said)
-                except (Refused, NoProxyAnswers) as error:
-                    print(f"rlproxy: {error}", file=sys.stderr)
+                    said, pasted = _message()
+                except (EOFError, KeyboardInterrupt):
+                    print()
+                    return
+                if said and pasted and _COMMAND.match(said):
+                    _dim("what is pasted is no command, so nothing was sent: type it, or put a word before it")
+                elif said == "/new":
+                    self._new()
+                    _dim("from the beginning")
+                elif said:
+                    self._tried(said)
+
+    def _tried(self, said: str) -> None:
+        try:
+            (self._command if said.split()[0] == "/rl" else self._turn)(said)
+        except (Refused, NoProxyAnswers) as error:
+            _not_taken()
+            print(f"rlproxy: {error}", file=sys.stderr)
 
     def _command(self, said: str) -> None:
         """A `/rl` line, which rlproxy answers: one of them, whichever versions answer, and no part of the chat."""
@@ -89,6 +108,7 @@ class Chat:
                 pieces.append(piece)
                 print(piece, end="", flush=True)
         except KeyboardInterrupt:
+            _not_taken()
             _dim(" (stopped)")
             return None
         except (Refused, NoProxyAnswers):
@@ -135,17 +155,68 @@ def _piece(event: dict[str, Any]) -> str:
     return str((choices[0].get("delta") or {}).get("content") or "")
 
 
-def _key(prompt: str, keys: str) -> str:
-    """One key without Enter, if it is one of these; else "". The terminal is as before afterwards."""
-    _dim(prompt, end=" ")
+@contextmanager
+def _marked_pastes() -> Iterator[None]:
+    """The terminal marks what is pasted, and does not show the marks; afterwards it is as before."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    changed = termios.tcgetattr(descriptor)
+    changed[3] &= ~termios.ECHOCTL
+    out = styled(sys.stdout)
+    try:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, changed)
+        print(MARKS_ON, end="", file=out, flush=True)
+        yield
+    finally:
+        print(MARKS_OFF, end="", file=out, flush=True)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _message() -> tuple[str, bool]:
+    """What was typed up to Enter, or pasted, with all its lines; and whether some of it was pasted."""
+    line = input("> ")
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     try:
-        tty.setcbreak(descriptor, termios.TCSADRAIN)  # what was typed ahead stays
-        pressed = sys.stdin.read(1).lower()
+        tty.setcbreak(descriptor, termios.TCSADRAIN)  # a last line without its end is there only so
+        rest = _at_once(descriptor)
+        while line.count(BEGINS) + rest.count(BEGINS) > line.count(ENDS) + rest.count(ENDS):
+            if not (more := os.read(descriptor, 65536)):
+                break
+            rest += more.decode("utf-8", "replace")
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+    said = f"{line}\n{rest}" if rest else line
+    return said.replace(BEGINS, "").replace(ENDS, "").strip(), bool(rest) or BEGINS in said
+
+
+def _at_once(descriptor: int) -> str:
+    """All that is there, and that comes without a pause."""
+    found = bytearray()
+    while select.select([descriptor], [], [], AT_ONCE_S)[0] and (more := os.read(descriptor, 65536)):
+        found += more
+    return found.decode("utf-8", "replace")
+
+
+def _not_taken() -> None:
+    """Forget what was typed, or pasted, while there was something else to see."""
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
+def _key(prompt: str, keys: str) -> str:
+    """One key without Enter, if it is one of these; else "". The terminal is as before afterwards.
+
+    What came before the prompt does not count, nor does a key that others follow at once: that is a paste.
+    """
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor, termios.TCSAFLUSH)
+        _dim(prompt, end=" ")
+        pressed = (os.read(descriptor, 1).decode("utf-8", "replace") + _at_once(descriptor)).lower()
     except KeyboardInterrupt:
         pressed = ""
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
     print(f"\r{' ' * 40}\r", end="", file=styled(sys.stdout), flush=True)
-    return pressed if pressed and pressed in keys else ""
+    return pressed if len(pressed) == 1 and pressed in keys else ""

@@ -6,6 +6,7 @@ Owns HTTP for what a person or the CLI asks of rlproxy itself. What is done is d
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -42,7 +43,9 @@ class Control:
         events: Events,
         metrics: Metrics,
         door: Door,
+        still: Callable[[web.Request], bool],
     ) -> None:
+        """`still`: whether a request would be let in now as it was."""
         self._store = store
         self._backend = backend
         self._swap = swap
@@ -51,6 +54,7 @@ class Control:
         self._events = events
         self._metrics = metrics
         self._door = door
+        self._still = still
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -93,7 +97,7 @@ class Control:
         return _json(await self._status.full())
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """What happens, as it happens; `Last-Event-ID` goes on from there."""
+        """What happens, as it happens; `Last-Event-ID` goes on from there. Ends once the listener's key is revoked."""
         last = request.headers.get("last-event-id") or request.query.get("after")
         if last is not None and not (last.isdecimal() and len(last) < 19):
             raise BadRequest("`Last-Event-ID` must be the number of an event.", param="last-event-id")
@@ -104,6 +108,8 @@ class Control:
         try:
             while True:
                 done, _ = await asyncio.wait({next_one}, timeout=BEAT_S)
+                if not self._still(request):
+                    return response
                 if not done:
                     await response.write(b": \n\n")
                     continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -17,7 +18,7 @@ import orjson
 from proxy.errors import BadRequest
 from proxy.spoken import command_of, silent, without_blocks
 from proxy.wire import DEEPEST, deeper, dumps
-from proxy.wrappers import ATTACHED, TEXT_PARTS, Agent, added_after
+from proxy.wrappers import ATTACHED, TEXT_PARTS, Agent, added_after, agent_of
 from store.records import Message
 from store.tree import ASIDE, message_hash
 
@@ -210,15 +211,16 @@ class Named(NamedTuple):
     people: tuple[Any, ...] = ()
 
 
-def named(body: Mapping[str, Any]) -> Named:
+def named(body: Mapping[str, Any], *, claude_code: bool = False) -> Named:
     """Who speaks, as far as the body says; for every dialect. What is no name is passed over: it is the agent's.
 
     Claude Code puts its session into `metadata.user_id` (`user_…_session_<uuid>`, later a JSON object); the rest of
-    that is a machine, not a person, so no user comes of it. Exactly in its form: anything like it may be a person's
-    name, and whom a request names is no admin.
+    that is a machine, not a person, so no user comes of it. Only in its requests, and exactly in its form: with any
+    other client it may be a person's name, and whom a request names is no admin.
     """
     metadata, client = _within(body, "metadata"), _within(body, "client_metadata")  # the latter is Codex's
-    session, user = _packed(metadata.get("user_id"))
+    user_id = metadata.get("user_id")
+    session, user = _packed(user_id) if claude_code else (None, user_id)
     own = (body.get("session_id"), metadata.get("session_id"), client.get("session_id"))
     sessions = (*own, session, metadata.get("chat_id"))
     users = (body.get("user"), user, body.get("safety_identifier"))
@@ -256,13 +258,21 @@ class Speaker(NamedTuple):
 
 
 def speaker(
-    headers: Mapping[str, str], *, path_session: str | None, user: str | None, session: str | None = None
+    headers: Mapping[str, str],
+    *,
+    path_session: str | None,
+    user: str | None,
+    session: str | None = None,
+    body: Mapping[str, Any] = MappingProxyType({}),
 ) -> Speaker:
     """Session and user: our headers first, then the path, then body and headers of the agent's own. Of users the
-    header before the body: a gateway adds it, and passes on a body that it did not write.
+    header before the body: a gateway adds it, and passes on a body that it did not write. `user` and `session` are what
+    `body` says in any client's words.
 
     Raises BadRequest where one of our headers holds no name.
     """
+    if _is_claude_code(headers):
+        session, user, _ = named(body, claude_code=True)
     session = session or next((headers[h] for h in _SESSION_HEADERS if _is_name(headers.get(h))), None)
     user = next((headers[h] for h in _USER_HEADERS if _is_name(headers.get(h))), None) or user
     return Speaker(name_in(headers, "x-rl-session") or path_session or session, name_in(headers, "x-rl-user") or user)
@@ -272,8 +282,13 @@ def people(headers: Mapping[str, str], body: Mapping[str, Any], sender: str | No
     """All whom a request names, by whatever means, each once. What is there and is no name names somebody too: a
     gateway that fills it in has a person behind it, whatever they are called. `sender`: whom its agent names."""
     by_header = [value for name, value in headers.items() if name.lower() in ("x-rl-user", *_USER_HEADERS)]
-    in_body = (str(one) for one in named(body).people)
+    in_body = (str(one) for one in named(body, claude_code=_is_claude_code(headers)).people)
     return tuple(dict.fromkeys([*by_header, *in_body, *([] if sender is None else [sender])]))
+
+
+def _is_claude_code(headers: Mapping[str, str]) -> bool:
+    agent = agent_of(headers, ())
+    return agent is not None and agent.name == "claude-code"
 
 
 def _is_name(value: Any) -> bool:

@@ -69,11 +69,11 @@ class Call(NamedTuple):
 
 
 class Relay:
-    def __init__(self, parts: Parts, commands: ChatCommands) -> None:
+    def __init__(self, parts: Parts, commands: ChatCommands, retries: Retries) -> None:
         self.parts = parts
         self._commands = commands
         self._earlier = EarlierAnswers(parts.store, parts.redactor)
-        self.retries = Retries(parts.store)
+        self._retries = retries
         self.last_request = -math.inf  # monotonic; the learner waits for quiet
 
     # The captured routes
@@ -100,7 +100,7 @@ class Relay:
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
         path_session = request.match_info.get("session")
-        who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session)
+        who = speaker(request.headers, path_session=path_session, user=asked.user, session=asked.session, body=body)
         sender = await off_loop(len(raw), _sender, request.headers, asked)
         who = who._replace(user=who.user or sender)
         reach = Reach(who_asks(request), who.user, people(request.headers, body, sender))
@@ -111,15 +111,20 @@ class Relay:
         weight = len(raw) + _size(add) + MESSAGE * len(asked.messages)
         side = marked_side(request.headers, self.parts.settings.turns.rules)
         agent = agent_of(request.headers, asked.messages) if asked.typed and not side else NOBODY
-        if (at := await off_loop(weight, command_at, asked.messages, agent)) is not None:
-            asked = replace(asked, previous=as_came.previous, messages=asked.messages[: at + 1])
-            asks = self._asks(reach, who, asked, agent)
-            return await self._command(request, dialect, asked, asks, self._earlier.local_id(dialect, as_came))
+        at = await off_loop(weight, command_at, asked.messages, agent)
         key = await off_loop(len(raw), key_of, request, raw)
-        with self.retries.attempt(request, key) as (attempt, earlier):
-            if attempt and earlier and await self.retries.settle(attempt, earlier, asked.n):
+        captured = not (off or self.parts.uncaptured.has(who.session))
+        # A command is no part of what is captured, and acts once also where nothing is.
+        key = key if captured or at is not None else None
+        with self._retries.attempt(request, key, who.session) as (attempt, earlier):
+            if at is not None:
+                asked = replace(asked, previous=as_came.previous, messages=asked.messages[: at + 1])
+                act = partial(self._said, asked, self._asks(reach, who, asked, agent), dialect.alone)
+                text = await self._retries.once(attempt, earlier, act)
+                return await self._answer(request, dialect, asked, text, self._earlier.local_id(dialect, as_came))
+            if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
-            id = None if off or self.parts.uncaptured.has(who.session) else _completion_id(request)
+            id = _completion_id(request) if captured else None
             call = Call(request, dialect, who, agent, said, weight, as_came.previous, started, attempt, id)
             response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
@@ -198,12 +203,15 @@ class Relay:
         if lease.version is not None and not lease.pinned:
             self.parts.recent.note(row, dialect, question)
 
-    async def _command(
-        self, request: web.Request, dialect: Dialect, asked: Asked, asks: Asks, id: str
-    ) -> web.StreamResponse:
-        """A `/rl` line, which `asked` ends in: answered here, never sent to the model, never stored as a completion."""
+    async def _said(self, asked: Asked, asks: Asks, alone: bool) -> str:
+        """What we say to a `/rl` line, which `asked` ends in: never sent to the model, never stored as a completion."""
         messages = await self._earlier.as_answered(asked, asks.reach)
-        text = await self._commands.answer(messages, asks, alone=dialect.alone)
+        return await self._commands.answer(messages, asks, alone=alone)
+
+    async def _answer(
+        self, request: web.Request, dialect: Dialect, asked: Asked, text: str, id: str
+    ) -> web.StreamResponse:
+        """An answer of ours."""
         kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
         response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)

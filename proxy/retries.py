@@ -7,14 +7,17 @@ and what becomes of it:
 - its answer was whole, in one body or as a stream to its end, and did not all leave: those bytes are sent again, with
   the same completion id;
 - anything else (an error, a part): the backend is asked afresh, and the earlier rows go when the new request begins,
-  unless somebody has rated them, or they may be another request's.
+  unless somebody has rated them, or they may be another request's;
+- it was a command: that acts once, and says the same again, also where all of its answer left. It goes on to its end
+  where its client has gone.
 
 Whoever wants several answers to one prompt sends the same bytes, so equal requests are told apart by what failed: not
 a try whose whole answer left, and none of them where our limits refused the try. An id of the client's own says it
 outright. What may be another's is asked afresh: that costs a second answer, and never gives a wrong one.
 
 Only in memory, and only for a while: an SDK gives up after a minute or two. A request that is no counted retry is never
-joined to another: asking the same thing twice on purpose gives two completions.
+joined to another: asking the same thing twice on purpose gives two completions. Of a request that is not captured no
+answer is kept, and a retry of it is a request like any other.
 """
 
 from __future__ import annotations
@@ -23,14 +26,15 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from proxy.conversations import AGENT_HEADERS
+from proxy.lifecycle import Tasks
 from store.store import Store
 
 COUNT: Final = "x-stainless-retry-count"
@@ -43,6 +47,7 @@ TOO_LONG: Final = 10  # digits of a count
 KEPT_S: Final = 600.0
 KEPT_ENTRIES: Final = 1024
 KEPT_BYTES: Final = 32 * 1024 * 1024  # of all answers; the oldest go first, and are asked for again
+DONE_ALREADY: Final = "rlproxy: this was done already, and what was said of it is forgotten; nothing was done again."
 
 
 class Recording(web.StreamResponse):
@@ -62,12 +67,13 @@ class Recording(web.StreamResponse):
 class Attempt:
     """One try of a request that its SDK may send again."""
 
-    def __init__(self, key: bytes, count: int, peer: str | None) -> None:
-        self.key, self.count, self.peer = key, count, peer
+    def __init__(self, key: bytes, count: int, peer: str | None, session: str | None) -> None:
+        self.key, self.count, self.peer, self.session = key, count, peer, session
         self.at = time.monotonic()
         self.ended = asyncio.Event()
         self.completion: str | None = None  # the id of the first choice, once there is a row
         self.surely = False  # once it was taken: whether it was the same client's
+        self.said: asyncio.Future[str] | None = None  # our answer to a command
         self._answer: tuple[int, CIMultiDict[str], bytes] | None = None
         self._recording: tuple[CIMultiDict[str], Recording] | None = None
         self._to_its_end = False
@@ -139,14 +145,16 @@ class Refused(NamedTuple):
 
 
 class Retries:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, tasks: Tasks) -> None:
         self._store = store
+        self._tasks = tasks
         self._attempts: deque[Attempt] = deque(maxlen=KEPT_ENTRIES)
         self._refused: deque[Refused] = deque(maxlen=KEPT_ENTRIES)
 
     def refused(self, request: web.Request) -> None:
         """Its SDK will try again, and that has nothing to do with an equal request which was let in."""
-        if (count := _count(request)) is not None:
+        off = request.headers.get("x-rl-capture", "on").strip().lower() != "on"  # then none that was let in is known
+        if not off and (count := _count(request)) is not None:
             self._refused.append(Refused(time.monotonic(), _head(request).digest(), count))
 
     def forget(self, completions: Collection[str]) -> None:
@@ -154,9 +162,20 @@ class Retries:
         gone = {*completions, *(id.rpartition(".")[0] for id in completions)}
         for attempt in [one for one in self._attempts if one.completion in gone]:
             self._attempts.remove(attempt)
+        for attempt in self._attempts:
+            if attempt.said is not None and _succeeded(attempt.said):  # it may speak of what is gone
+                attempt.said = asyncio.get_running_loop().create_future()
+                attempt.said.set_result(DONE_ALREADY)
+
+    def forget_session(self, session: str) -> None:
+        """Nothing of it is kept any more. What is under way ends for the client that has asked, and is not kept."""
+        for attempt in [one for one in self._attempts if one.session == session and one.said is None]:
+            self._attempts.remove(attempt)
 
     @contextmanager
-    def attempt(self, request: web.Request, key: bytes | None) -> Iterator[tuple[Attempt | None, Attempt | None]]:
+    def attempt(
+        self, request: web.Request, key: bytes | None, session: str | None
+    ) -> Iterator[tuple[Attempt | None, Attempt | None]]:
         """This try, and the earlier one that it repeats; None where the client does not count its tries."""
         if key is None:
             yield None, None
@@ -164,7 +183,7 @@ class Retries:
         self._forget_old()
         count = int(request.headers[COUNT])
         earlier = self._take(request, key, count) if count > 0 else None
-        current = Attempt(key, count, request.remote)
+        current = Attempt(key, count, request.remote, session)
         self._attempts.append(current)
         try:
             yield current, earlier
@@ -182,7 +201,7 @@ class Retries:
         same = [a for a in self._attempts if a.key == key and a.count < count and (own or not a.arrived)]
         if not same:
             return None
-        found = min(same, key=lambda a: (not a.ended.is_set(), a.answered))
+        found = min(same, key=lambda a: (not a.ended.is_set(), a.answered or a.said is not None))
         found.surely = own or (len(same) == 1 and found.peer == request.remote)
         self._attempts.remove(found)
         return found
@@ -214,9 +233,9 @@ class Retries:
         try:
             await earlier.ended.wait()
         except BaseException:  # this client went too: the next retry belongs to the try that still runs
-            if attempt in self._attempts:
+            if attempt in self._attempts:  # else its session was switched off
                 self._attempts.remove(attempt)
-            self._attempts.append(earlier)
+                self._attempts.append(earlier)
             raise
         if earlier.answered:
             attempt.inherit(earlier)
@@ -224,12 +243,28 @@ class Retries:
         await self._forget(earlier, choices)
         return False
 
+    async def once(
+        self, attempt: Attempt | None, earlier: Attempt | None, act: Callable[[], Coroutine[Any, Any, str]]
+    ) -> str:
+        """What a command says that acts once: also where its client goes meanwhile and asks again."""
+        if attempt is None:
+            return await act()
+        before = None if earlier is None else earlier.said
+        if before is None or (before.done() and not _succeeded(before)):
+            before = self._tasks.spawn("finish-command", act())
+        attempt.said = before
+        return await asyncio.shield(before)
+
     async def _forget(self, earlier: Attempt, choices: int) -> None:
         """What a person has rated stays, and so does what may be another client's."""
         if earlier.completion is None or not earlier.surely:
             return
         ids = [earlier.completion, *(f"{earlier.completion}.{i}" for i in range(1, choices))]
         await self._store.forget_unrated(ids)
+
+
+def _succeeded(said: asyncio.Future[str]) -> bool:
+    return said.done() and not said.cancelled() and said.exception() is None
 
 
 def key_of(request: web.Request, raw: bytes) -> bytes | None:

@@ -99,6 +99,13 @@ class Guard:
         found = self._by_cookie(request) if self._by_cookie is not None else None
         return found or self._keys.who(request.headers)
 
+    def still(self, request: web.Request) -> bool:
+        """Whether it would be let in now as it was: its key may have been revoked since."""
+        try:
+            return self.who(request) == request[WHO]
+        except ProxyError:
+            return False
+
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._limits.check_head(request)

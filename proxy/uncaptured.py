@@ -13,6 +13,7 @@ from aiohttp import web
 
 from proxy.errors import BadRequest
 from proxy.recent import Recent
+from proxy.retries import Retries
 from proxy.wire import dumps, loads
 from store.ledger import UNCAPTURED
 from store.store import Store
@@ -34,8 +35,8 @@ def says_off(headers: Mapping[str, str]) -> bool:
 
 
 class Uncaptured:
-    def __init__(self, store: Store, recent: Recent) -> None:
-        self._store, self._recent = store, recent
+    def __init__(self, store: Store, recent: Recent, retries: Retries) -> None:
+        self._store, self._recent, self._retries = store, recent, retries
         self._sessions: set[str] = set()
 
     async def start(self) -> None:
@@ -67,6 +68,7 @@ class Uncaptured:
             raise BadRequest(f"{MOST} sessions are off already; turn some on again.", param="session")
         self._recent.clear()  # what it said a moment ago, too
         self._sessions |= found  # before it is stored: of a request that comes meanwhile nothing is kept
+        self._retries.forget_session(session)
         await self._store.set_meta(UNCAPTURED, sorted(found))
         self._sessions = found
         await self._store.audit("use", "capture", {"session": session, "capture": capture})

@@ -56,9 +56,12 @@ _CLINE_NOTICES: Final = tuple(
     for new in _MODES
 )
 _CLINE_INPUTS: Final = tuple((f'<user_input mode="{mode}">', "</user_input>") for mode in _MODES)
+_CLINE_TYPED: Final = (*_tags("task", "user_message", "feedback", "answer"), *_CLINE_INPUTS)
+# Never a result alone: what a tool printed comes in that way, too.
 _CLINE_RESULTS: Final = tuple(
-    (f"[{tool}] Result:\n", "")
+    (f"[{tool}] Result:\n{before}", after)
     for tool in ("plan_mode_respond", "act_mode_respond", "ask_followup_question", "attempt_completion")
+    for before, after in _CLINE_TYPED
 )
 
 # Recorded: Claude Code 2.1.329, opencode 1.18.33, OpenClaw 2026.9.6. Read in its package: Cline 3.0.65 (notice, input).
@@ -75,12 +78,7 @@ AGENTS: Final = (
         "cline",
         prompt=re.compile("You are Cline,"),
         blocks=("environment_details",),
-        layers=(
-            _CLINE_NOTICES,
-            _CLINE_RESULTS,
-            (*_tags("task", "user_message", "feedback", "answer"), *_CLINE_INPUTS),
-            _CLINE_NOTICES,
-        ),
+        layers=(_CLINE_NOTICES, (*_CLINE_TYPED, *_CLINE_RESULTS), _CLINE_NOTICES),
     ),
     Agent(
         "roo",

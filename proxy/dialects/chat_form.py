@@ -109,6 +109,20 @@ def content_of(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     return parts
 
 
+def attached(part: dict[str, Any]) -> dict[str, Any]:
+    """A text that nobody typed, so it is never a command."""
+    return {**part, ATTACHED: True} if part.get("type") == "text" else part
+
+
+def unmarked(message: Mapping[str, Any]) -> dict[str, Any]:
+    """As a backend takes it."""
+    content = message.get("content")
+    if not isinstance(content, list) or not any(ATTACHED in part for part in content if isinstance(part, dict)):
+        return dict(message)
+    parts = [{k: v for k, v in p.items() if k != ATTACHED} if isinstance(p, dict) else p for p in content]
+    return {**message, "content": content_of(parts)}
+
+
 def usage(prompt: int, completion: int, *, cached: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = {
         "prompt_tokens": prompt,

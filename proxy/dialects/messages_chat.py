@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from proxy.dialects.chat_form import content_of, image_part, json_schema, text_part, tool_call
+from proxy.dialects.chat_form import attached, content_of, image_part, json_schema, text_part, tool_call, unmarked
 from proxy.dialects.fields import member, objects
 from proxy.errors import BadRequest
-from proxy.wrappers import ATTACHED
 
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 
@@ -81,7 +80,7 @@ def chat_tools(body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 def chat_request(body: Mapping[str, Any]) -> dict[str, Any]:
     """Raises BadRequest for what chat completions cannot say."""
     _refuse(body)
-    messages = [_unmarked(message) for message in conversation(body).messages]
+    messages = [unmarked(message) for message in conversation(body).messages]
     request: dict[str, Any] = {"model": body.get("model"), "messages": in_turns(messages)}
     for key in ("max_tokens", *SAMPLING):
         if body.get(key) is not None:
@@ -148,6 +147,8 @@ def _chat_messages(item: Mapping[str, Any], blocks: list[dict[str, Any]]) -> lis
         content = "\n".join(str(p["text"]) for p in texts)
         messages.append({"role": "tool", "tool_call_id": str(block.get("tool_use_id") or ""), "content": content})
         parts += [p for p in found if p.get("type") != "text"]
+    if role != "user":  # as `function`: that is no person, whatever a backend takes it for
+        parts = [attached(part) for part in parts]
     if parts or not messages:
         messages.append({"role": "user", "content": content_of(parts)})
     return messages
@@ -164,7 +165,7 @@ def _part(block: dict[str, Any]) -> dict[str, Any]:
         return _document(block)
     if kind == "search_result":
         text = "".join(part["text"] for part in map(_part, _blocks(block, "")) if part.get("type") == "text")
-        return _attached(f"{block.get('title') or ''}\n{block.get('source') or ''}\n{text}")
+        return attached(text_part(f"{block.get('title') or ''}\n{block.get('source') or ''}\n{text}"))
     return block
 
 
@@ -176,23 +177,10 @@ def _document(block: dict[str, Any]) -> dict[str, Any]:
     if kind in ("text", "content"):
         parts = [_part(b) for b in _blocks({"content": source.get("data") or source.get("content")}, "source.")]
         if all(part.get("type") == "text" for part in parts):
-            return _attached("\n".join(filter(None, [title, *(str(part["text"]) for part in parts)])))
+            return attached(text_part("\n".join(filter(None, [title, *(str(part["text"]) for part in parts)]))))
     if kind == "base64":
         return {"type": "file", "file": {"filename": title or "document.pdf", "file_data": _url(source)}}
     return block
-
-
-def _attached(text: str) -> dict[str, Any]:
-    """The text of a document: nobody typed it, so it is never a command."""
-    return {**text_part(text), ATTACHED: True}
-
-
-def _unmarked(message: dict[str, Any]) -> dict[str, Any]:
-    """As a backend takes it."""
-    content = message.get("content")
-    if not isinstance(content, list) or not any(ATTACHED in part for part in content):
-        return message
-    return {**message, "content": content_of([{k: v for k, v in p.items() if k != ATTACHED} for p in content])}
 
 
 def _url(source: Any) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from proxy.dialects.chat_form import unmarked
 from proxy.dialects.responses_items import full_name
 from proxy.errors import BadRequest, UnknownPrevious
 
@@ -86,7 +87,7 @@ def to_chat(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> d
         if item.get("type") == "item_reference":
             raise BadRequest(f"Item with id '{item.get('id')}' not found; send the item itself.", param="input")
     chat = {key: value for key, value in body.items() if key not in _OWN}
-    chat["messages"] = one_system(messages)
+    chat["messages"] = one_system([unmarked(message) for message in messages])
     if body.get("max_output_tokens") is not None:
         chat["max_tokens"] = body["max_output_tokens"]
     if (effort := (body.get("reasoning") or {}).get("effort")) is not None:
@@ -120,8 +121,11 @@ def _texts(content: Any) -> list[str] | None:
     """None where it is not text alone."""
     if isinstance(content, str):
         return [content]
-    parts = [part.get("text") for part in content if part.get("type") == "text"] if isinstance(content, list) else []
-    return parts if parts and len(parts) == len(content) else None
+    if not isinstance(content, list):
+        return None
+    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+    found = [text for text in texts if isinstance(text, str)]
+    return found if found and len(found) == len(content) else None
 
 
 def _response_format(form: Mapping[str, Any] | None) -> dict[str, Any] | None:

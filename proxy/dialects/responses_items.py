@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import orjson
 
+from proxy.dialects.chat_form import attached, text_part
+from proxy.wrappers import TEXT_PARTS
+
 CALLS: Final = ("function_call", "custom_tool_call")
 OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
-_TEXT: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
 def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[int | None]]:
@@ -21,6 +23,8 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
     turns = _Turns()
     for i, item in enumerate(items):
         kind = item.get("type") or "message"
+        if kind != "message":
+            turns.asked()
         if kind == "message" and item.get("role") == "assistant":
             turns.text(i, plain(item.get("content")))
         elif kind in CALLS:
@@ -65,6 +69,11 @@ class _Turns:
             self._at = i
         self._thoughts.append(text)
 
+    def asked(self) -> None:
+        """The model, or a tool, had its turn: a person's message right before it was no command."""
+        if self._open is None and self.messages and self.messages[-1]["role"] == "user":
+            self.messages[-1] = _attached(self.messages[-1])
+
     def other(self, i: int, message: dict[str, Any]) -> None:
         self.end()
         self.messages.append(message)
@@ -107,9 +116,15 @@ def _parts(content: Any) -> Any:
     """Content in chat form; text alone is a string."""
     if not isinstance(content, list):
         return content
-    if len(content) == 1 and isinstance(content[0], dict) and content[0].get("type") in _TEXT:
+    if len(content) == 1 and isinstance(content[0], dict) and content[0].get("type") in TEXT_PARTS:
         return content[0].get("text")
-    return [_part(p) for p in content if isinstance(p, dict)]
+    return [_part(p) if isinstance(p, dict) else p for p in content]
+
+
+def _attached(message: dict[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    parts = [text_part(content)] if isinstance(content, str) else content if isinstance(content, list) else []
+    return {**message, "content": [attached(p) if isinstance(p, dict) else p for p in parts]}
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +160,7 @@ def to_items(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _input_parts(content: Any) -> list[dict[str, Any]]:
     found = []
     for part in content or ():
-        match part.get("type"):
+        match part.get("type") if isinstance(part, Mapping) else None:
             case "text":
                 found.append({"type": "input_text", "text": part.get("text")})
             case "image_url":

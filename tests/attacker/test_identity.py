@@ -112,7 +112,8 @@ async def test_the_owners_claude_code_is_the_owners(proxy: Proxy, user_id: str) 
         "model": "fake", "max_tokens": 9, "metadata": {"user_id": user_id},
         "messages": [{"role": "user", "content": "/rl pause"}],
     }  # fmt: skip
-    async with proxy.http.post("/v1/messages", json=body) as response:
+    headers = {"user-agent": "claude-cli/2.1.329 (external, cli)"}
+    async with proxy.http.post("/v1/messages", json=body, headers=headers) as response:
         assert "paused" in str(await response.json())
 
 

@@ -267,14 +267,19 @@ CLAUDE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-4567
     ],
 )
 def test_who_a_body_says_it_is(body: dict[str, Any], session: str | None, user: str | None) -> None:
-    assert named(body)[:2] == (session, user)
+    assert named(body, claude_code=True)[:2] == (session, user)
+
+
+def test_no_other_client_is_a_machine() -> None:
+    body = {"metadata": {"user_id": CLAUDE}}
+    assert named(body)[:2] == (None, CLAUDE) and people({}, body) == (CLAUDE,)
 
 
 def test_all_whom_a_request_names() -> None:
     body = {"user": "ann", "safety_identifier": "ann", "metadata": {"user_id": "bob", "session_id": "s"}}
     headers = {"X-RL-User": "cyd", "x-openwebui-user-email": "", "X-OpenWebUI-User-Id": "7", "x-other": "eve"}
     assert people(headers, body) == ("cyd", "", "7", "ann", "bob")
-    assert people({}, {"metadata": {"user_id": CLAUDE}, "user": None, "prompt_cache_key": "k"}) == ()
+    assert people(CLAUDE_CODE, {"metadata": {"user_id": CLAUDE}, "user": None, "prompt_cache_key": "k"}) == ()
     assert people({}, {"user": 3, "safety_identifier": ["a"]}) == ("3", "['a']")
 
 
@@ -320,7 +325,8 @@ def test_as_claude_code_and_codex_really_send_it() -> None:
 def test_the_messages_dialect_tells_claude_codes_session() -> None:
     body = {"model": "m", "max_tokens": 9, "messages": CLAUDE_CODE_COMMAND, "metadata": {"user_id": CLAUDE}}
     asked = Messages().parse(body)
-    assert (asked.session, asked.user) == ("01234567-89ab-cdef-0123-456789abcdef", None)
+    who = speaker(CLAUDE_CODE, path_session=None, user=asked.user, session=asked.session, body=body)
+    assert who == ("01234567-89ab-cdef-0123-456789abcdef", None)
     agent = agent_of(CLAUDE_CODE, asked.messages)
     at = command_at(asked.messages, agent)
     assert at is not None and command_of(asked.messages[at], agent) == "/rl good very clear"
