@@ -31,6 +31,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from proxy.conversations import AGENT_HEADERS
+from proxy.limits import PacedStream
 from store.store import Store
 
 COUNT: Final = "x-stainless-retry-count"
@@ -45,7 +46,7 @@ KEPT_ENTRIES: Final = 1024
 KEPT_BYTES: Final = 32 * 1024 * 1024  # of all answers; the oldest go first, and are asked for again
 
 
-class Recording(web.StreamResponse):
+class Recording(PacedStream):
     """A stream that is kept while it is sent: also what a client did not live to see."""
 
     def __init__(self, status: int, headers: CIMultiDict[str]) -> None:
@@ -123,7 +124,7 @@ class Attempt:
             return self._response
         assert self._recording is not None
         headers, recording = self._recording
-        self._response = response = web.StreamResponse(status=recording.status, headers=headers)
+        self._response = response = PacedStream(status=recording.status, headers=headers)
         await response.prepare(request)
         await response.write(bytes(recording.sent))
         await response.write_eof()
