@@ -99,7 +99,7 @@ class Server(Section):
     max_requests: int = Field(default=1024, ge=1)
     """Requests that may be under way at once; one more is answered with 503."""
     slow_client_s: float = Field(default=30.0, gt=0)
-    """Seconds in which a client must have sent some of its body, at least a KiB each; else it is answered with 408."""
+    """Seconds in which a client must send a KiB each of its body, else 408; in twice that it must read as much."""
 
 
 class Backend(Section):

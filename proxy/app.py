@@ -127,7 +127,7 @@ class Wiring:
             settings, store, backend, swap, launcher, events, tasks, lending, match, foreign, when, outcome,
             rebuilding, run_files,
         )  # fmt: skip
-        self.watch = watch = Watch(train.watch, store, swap, events)
+        self.watch = watch = Watch(train, store, swap, events)
 
         # answers pass through, and are kept
         formats = Formats(backend.capabilities, settings.backend.translate)

@@ -19,6 +19,7 @@ from proxy.door import Door
 from proxy.errors import BackendDown, BadRequest, NotFound
 from proxy.events import Events
 from proxy.learner import Learner
+from proxy.limits import PacedStream
 from proxy.metrics import Metrics
 from proxy.query import flag, number, turn
 from proxy.security import require_admin
@@ -101,7 +102,7 @@ class Control:
         last = request.headers.get("last-event-id") or request.query.get("after")
         if last is not None and not (last.isdecimal() and len(last) < 19):
             raise BadRequest("`Last-Event-ID` must be the number of an event.", param="last-event-id")
-        response = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
+        response = PacedStream(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
         await response.prepare(request)
         listening = self._events.listen(int(last) if last is not None else None)
         next_one = asyncio.ensure_future(anext(listening))
@@ -169,7 +170,7 @@ class Control:
             since=number(request, "since", None, 0, 2**40),
             until=number(request, "until", None, 0, 2**40),
         )
-        response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
+        response = PacedStream(headers={"content-type": "application/x-ndjson"})
         await response.prepare(request)
         async for row in self._store.export(only):
             await response.write(orjson.dumps(row) + b"\n")

@@ -33,7 +33,7 @@ from proxy.giving_way import GivingWay
 from proxy.held_stream import KEEPALIVE, HeldStream
 from proxy.large import LARGE, off_loop
 from proxy.lifecycle import Tasks
-from proxy.limits import Limits
+from proxy.limits import Limits, PacedStream
 from proxy.memory import Memory
 from proxy.metrics import Metrics
 from proxy.ndjson import Line
@@ -396,7 +396,7 @@ class Exchange:
             headers = self._headers(upstream)
             if isinstance(self._way, Translated):
                 headers["content-type"] = self._way.content_type
-            stream = web.StreamResponse if self._attempt is None else self._attempt.stream
+            stream = PacedStream if self._attempt is None else self._attempt.stream
             response = stream(status=upstream.status, headers=headers)
             await response.prepare(self._request)
         alive = self._dialect.framing == "sse"

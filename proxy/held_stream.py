@@ -14,6 +14,7 @@ from multidict import CIMultiDict
 
 from proxy.dialects import Dialect
 from proxy.errors import ProxyError
+from proxy.limits import PacedStream
 from proxy.retries import Attempt
 from proxy.swap import label
 
@@ -39,7 +40,7 @@ class HeldStream:
             headers["x-rl-adapter"], headers["x-accel-buffering"] = label(self._version), "no"
             if self._id is not None:
                 headers["x-rl-completion-id"] = self._id
-            stream = web.StreamResponse if self._attempt is None else self._attempt.stream
+            stream = PacedStream if self._attempt is None else self._attempt.stream
             self.response = stream(status=200, headers=headers)
             await self.response.prepare(self._request)
         await self.response.write(KEEPALIVE)

@@ -303,7 +303,8 @@ class Learner:
             await self._store.recent_held(HELD_BEFORE),
             await self._store.earlier(run, max_version_gap=train.max_version_gap, each=again) if again else [],
         )
-        lines = await asyncio.to_thread(run_folder.lines, *groups, train, await self._store.moments())
+        moments = await self._store.moments(train.max_rater_share, train.raters)
+        lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments)
         served = Served()
         if not self._foreign:  # whose replies no server of ours has given
             completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}

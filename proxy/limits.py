@@ -26,6 +26,37 @@ MOST_HEADERS: Final = 128
 BODY: Final = web.RequestKey("body", bytes)  # of a request that was waited for
 PACE: Final = 1024  # bytes a second, below which a client is not slow but holding on
 BUCKETS: Final = 10_000
+SOON: Final = 1 << 14  # bytes that a transport takes without a wait
+PATIENCE: Final = web.RequestKey("patience", float)  # `server.slow_client_s`, for the answer too
+
+
+class PacedStream(web.StreamResponse):
+    """A stream whose client has to read: what is not taken for twice its patience ends, as if the client had gone.
+
+    While a write waits nothing else is written, so what the transport still holds can only become less.
+    """
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        request = self._req
+        if request is None or (transport := request.transport) is None or PATIENCE not in request:
+            return await super().write(data)
+        if len(data) < SOON and not transport.get_write_buffer_size():  # as most: it waits for nobody
+            return await super().write(data)
+        loop, patience = asyncio.get_running_loop(), request[PATIENCE]
+
+        def look(before: int | None) -> None:
+            nonlocal timer
+            left = transport.get_write_buffer_size()
+            if before is not None and before - left < patience * PACE:
+                transport.abort()
+                return
+            timer = loop.call_later(patience, look, left)
+
+        timer = loop.call_later(patience, look, None)
+        try:
+            await super().write(data)
+        finally:
+            timer.cancel()
 
 
 class Limits:
@@ -80,6 +111,7 @@ class Limits:
         A body that only passes through may be larger than memory (a model's file): its pace is watched on its way.
         Raises TooLarge, TooSlow.
         """
+        request[PATIENCE] = self._settings.slow_client_s
         if not request.can_read_body:
             return
         if stream and (request.content_length is None or request.content_length > self._settings.max_body_bytes):

@@ -24,7 +24,10 @@ class Reach(NamedTuple):
             return True
         if found.key is not None and found.key not in self._keys:
             return False
-        # A completion without a key is from before keys were kept: then the name of a key was all there was.
+        # A completion without a key is from before keys were kept: then the name of a key was all there was, and what
+        # names nobody is the owner's.
+        if found.key is None and found.user is None:
+            return self.who.role == "admin"
         users = {self.who.bound} if found.key is None and self.who.bound else {self.user, self.who.bound}
         return found.user is None or found.user in users
 

@@ -29,7 +29,7 @@ from proxy.exchange import Exchange, Parts
 from proxy.held_stream import HeldStream
 from proxy.history import Telling
 from proxy.large import LARGE, MESSAGE, off_loop, off_loop_above
-from proxy.limits import BODY
+from proxy.limits import BODY, PacedStream
 from proxy.reach import Reach
 from proxy.redaction import WORTH_A_THREAD, places
 from proxy.request_body import parsed, read
@@ -213,7 +213,7 @@ class Relay:
     ) -> web.StreamResponse:
         """An answer of ours."""
         kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
-        response = web.StreamResponse(headers={"content-type": kind, "x-accel-buffering": "no"})
+        response = PacedStream(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)
         for piece in pieces:
             await response.write(piece)
@@ -246,7 +246,7 @@ class Relay:
                 data=request.get(BODY) or (self.parts.limits.passing(request) if request.can_read_body else None),
                 allow_redirects=False,
             ) as upstream:
-                response = web.StreamResponse(
+                response = PacedStream(
                     status=upstream.status, reason=upstream.reason, headers=end_to_end(upstream.headers)
                 )
                 await response.prepare(request)

@@ -35,6 +35,7 @@ from multidict import CIMultiDict
 
 from proxy.conversations import AGENT_HEADERS
 from proxy.lifecycle import Tasks
+from proxy.limits import PacedStream
 from store.store import Store
 
 COUNT: Final = "x-stainless-retry-count"
@@ -50,7 +51,7 @@ KEPT_BYTES: Final = 32 * 1024 * 1024  # of all answers; the oldest go first, and
 DONE_ALREADY: Final = "rlproxy: this was done already, and what was said of it is forgotten; nothing was done again."
 
 
-class Recording(web.StreamResponse):
+class Recording(PacedStream):
     """A stream that is kept while it is sent: also what a client did not live to see."""
 
     def __init__(self, status: int, headers: CIMultiDict[str]) -> None:
@@ -129,7 +130,7 @@ class Attempt:
             return self._response
         assert self._recording is not None
         headers, recording = self._recording
-        self._response = response = web.StreamResponse(status=recording.status, headers=headers)
+        self._response = response = PacedStream(status=recording.status, headers=headers)
         await response.prepare(request)
         await response.write(bytes(recording.sent))
         await response.write_eof()

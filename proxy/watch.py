@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from config.sections import Train
 from proxy.comparison import NEW, Comparison, compare
 from proxy.errors import ProxyError
 from proxy.events import Events
@@ -29,8 +30,8 @@ RETRY_S: Final = 10.0  # where the rollback itself failed
 
 
 class Watch:
-    def __init__(self, on: bool, store: Store, swap: Swap, events: Events) -> None:
-        self._on = on
+    def __init__(self, train: Train, store: Store, swap: Swap, events: Events) -> None:
+        self._train = train
         self._store = store
         self._swap = swap
         self._events = events
@@ -90,11 +91,13 @@ class Watch:
     async def comparison(self, pointer: Pointer) -> Comparison | None:
         """Of the live version with the one before; None where there is nothing to watch."""
         went_live_by_itself = pointer.actor == ACTOR and pointer.live > pointer.previous
-        if not self._on or pointer.live == BASE or not went_live_by_itself:
+        if not self._train.watch or pointer.live == BASE or not went_live_by_itself:
             return None
         before = await self._store.get_meta(RATED_BEFORE, EVERY)  # not known of a swap of before it was kept
-        old = [vote.good for vote in await self._store.votes(pointer.previous) if vote.seq <= before]
-        return compare(old, [vote.good for vote in await self._store.votes(pointer.live)])
+        share, raters = self._train.max_rater_share, self._train.raters
+        rated_old = await self._store.votes(pointer.previous, share, raters, alone=True)
+        old = [vote.good for vote in rated_old if vote.seq <= before]
+        return compare(old, [vote.good for vote in await self._store.votes(pointer.live, share, raters)])
 
     async def report(self) -> dict[str, Any] | None:
         """For `status`: what is watched and how it stands, or what was rolled back."""

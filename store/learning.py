@@ -67,7 +67,7 @@ async def fresh(
     )
     waiting: Counter[str] = Counter()
     if share < 1 and any(row["rater"] != OWNER for row in rows):
-        others = _others(await reader.rows(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
+        others = await voices_lately(reader, raters)
         found = await reader.rows(f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE} ORDER BY r.seq DESC", which)
         candidates = _candidates(found, raters)
         kept = await asyncio.to_thread(within, candidates, share, others)
@@ -81,6 +81,11 @@ def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> lis
         Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0)), bool(teaches))
         for id, completion, value, rater, weight, teaches in rows
     ]
+
+
+async def voices_lately(reader: Reader, raters: Mapping[str, float]) -> dict[str, float]:
+    """The company in which a rater is bounded (`share.within`)."""
+    return _others(await reader.rows(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
 
 
 def _others(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Ratings: one live a completion and rater, the last wins, the history stays.
 
-Not here: who may rate (proxy), which ratings a run takes (`learning`), reactions on chat platforms (`chats`).
+Not here: who may rate (proxy), which ratings a run takes (`learning`), reactions on chat platforms
+(`chats`), what all of them come to (`opinion`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 
 from store.errors import EventTaken, UnknownCompletion, UnknownRating
 from store.reader import Reader
-from store.records import Moments, NewRating, Rating, Vote
+from store.records import NewRating, Rating
 from store.rows import to_rating
 from store.share import LEAST_WEIGHT, MOST_WEIGHT
 
@@ -143,26 +144,6 @@ async def history(reader: Reader, completion_id: str) -> list[Rating]:
         "SELECT r.* FROM ratings r WHERE r.completion_id = ? ORDER BY r.seq DESC", (completion_id,)
     )
     return [to_rating(row) for row in rows]
-
-
-async def votes(reader: Reader, version: int) -> list[Vote]:
-    """One a rated main turn of that version, oldest first; those on which the raters cancel out are left out."""
-    rows = await reader.rows(
-        """SELECT min(r.seq) AS first, total(r.value) AS opinion
-        FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
-        WHERE r.live = 1 AND c.version = ? AND c.turn = 'main' GROUP BY c.id HAVING opinion != 0 ORDER BY first""",
-        (version,),
-    )
-    return [Vote(row["first"], row["opinion"] > 0) for row in rows]
-
-
-async def moments(reader: Reader) -> Moments:
-    row = await reader.row(
-        """SELECT count(*) AS count, total(r.value) AS sum, total(r.value * r.value) AS squares
-        FROM ratings r WHERE r.live = 1"""
-    )
-    assert row is not None  # an aggregate always has one
-    return Moments(row["count"], row["sum"], row["squares"])
 
 
 def must_exist(db: sqlite3.Connection, completion_id: str) -> None:

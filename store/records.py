@@ -246,7 +246,7 @@ class Reacted:
 class Vote:
     """What all raters of one completion think of it, in one word."""
 
-    seq: int  # of the first rating that still stands
+    seq: int  # of the first rating of it that still stands
     good: bool
 
 
@@ -295,9 +295,9 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of the values of all live ratings: what mean and deviation are made of."""
+    """Of the values of all live ratings by their voices: what mean and deviation are made of."""
 
-    count: int
+    count: float
     sum: float
     squares: float
 

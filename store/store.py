@@ -30,6 +30,7 @@ from store import (
     keys,
     learning,
     ledger,
+    opinion,
     ratings,
     rebuild,
     run_keys,
@@ -389,12 +390,20 @@ class Store:
         """All there ever were, newest first."""
         return await ratings.history(self._reader, completion_id)
 
-    async def votes(self, version: int) -> list[Vote]:
-        """What was thought of each rated main turn of a version, oldest first."""
-        return await ratings.votes(self._reader, version)
+    async def votes(
+        self,
+        version: int,
+        share: float = 1.0,
+        raters: Mapping[str, float] = learning.NOBODY,
+        *,
+        alone: bool = False,
+    ) -> list[Vote]:
+        """What was thought of each rated main turn of a version, oldest first, in whole votes. `share` bounds each
+        rater, also one who is alone, unless that is allowed."""
+        return await opinion.votes(self._reader, version, share, raters, alone)
 
-    async def moments(self) -> Moments:
-        return await ratings.moments(self._reader)
+    async def moments(self, share: float = 1.0, raters: Mapping[str, float] = learning.NOBODY) -> Moments:
+        return await opinion.moments(self._reader, share, raters)
 
     # Chat platforms
 

@@ -46,7 +46,11 @@ class Event:
     def names(self) -> tuple[str, ...]:
         """By which settings and completions may know the person; the last one is theirs among all platforms."""
         whole = f"{self.platform}:{self.person}"
-        return (whole,) if self.shared else (self.person, whole)
+        # A bare id that begins with the name of a platform would be a person of that platform.
+        before, colon, _ = self.person.partition(":")
+        # Only on `signed`: OpenClaw's own ids have their platform, and Matrix's begin with `@`.
+        elsewhere = self.shared or (self.platform == "signed" and colon != "" and not before.startswith("@"))
+        return (whole,) if elsewhere else (self.person, whole)
 
 
 class Forged(Unauthorized):

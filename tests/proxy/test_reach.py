@@ -31,7 +31,8 @@ def test_what_completions_are_kept_under() -> None:
         (Reach(OWNER, "ann", ("ann",)), OWNERS, "ann", True), (Reach(OWNER, "ann", ("ann",)), OWNERS, "bob", False),
         (Reach(BOSS, "ann", ("ann",)), OWNERS, "ann", True), (Reach(BOSS, "ann", ("ann",)), "b0", "ann", True),
         # From before keys were kept: the name of the key, never one that the request gives.
-        (Reach(ANN), None, "ann", True), (Reach(BOB, "ann"), None, "ann", False), (Reach(BOB), None, None, True),
+        (Reach(ANN), None, "ann", True), (Reach(BOB, "ann"), None, "ann", False), (Reach(BOB), None, None, False),
+        (Reach(GATEWAY), None, None, False), (Reach(BOSS), None, None, True),
         (Reach(GATEWAY, "ann"), None, "ann", True), (Reach(GATEWAY), None, "ann", False),
         (Reach(OWNER), None, "ann", True), (Reach(OWNER, "ann", ("ann",)), None, "bob", False),
         (Reach(OWNER, None, ("42",)), "a1", "ann", False), (Reach(OWNER, None, ("42",)), OWNERS, None, True),

@@ -174,8 +174,8 @@ async def test_what_goes_live_while_the_ratings_are_compared_is_not_judged_by_th
     await publish(proxy, 2)
     votes, promoted = proxy.store.votes, asyncio.Event()
 
-    async def slowly(version: int) -> Any:
-        found = await votes(version)
+    async def slowly(version: int, *bound: Any, **alone: bool) -> Any:
+        found = await votes(version, *bound, **alone)
         if version == 1 and len(found) < 9:
             return []  # the look that finds it worse finds all of them
         if version == 1 and not promoted.is_set():
