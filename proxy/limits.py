@@ -43,6 +43,7 @@ class PacedStream(web.StreamResponse):
         if len(data) < SOON and not transport.get_write_buffer_size():  # as most: it waits for nobody
             return await super().write(data)
         loop, patience = asyncio.get_running_loop(), request[PATIENCE]
+        timer: asyncio.TimerHandle
 
         def look(before: int | None) -> None:
             nonlocal timer

@@ -71,7 +71,7 @@ async def moments(reader: Reader, share: float, raters: Mapping[str, float]) -> 
         FROM (SELECT rater, value, max(min(weight, ?), ?) AS weight FROM ratings WHERE live = 1) GROUP BY rater""",
         (MOST_WEIGHT, LEAST_WEIGHT),
     )
-    weights = {row["rater"]: row["count"] * raters.get(row["rater"], 1.0) for row in rows}
+    weights: dict[str, float] = {row["rater"]: row["count"] * raters.get(row["rater"], 1.0) for row in rows}
     everybody = sum(weights.values())
     lately = {} if share >= 1 else await voices_lately(reader, raters)
 

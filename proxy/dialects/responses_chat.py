@@ -123,9 +123,8 @@ def _texts(content: Any) -> list[str] | None:
         return [content]
     if not isinstance(content, list):
         return None
-    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-    found = [text for text in texts if isinstance(text, str)]
-    return found if found and len(found) == len(content) else None
+    texts = [str(p.get("text") or "") for p in content if isinstance(p, dict) and p.get("type") == "text"]
+    return texts if texts and len(texts) == len(content) else None
 
 
 def _response_format(form: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -136,7 +136,7 @@ CONTROL: Final = (
         "Server-sent events: `captured` (answers ended, `count` of them: told at most four times a second), `rating`, "
         "`retracted`, `run`, `waiting` (a rule stopped the run), `swap` (with `load_s`, `warm_up_s` and `switch_s`), "
         "`watch` (a version was rolled back by itself), `rebuild` (of versions that learned from what was forgotten: "
-        "begun, over), `paused`, `resumed`, `problem`. `Last-Event-ID` resumes.",
+        "begun, over), `paused`, `resumed`, `problem`. `Last-Event-ID` resumes. Ends when the key is revoked.",
         Raw({"text/event-stream": {}}), query={"after": number(0, 10**18 - 1)},
         headers={"last-event-id": {"type": "string", "pattern": "^[0-9]{1,18}$"}},
     ),
