@@ -73,13 +73,21 @@ async def promote(proxy: Proxy, version: int | str) -> None:
     assert status == 200, body
 
 
-async def texts_of(proxy: Proxy) -> dict[str, str]:
-    """Three that can be told apart."""
+Texts = dict[str, set[str]]
+
+
+async def texts_of(proxy: Proxy) -> Texts:
+    """What each says, with the prompt read anew and out of its cache: 0.9.6 computes these a little differently."""
     await promote(proxy, 1)
     await promote(proxy, 2)
-    found = {pin: (await said(proxy, f"{MODEL}@{pin}"))[0] for pin in ("base", "v1", "v2")}
-    assert len(set(found.values())) == 3, found
+    found = {pin: {(await said(proxy, f"{MODEL}@{pin}"))[0] for _ in range(2)} for pin in ("base", "v1", "v2")}
+    assert not (found["base"] & found["v1"] or found["base"] & found["v2"] or found["v1"] & found["v2"]), found
     return found
+
+
+async def says(proxy: Proxy, texts: Texts, pin: str, model: str | None = None) -> None:
+    text, label = await said(proxy, model or f"{MODEL}@{pin}")
+    assert label == pin and text in texts[pin], (text, label, texts)
 
 
 async def test_init_serve_and_doctor(server: OllamaServer, tmp_path: Path, weights: Path) -> None:
@@ -117,10 +125,11 @@ def told_by(command: list[str], env: dict[str, str]) -> tuple[int, str]:
 
 async def test_swaps_rollbacks_and_lists(proxy: Proxy, server: OllamaServer) -> None:
     texts = await texts_of(proxy)
-    assert await said(proxy) == (texts["v2"], "v2")
-    assert (await proxy.post("/rl/rollback"))[1]["live"] == 1 and await said(proxy) == (texts["v1"], "v1")
+    await says(proxy, texts, "v2", MODEL)
+    assert (await proxy.post("/rl/rollback"))[1]["live"] == 1
+    await says(proxy, texts, "v1", MODEL)
     await promote(proxy, "base")
-    assert await said(proxy) == (texts["base"], "base")
+    await says(proxy, texts, "base", MODEL)
     names = [m["id"] for m in (await proxy.get("/v1/models"))["data"]]
     tags = [m["name"].removesuffix(":latest") for m in (await proxy.get("/api/tags"))["models"]]
     assert names == tags == [MODEL, f"{MODEL}@base", f"{MODEL}@v1", f"{MODEL}@v2"]
@@ -161,7 +170,7 @@ async def test_ollamas_own_clients(proxy: Proxy, server: OllamaServer) -> None:
     finally:
         await client._client.aclose()
     assert f"{MODEL}@v1" in listed and not [name for name in listed if "-rl:" in str(name)]
-    assert answer.message.content == texts["v1"] and answer.model == f"{MODEL}@v1" and len(templates) == 1
+    assert answer.message.content in texts["v1"] and answer.model == f"{MODEL}@v1" and len(templates) == 1
     # Of `run` the base is asked: it sets no limit, and an adapter of noise may find no end.
     env = {**os.environ, "HOME": str(server.folder), "OLLAMA_HOST": proxy.url.removeprefix("http://")}
     for words in (("list",), ("ps",), ("show", f"{MODEL}@v1"), ("run", f"{MODEL}@base", "Say hello.")):
@@ -176,22 +185,24 @@ async def test_a_version_that_is_removed_is_made_again(proxy: Proxy, server: Oll
     texts = await texts_of(proxy)
     for tag in [name for name in await server.names() if "-rl:" in name]:
         await server.run("rm", tag)
-    assert await said(proxy) == (texts["v2"], "v2") and await said(proxy, f"{MODEL}@v1") == (texts["v1"], "v1")
+    await says(proxy, texts, "v2", MODEL)
+    await says(proxy, texts, "v1")
 
 
 async def test_a_name_that_is_taken(proxy: Proxy, server: OllamaServer) -> None:
     tag = f"{MODEL}-rl:v1-{proxy.mark}"
     await server.run("cp", MODEL, tag)
     texts = await texts_of(proxy)
-    assert texts["v1"] != texts["base"] and {tag, f"{tag}-2"} <= await server.names()
+    assert not texts["v1"] & texts["base"] and {tag, f"{tag}-2"} <= await server.names()
 
 
 async def test_a_model_that_is_updated(proxy: Proxy, server: OllamaServer) -> None:
     """What is made of it before goes on as it was; it is noticed, and what is made later is made of the new one."""
     await promote(proxy, 1)
-    first = (await said(proxy))[0]
+    first = {(await said(proxy))[0] for _ in range(2)}
     await server.create(MODEL, "SYSTEM You answer in one word.", "PARAMETER top_k 7")
-    assert await said(proxy) == (first, "v1")
+    text, label = await said(proxy)
+    assert label == "v1" and text in first
     await promote(proxy, 2)
     assert (await said(proxy))[1] == "v2"
     shown = await server.run("show", "--modelfile", f"{MODEL}-rl:v2-{proxy.mark}")
@@ -206,10 +217,10 @@ async def test_two_homes_on_one_server(
     try:
         await with_real_versions(other, adapters[::-1])  # the numbers mean something else there
         ours, theirs = await texts_of(proxy), await texts_of(other)
-        assert (ours["v1"], ours["v2"]) == (theirs["v2"], theirs["v1"])
+        assert ours["v1"] & theirs["v2"] and ours["v2"] & theirs["v1"]
         for home, texts in ((proxy, ours), (other, theirs)):
             for pin in ("v1", "v2", "base"):
-                assert await said(home, f"{MODEL}@{pin}") == (texts[pin], pin)
+                await says(home, texts, pin)
         left = (await other.get("/rl/status"))["backend"]["left"]
         assert left["command"].startswith("ollama rm ") and proxy.mark in left["command"]
     finally:
@@ -232,8 +243,8 @@ async def test_a_server_that_dies_in_a_stream_and_comes_back(
     failed = await proxy.chat(ASKED, **LIMITS)
     assert failed.status == 503 and "does not answer" in (await failed.json())["error"]["message"]
     await server.start()
-    for pin, text in texts.items():
-        assert await said(proxy, f"{MODEL}@{pin}") == (text, pin)
+    for pin in texts:
+        await says(proxy, texts, pin)
     stored = [c for c in await rows(proxy) if c["status"] == "done"]
     assert stored and not [c for c in await rows(proxy) if c["status"] == "pending"]
 
@@ -271,8 +282,8 @@ async def test_a_full_disk(binary: Path, tmp_path: Path, weights: Path, adapters
             filler = disk / "filler"
             filler.write_bytes(bytes(shutil.disk_usage(disk).free - 2**20))
             status, body = await proxy.post("/rl/promote/1")
-            assert status in (502, 503), body
-            assert await said(proxy) == base and base[1] == "base"
+            assert status in (501, 502, 503), body  # 501: it is seen before anything is made
+            assert (await said(proxy))[1] == base[1] == "base"
             assert "v1 did not go live" in (await proxy.get("/rl/status"))["problem"]
             filler.unlink()
             await promote(proxy, 1)
