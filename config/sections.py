@@ -184,7 +184,7 @@ class Train(Section):
     """What the base model computes in during a run; auto is bfloat16 on a GPU that has it, else float32."""
     load_in_4bit: bool = False
     """Whether a run packs the base model into 4 bits (QLoRA): a quarter of the memory, less exact, NVIDIA GPUs only."""
-    nice: int = Field(default=19, ge=0, le=19)
+    nice: int = Field(default=10, ge=0, le=19)
     """How far a run steps back for other processes; 19 is furthest, 0 not at all."""
     stand_still_s: float = Field(default=5.0, ge=0, le=600)
     """Seconds that a run may stand still while requests are answered, before it works as long; 0: it never does."""

@@ -60,7 +60,7 @@ def priority(facts: Facts) -> Check:
         parts.append(found.weak)
     if found.weak is None or (found.how and seconds):
         return Check("priority", "ok", "; ".join(parts))
-    fix = "train.hours trains at night, train.quiet_s waits for a pause" if found.how else "set train.nice = 19"
+    fix = "train.hours trains at night, train.quiet_s waits for a pause" if found.how else "set train.nice = 10"
     return Check("priority", "note", "; ".join(parts), fix)
 
 

@@ -31,7 +31,7 @@ AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 AUTOGROUP_S, AUTOGROUP_TRIES = 0.1, 50  # the kernel takes one change in a tenth of a second, of all processes together
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 SCOPE = ("--user", "--scope", "--quiet", "--collect")
-WEIGHTS = ("idle", "1")  # the first from systemd 252 on
+WEIGHT = 10  # of a scope; every other program has 100. An idle one would never end on a machine that is busy
 SYSTEMD_S = 10.0
 PR_SET_PDEATHSIG = 1
 DARWIN_PROCESS, DARWIN_BACKGROUND = 4, 0x1000  # PRIO_DARWIN_PROCESS and PRIO_DARWIN_BG of <sys/resource.h>
@@ -45,15 +45,15 @@ def behind(nice: int, command: Sequence[str], scope: Sequence[str] = ()) -> list
 
 @functools.cache
 def scope() -> tuple[str, ...]:
-    """What starts a command in a control group of its own that has the processor when nobody else wants it.
+    """What starts a command in a control group of its own that has a tenth of what each other group has.
 
     Empty where control groups do not decide, or systemd does not do that for us. Blocking: systemd is asked once.
     """
     if sys.platform != "linux" or control_group("self") is None:  # else it would take our autogroup out of play
         return ()
     systemd_run = shutil.which("systemd-run")
-    for weight in WEIGHTS if systemd_run else ():
-        command = (str(systemd_run), *SCOPE, f"--property=CPUWeight={weight}", "--")
+    if systemd_run:
+        command = (systemd_run, *SCOPE, f"--property=CPUWeight={WEIGHT}", "--")
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
                 [*command, "true"], check=True, capture_output=True, timeout=SYSTEMD_S, stdin=subprocess.DEVNULL
@@ -101,7 +101,7 @@ def standing(nice: int, pid: int | str = "self") -> Standing:
         return Standing(tuple(how))
     if (group := control_group(pid)) is not None:
         if scope():
-            return Standing((*how, "a systemd scope with idle weight"))
+            return Standing((*how, f"a systemd scope with CPUWeight {WEIGHT}"))
         weak = f"this counts within the control group {group} only, not against a server outside it"
         return Standing(tuple(how), weak)
     if _autogroups():
