@@ -78,7 +78,7 @@ async def test_a_run_that_stands_still_goes_on_when_its_parent_is_killed(tmp_pat
         "from trainer.launch import LocalLauncher\n"
         "async def main():\n"
         "    launcher = LocalLauncher()\n"
-        f"    job = await launcher.start(pathlib.Path({str(folder)!r}), threads=1, nice=19)\n"
+        f"    job = await launcher.start(pathlib.Path({str(folder)!r}), threads=1, nice=1)\n"
         "    async for event in job.events():\n"
         "        if event['event'] == 'step':\n"
         "            break\n"
@@ -104,7 +104,7 @@ async def test_one_that_ends_no_longer_stands_still(tmp_path):
     launcher = launch.LocalLauncher()
     script = "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.5), sys.exit(3)))\n"
     script += 'print(\'{"event": "up"}\', flush=True); time.sleep(60)'
-    process = await launch._spawn(["-c", script], threads=1, log=tmp_path / "log", nice=LOWEST)
+    process = await launch._spawn(["-c", script], threads=1, log=tmp_path / "log", nice=1)
     launcher._stoppable.add(process)
     job = launch.LocalJob(process, 0, launcher._stoppable)
     async for _ in job.events():
@@ -152,7 +152,7 @@ async def test_a_scope_of_little_weight_where_systemd_gives_one(controlled, tmp_
     )
     controlled.chmod(0o755)
     assert standing(LOWEST) == ((f"nice {LOWEST}", "SCHED_IDLE", "a systemd scope with CPUWeight 10"), None)
-    job = launch.LocalJob(await launch._spawn(["-c", "print('{}')"], threads=1, log=tmp_path / "log", nice=LOWEST))
+    job = launch.LocalJob(await launch._spawn(["-c", "print('{}')"], threads=1, log=tmp_path / "log", nice=1))
     assert [event async for event in job.events()] == [{}] and await job.wait() == 0
     assert len((tmp_path / "asked").read_text().splitlines()) == 2  # the trial, and the run
 
@@ -162,7 +162,7 @@ async def test_a_systemd_that_gives_none_keeps_no_run_from_starting(controlled, 
     controlled.write_text("#!/bin/sh\necho 'Failed to connect to bus: No medium found' >&2\nexit 1\n")
     controlled.chmod(0o755)
     assert scope() == () and "/user.slice only" in standing(LOWEST).weak
-    job = launch.LocalJob(await launch._spawn(["-c", "print('{}')"], threads=1, log=tmp_path / "log", nice=LOWEST))
+    job = launch.LocalJob(await launch._spawn(["-c", "print('{}')"], threads=1, log=tmp_path / "log", nice=1))
     assert [event async for event in job.events()] == [{}] and await job.wait() == 0
 
 
