@@ -270,7 +270,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 @pytest.mark.parametrize("binary", SERVERS, ids=str)
 async def test_a_full_disk(binary: Path, tmp_path: Path, weights: Path, adapters: list[Path]) -> None:
-    with small_disk(tmp_path / "disk", 400) as disk:
+    with small_disk(tmp_path / "disk", 900) as disk:
         server = OllamaServer(binary, tmp_path, models=disk)
         proxy = before(tmp_path / "home", weights, server)
         await server.start()
@@ -280,7 +280,8 @@ async def test_a_full_disk(binary: Path, tmp_path: Path, weights: Path, adapters
             await with_real_versions(proxy, adapters[:1])
             base = await said(proxy)
             filler = disk / "filler"
-            filler.write_bytes(bytes(shutil.disk_usage(disk).free - 2**20))
+            with filler.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free - 2**20)
             status, body = await proxy.post("/rl/promote/1")
             assert status in (501, 502, 503), body  # 501: it is seen before anything is made
             assert (await said(proxy))[1] == base[1] == "base"
