@@ -37,7 +37,7 @@ REGRET: Final = 0.4  # else: by how much the weights like another token better t
 SIZE: Final = 0.05  # share by which counts of parameters may differ: not everybody counts tied embeddings once
 PLACEHOLDER: Final = -1000.0  # and below: a server's word for "no log-prob"
 SHOWN: Final = 24  # characters of a difference
-OTHER: Final = "the server does not run what trains"
+OTHER: Final = "the server does not run what trains: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ def compare(told: Told, answers: Sequence[Answer], found: Mapping[str, Any]) -> 
     read = found["conversations"]
     apart, regret = _apart(answers, read), _regret(read)
     if (why := _kind(told, found) or _tokeniser(answers, found)) is not None:
-        return Verdict("other", f"{OTHER}: {why}", apart, regret)
+        return Verdict("other", f"{OTHER}{why}", apart, regret)
     if (why := _misread(answers, found)) is not None:
-        return Verdict("other", f"{OTHER}: {why}", apart, regret, Rendering(False, why)._asdict())
+        return Verdict("other", f"{OTHER}{why}", apart, regret, Rendering(False, why)._asdict())
     rendering = _rendering(answers, found)
     if (why := _log_probs(apart, regret)) is not None:
-        return Verdict("other", f"{OTHER}: {why}", apart, regret, rendering._asdict())
+        return Verdict("other", f"{OTHER}{why}", apart, regret, rendering._asdict())
     checked = [name for name, known in _checked(told, read).items() if known]
     if regret is None:
         why = found["unscored"] or "its answers have no text and no token ids"

@@ -57,7 +57,7 @@ async def test_what_is_lost_doubled_or_damaged_is_found(tmp_path: Path) -> None:
     ]
     raw = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(raw[:8192] + b"x" * 4096 + raw[12288:])
-    assert "malformed" in wrong(tmp_path, ledger)[0]  # as SQLite says it
+    assert "damaged" in wrong(tmp_path, ledger)[0]
 
 
 def test_what_may_be_live() -> None:

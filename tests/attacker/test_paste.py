@@ -72,7 +72,7 @@ async def test_a_pasted_command_is_not_sent(cli: Proxy) -> None:  # noqa: F811
             await terminal.expect("> ")
         terminal.type("/rl status\n")
         await terminal.expect("rlproxy: ")
-        await terminal.expect("Enter goes on")
+        await terminal.expect("> ")
         terminal.type("\n")
         await terminal.expect("> ")
         terminal.type(CTRL_D)

@@ -215,8 +215,9 @@ async def test_who_is_no_admin_is_refused_with_the_reason(proxy: Proxy) -> None:
 async def test_sessions_of_agents_and_side_turns(proxy: Proxy) -> None:
     """Claude Code's body names the session; its title request is no turn to rate."""
     metadata = {"user_id": f"user_{'ab12' * 16}_account__session_01234567-89ab-cdef-0123-456789abcdef"}
-    main = await proxy.chat("one", metadata=metadata)
-    await proxy.chat("### Task:\nGenerate 1-3 broad tags categorizing the chat", metadata=metadata)
+    headers = {"user-agent": "claude-cli/2.1.329 (external, cli)"}
+    main = await proxy.chat("one", metadata=metadata, headers=headers)
+    await proxy.chat("### Task:\nGenerate 1-3 broad tags categorizing the chat", metadata=metadata, headers=headers)
     title = (await proxy.store.completions(limit=1))[0]
     assert (title.new.turn, title.new.turn_rule) == ("side", "tags")
     status, rating = await proxy.rate(session="01234567-89ab-cdef-0123-456789abcdef", rating="good")

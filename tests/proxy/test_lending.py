@@ -108,7 +108,10 @@ async def test_requests_wait_and_are_answered_when_the_run_is_over(sharing: Prox
     # In which order they are let in is the door's (test_door); three connections at once keep none.
     assert sorted(text for text in held if text.startswith("held")) == ["held 0", "held 1", "held 2"]
     await until(sharing, live=1)
-    assert await said_by(sharing) == "fake@v1" and set(router.loaded) == {"fake", "fake@v1"}
+    assert await said_by(sharing) == f"fake@v1-{sharing.mark}" and set(router.loaded) == {
+        "fake",
+        f"fake@v1-{sharing.mark}",
+    }
     assert not router.cut
 
 
@@ -119,7 +122,8 @@ async def test_versions_are_back_after_a_run(sharing: Proxy, router: FakeLlama) 
     sharing.launcher.takes_s = 0.2
     sharing.launcher.outcome = "rejected"
     await resting(sharing, router)
-    assert await said_by(sharing) == "fake@v2" and set(router.loaded) == {"fake", "fake@v1", "fake@v2"}
+    versions = {f"fake@v{version}-{sharing.mark}" for version in (1, 2)}
+    assert await said_by(sharing) == f"fake@v2-{sharing.mark}" and set(router.loaded) == {"fake", *versions}
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions"])

@@ -42,7 +42,7 @@ async def test_several_raters_are_one_sample(proxy: Proxy) -> None:
     lines = {line["completion"]: line for line in lines_of(proxy, 1)}
     assert len(lines) == 2 and status["last_run"]["samples"] == 2
     both = lines.pop(id)
-    assert (both["reward"], both["weight"]) == (-1.0, 1.0) and both["comment"] == "no list\ntoo long\nfine"
+    assert (both["reward"], both["weight"]) == (-1.0, 1.0) and both["comment"] == "no list\ntoo long"
     assert len(both["ratings"]) == 3 and both["rating"] == both["ratings"][0]
     (alone,) = lines.values()
     assert (alone["reward"], alone["weight"], alone["comment"]) == (1.0, 0.5, None)

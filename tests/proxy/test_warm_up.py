@@ -27,7 +27,7 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
 
 def first_asked(server: FakeLlama, model: str) -> list[dict[str, Any]]:
     """What this version was asked, without the short question, in the order of what was said last."""
-    asked = [body for body in server.requests if body["model"] == model]
+    asked = [body for body in server.requests if body["model"].startswith(f"{model}-")]  # and the home's mark
     assert asked.pop(0)["messages"] == [{"role": "user", "content": "Hello"}]
     return sorted(asked, key=lambda body: str(body["messages"][-1]["content"]))
 
