@@ -403,7 +403,7 @@ async def test_every_request_is_answered_or_refused_in_time(sharing: Proxy, rout
                 seen["refused"] += 1
             else:
                 label = response.headers["x-rl-adapter"]
-                name = "fake" if label == "base" else f"fake@{label}"
+                name = "fake" if label == "base" else f"fake@{label}-{sharing.mark}"
                 assert response.status == 200 and text.count(f"{name} ") == 6, text
                 seen["answered"] += 1
             await asyncio.sleep(chance.random() * 0.02)

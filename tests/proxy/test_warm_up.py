@@ -53,7 +53,11 @@ async def test_a_version_has_read_what_runs_before_it_goes_live(routed: Proxy, r
     last, plain, translated = first_asked(router, "fake@v1")
     assert [m["content"] for m in last["messages"]] == ["a1", "yes", "a2"]
     assert last["tools"] == [TOOL] and last["max_tokens"] == 2 and "stream" not in last
-    assert plain == {"model": "fake@v1", "max_tokens": 2, "messages": [{"role": "user", "content": "b1"}]}
+    assert plain == {
+        "model": f"fake@v1-{routed.mark}",
+        "max_tokens": 2,
+        "messages": [{"role": "user", "content": "b1"}],
+    }
     assert [m["role"] for m in translated["messages"]] == ["system", "user"]
     assert (await routed.get("/rl/status"))["counts"] == before, "no completion is made of it"
 
@@ -79,7 +83,7 @@ async def test_a_prompt_that_takes_too_long_or_fails_holds_no_swap_up(
     async with asyncio.timeout(20):
         assert (await routed.post("/rl/promote/1"))[0] == 200
     assert len(first_asked(router, "fake@v1")) > 1 and (await routed.get("/rl/status"))["problem"] is None
-    assert await said_by(routed) == "fake@v1"
+    assert await said_by(routed) == f"fake@v1-{routed.mark}"
 
 
 async def test_what_may_not_be_kept_is_not_read_ahead(routed: Proxy, router: FakeLlama) -> None:  # noqa: F811
