@@ -165,7 +165,7 @@ def check_got(case: Case, kind: str, status: int, got: bytes, sent: bytes) -> No
         whole = lines[: lines.rfind(blank) + 1]  # half an event is not put before our own words
         # aiohttp drops what it has not handed out when a connection breaks: of a short answer that may be all of it.
         ends = [at for at in range(len(whole) + 1) if whole[:at].endswith(blank)]
-        came = [sent, *(whole[:at] for at in (0, *ends))]
+        came = [sent, whole, *(whole[:at] for at in (0, *ends))]
         assert any(same(got[:at], one) for one in came), "neither the backend's bytes nor those and an error"
         assert b"broke off" in got[at:], got[at:]
 
