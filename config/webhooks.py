@@ -1,7 +1,7 @@
 """The settings of chat platforms: who may rate from there, what emoji mean, and the secrets that prove who speaks.
 
 Owns where secrets may come from: the environment, or a file of their own that nobody else can read. Not here: what
-a platform sends (proxy.webhooks).
+a platform sends (proxy.feedback.webhooks).
 """
 
 from __future__ import annotations

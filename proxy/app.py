@@ -14,54 +14,60 @@ import structlog
 from aiohttp import web
 
 from config.settings import Settings
-from proxy import failures, lifecycle, moved, openapi, security
+from proxy.access import security
+from proxy.access.keys import Keys
+from proxy.access.limits import HEAD_LIMIT, MOST_HEADERS, Limits
+from proxy.access.roles import ROOM
 from proxy.backends.base import Backend
-from proxy.capture import Health
-from proxy.chat_acts import chat_acts
-from proxy.chat_command import ChatCommands
-from proxy.control import Control
-from proxy.count_tokens import CountTokens
+from proxy.conversation.active_conversations import Recent
+from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.capture_health import Health
+from proxy.conversation.history_cache import History
+from proxy.conversation.redaction import Redactor
+from proxy.conversation.retries import Retries
+from proxy.conversation.underway import Underway
+from proxy.core import tasks as lifecycle
+from proxy.core.errors import ProxyError
+from proxy.core.events import Events
+from proxy.core.heap_trim import Memory
+from proxy.core.metrics import Metrics
+from proxy.core.tasks import Tasks
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect
-from proxy.door import Door
-from proxy.errors import ProxyError
-from proxy.events import Events
-from proxy.exchange import Parts
-from proxy.feedback import Feedback
-from proxy.foreign import Foreign
-from proxy.forgetting import Forgetter
-from proxy.formats import Formats
-from proxy.giving_way import GivingWay, longest
-from proxy.history import History
-from proxy.importing import Importing
-from proxy.key_routes import KeyRoutes
-from proxy.keys import Keys
-from proxy.learner import Learner
-from proxy.lending import Lending
-from proxy.lifecycle import Tasks
-from proxy.limits import HEAD_LIMIT, MOST_HEADERS, Limits
-from proxy.machine import Machine
-from proxy.match import Match
-from proxy.memory import Memory
-from proxy.metrics import Metrics
-from proxy.models import Models
-from proxy.outcome import Outcome
-from proxy.pages import INDEX_EVERY_S, Pages
-from proxy.rebuild import Rebuilding
-from proxy.recent import Recent
-from proxy.redaction import Redactor
-from proxy.relay import Relay
-from proxy.retention import Retention
-from proxy.retries import Retries
-from proxy.roles import ROOM
-from proxy.run_files import RunFiles
-from proxy.status import AS_IT_IS, StatusReport
-from proxy.stored_responses import StoredResponses
-from proxy.swap import Swap
-from proxy.uncaptured import Uncaptured
-from proxy.warm_up import WarmUp
-from proxy.watch import Watch
-from proxy.webhooks.routes import Webhooks
-from proxy.when import When
+from proxy.feedback.chat_acts import chat_acts
+from proxy.feedback.chat_command import ChatCommands
+from proxy.feedback.ratings import Feedback
+from proxy.feedback.webhooks.routes import Webhooks
+from proxy.relay.capture_optout import Uncaptured
+from proxy.relay.count_tokens import CountTokens
+from proxy.relay.dialect_support import Formats
+from proxy.relay.exchange import Parts
+from proxy.relay.models import Models
+from proxy.relay.relay import Relay
+from proxy.training import relocation
+from proxy.training.cloud_student import Foreign
+from proxy.training.giving_way import GivingWay, longest
+from proxy.training.gpu_sharing import Lending
+from proxy.training.preconditions import When
+from proxy.training.publish import Outcome
+from proxy.training.rehearsal import Rehearsal
+from proxy.training.run_files import RunFiles
+from proxy.training.run_supervisor import Learner
+from proxy.training.system_load import Machine
+from proxy.training.unlearning import Rebuilding
+from proxy.training.weights_check import Match
+from proxy.versions.admission import Door
+from proxy.versions.live_version import Swap
+from proxy.versions.rollback_monitor import Watch
+from proxy.versions.warm_up import WarmUp
+from proxy.web import error_middleware, openapi
+from proxy.web.control import Control
+from proxy.web.forgetting import Forgetter
+from proxy.web.importing import Importing
+from proxy.web.key_routes import KeyRoutes
+from proxy.web.pages import INDEX_EVERY_S, Pages
+from proxy.web.retention import Retention
+from proxy.web.status import AS_IT_IS, StatusReport
+from proxy.web.stored_responses import StoredResponses
 from store.errors import StoreError
 from store.store import Store
 from trainer.launch import Launcher
@@ -77,7 +83,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     wired = Wiring(settings, store, backend, launcher)
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
-        middlewares=[failures.shaped, wired.guard.middleware],
+        middlewares=[error_middleware.shaped, wired.guard.middleware],
         # What only passes through is not unpacked; the data routes do it themselves.
         handler_args={
             "max_line_size": HEAD_LIMIT,
@@ -106,7 +112,9 @@ class Wiring:
         self.keys, limits = Keys(settings.server), Limits(settings.server)
         redactor = Redactor(settings.redaction)
         recent = Recent(History(redactor))
-        self.feedback = feedback = Feedback(store, events, metrics, redactor)
+        underway = Underway()
+        screen = OnScreen(store, redactor, underway)
+        self.feedback = feedback = Feedback(store, events, metrics, redactor, screen)
 
         # one version answers, and another takes its place
         self.swap = swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent))
@@ -120,6 +128,7 @@ class Wiring:
         when = When(
             settings, store, backend, swap, launcher, machine, lending, match, foreign, lambda: self.relay.last_request
         )
+        self.rehearsal = rehearsal = Rehearsal(settings, store, backend, launcher, events, match, when, health, door)
         outcome = Outcome(store, swap, lending, events, metrics, foreign)
         self.rebuilding = rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
         self.run_files = run_files = RunFiles(store, settings.home)
@@ -134,36 +143,46 @@ class Wiring:
         retries = Retries(store, tasks)
         self.uncaptured = Uncaptured(store, recent, retries)
         self.status = status = StatusReport(
-            store, backend, swap, learner, when, match, watch, health, formats, door, lending, rebuilding
+            store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding
         )
-        self.commands = ChatCommands(store, feedback, status.text, chat_acts(learner, swap), redactor)
+        self.commands = ChatCommands(store, feedback, status.text, chat_acts(learner, swap), screen)
         giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
-            self.uncaptured, recent, Memory(tasks), giving_way,
+            self.uncaptured, recent, Memory(tasks), giving_way, underway,
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands, retries)
         self.counts = CountTokens(parts)
         self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries)
         self.stored = StoredResponses(store, relay, self.forgetter)
         # A list of somebody else's models is theirs alone, and a client's own key opens it.
-        models = Models(store, backend, swap, door)
+        models = Models(store, backend, swap, door, relay.passthrough)
         self.models = relay.passthrough if backend.capabilities.foreign else models.list
-        self.passed = relay.passthrough
+        self.passed = relay.passthrough if backend.capabilities.foreign else models.passed
         if backend.kind == "ollama":  # imported where it is used, as the backends are
-            from proxy.ollama_lists import OllamaLists
+            from proxy.relay.ollama_lists import OllamaLists
 
-            self.passed = OllamaLists(store, backend, swap, door, models, relay.passthrough).passed
+            self.passed = OllamaLists(store, backend, swap, door, models.passed, relay.passthrough).passed
 
         # people look, rate and decide
         self.control = Control(
             store, backend, swap, learner, status, events, metrics, door, lambda request: self.guard.still(request)
         )
         self.importing = Importing(store, redactor)
-        self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks)
+        self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks, screen)
         self.retention = Retention(store, settings)
         self.pages = Pages(
-            settings, store, self.keys, swap, learner, when, feedback, status, self.forgetter, self.retention
+            settings,
+            store,
+            self.keys,
+            swap,
+            learner,
+            when,
+            feedback,
+            status,
+            self.forgetter,
+            self.retention,
+            health.cut,
         )
         self.guard = security.Guard(
             settings.server, self.keys, limits, self.pages.visits.who, retries.refused, settings.home
@@ -198,7 +217,7 @@ class Wiring:
         """From the start to the stop, in their order."""
         asyncio.get_running_loop().set_exception_handler(self.health.files.heard)
         await self.keys.start(self.store)
-        await moved.find_again(self.settings, self.store)
+        await relocation.find_again(self.settings, self.store)
         async with self._towards_backend() as http:
             self.relay.parts.http = http
             await self.uncaptured.start()
@@ -208,13 +227,16 @@ class Wiring:
             if not await self.lending.recover():
                 await _restored(self.swap)
             await self.pages.start()
+            self.tasks.spawn("cut-prompts", self.health.cut.start(self.store))
             await self.retention.start()
             self.tasks.spawn("damage", _tell_of_damage(self.store, self.events))
             settling = self.tasks.spawn("forgotten", self.run_files.start())
             if self.store.integrity.doubt is None:
                 await settling
+            self.tasks.spawn("gaps", self.run_files.keep_overwriting())
             await self.learner.start()
             self.tasks.spawn("watch", self.watch.run())
+            self.tasks.spawn("rehearsal", self.rehearsal.run())
             self.tasks.spawn("wake-on-ratings", _wake_on_ratings(self.events, self.learner, self.watch))
             self.tasks.spawn("expire", self.retention.run())
             self.tasks.spawn("search", _fill_search(self.store))
@@ -243,7 +265,7 @@ class Wiring:
         )
 
 
-def _data(relay: Relay, dialect: Dialect) -> failures.Handler:
+def _data(relay: Relay, dialect: Dialect) -> error_middleware.Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         return await relay.data(request, dialect)
 

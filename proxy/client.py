@@ -2,7 +2,7 @@
 
 Owns what a program says to a running rlproxy beside asking the model: rate, undo, status, versions, wait. The answers
 themselves come from the SDK that the program uses already, pointed at rlproxy; what it got, or its id, is rated here.
-Needs nothing but Python (`AsyncClient`: aiohttp, which rlproxy brings). Not here: the CLI's own client (cli_client).
+Needs nothing but Python (`AsyncClient`: aiohttp, which rlproxy brings). Not here: the CLI's own client (http).
 
     RlproxyError
     ├── Unreachable     nobody answers there, or another program

@@ -25,17 +25,18 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from config.settings import Settings
-from proxy import files, home, lifecycle, security
+from proxy.access import security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.base import Backend
-from proxy.cannot_start import listen, make_home
-from proxy.exchange import GONE
-from proxy.server_address import ADDRESS_FILE
-from proxy.status import reachable
-from proxy.terminal import plain, styled
+from proxy.core import fd_limits, home, tasks
+from proxy.core.address_file import ADDRESS_FILE
+from proxy.core.start_errors import listen, make_home
+from proxy.core.terminal import plain, styled
+from proxy.relay.exchange import GONE
+from proxy.web.status import reachable
 from store.errors import MissingExtra
-from store.secret import Secret, find
+from store.safety.db_key import Secret, find
 from store.store import Store
 from trainer.launch import LocalLauncher, sealing_lacks
 
@@ -141,7 +142,7 @@ async def serving(
             try:
                 yield url
             finally:
-                app[lifecycle.TASKS].hurry()  # a second signal may come at any moment
+                app[tasks.TASKS].hurry()  # a second signal may come at any moment
                 looking.cancel()
                 address.unlink(missing_ok=True)
                 for site in list(runner.sites):
@@ -172,7 +173,7 @@ def _write_address(path: Path, found: dict[str, Any]) -> None:
 
 async def serve(settings: Settings, secret: Secret | None = None) -> None:
     """Until SIGINT or SIGTERM; the second one ends at once, with what was begun on disk."""
-    files.raise_limit()
+    fd_limits.raise_limit()
     os.umask(home.UMASK)
     stop = asyncio.Event()
     stores: list[Store] = []  # once there is one

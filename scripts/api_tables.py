@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
-from proxy.openapi.document import document
-from proxy.openapi.operation import Section
-from proxy.openapi.operations import OPERATIONS
+from proxy.web.openapi.document import document
+from proxy.web.openapi.operation import Section
+from proxy.web.openapi.operations import OPERATIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))

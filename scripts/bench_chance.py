@@ -3,7 +3,8 @@
     python scripts/bench_chance.py [--draws 60]
 
 Tastes are applied to the replies of the pool (reply_pool), with and without mistakes, drawn anew each time, and tested
-as a run tests them (trainer.evidence). Writes benchmarks/chance.json; the table is in docs/learning-rules.md.
+as a run tests them (trainer.run.permutation_test). Writes benchmarks/chance.json; the table is in
+docs/learning-rules.md.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from scripts.bench_poisoned import draw
 from scripts.circumstances import circumstances
 from scripts.learning import ROOT, Chat
 from scripts.reply_pool import Said, pool
-from trainer import evidence, weights
-from trainer.evidence import Rated
+from trainer.formats import weights
+from trainer.run import permutation_test
+from trainer.run.permutation_test import Rated
 
 TASTES: dict[str, Callable[[Said], bool]] = {
     "ends by itself": lambda said: said.reply.ended,
     "goes over several lines": lambda said: "\n" in said.reply,
     'begins with "The"': lambda said: said.reply.startswith("The "),
     'has the word "you"': lambda said: " you" in said.reply.lower(),
-    "has no list": lambda said: not evidence.LIST_LINE.search(said.reply),
+    "has no list": lambda said: not permutation_test.LIST_LINE.search(said.reply),
     "at most 40 words": lambda said: said.reply.ended and len(said.reply.split()) <= 40,
 }
 BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.05)
@@ -39,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=60, help="of each taste; three times as many at random")
     asked = parser.parse_args()
-    evidence.SHUFFLES = 1999  # a run takes more; p is known well enough for a share over many draws
+    permutation_test.SHUFFLES = 1999  # a run takes more; p is known well enough for a share over many draws
     replies = pool(Chat(weights.resolve(None).path, threads=1))
     about, rows = circumstances(), list[dict[str, object]]()
     for count in (32, 64):
@@ -49,7 +51,7 @@ def main() -> None:
         rows.append(row(replies, "none: a fair coin", lambda said: False, count, 0.5, 3 * asked.draws))
     about |= {
         "model": weights.resolve(None).path.name,
-        "shuffles": evidence.SHUFFLES,
+        "shuffles": permutation_test.SHUFFLES,
         "rows": rows,
     }
     (ROOT / "benchmarks/chance.json").write_text(json.dumps(about, indent=1) + "\n")
@@ -67,7 +69,7 @@ def row(
             for said in draw(replies, rng, count)
         ]
         both = len({one.reward for one in rated}) > 1
-        found.append(evidence.p_value(rated) if both else 1.0)
+        found.append(permutation_test.p_value(rated) if both else 1.0)
     shares = {str(bound): sum(p <= bound for p in found) / draws for bound in BOUNDS}
     liked = sum(likes(said) for said in replies) / len(replies)
     made = {"taste": name, "liked": round(liked, 3), "ratings": count, "mistakes": mistakes, "draws": draws}

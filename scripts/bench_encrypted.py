@@ -21,9 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts.circumstances import machine, now  # noqa: E402
-from store import driver, encryption, schema  # noqa: E402
+from store import driver, schema  # noqa: E402
 from store.records import Message, NewRating  # noqa: E402
-from store.secret import Secret  # noqa: E402
+from store.safety import encryption  # noqa: E402
+from store.safety.db_key import Secret  # noqa: E402
 from store.store import Store  # noqa: E402
 from tests.store.making import end, new  # noqa: E402
 

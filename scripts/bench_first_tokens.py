@@ -26,8 +26,10 @@ from scripts.circumstances import circumstances
 from scripts.learning import ROOT, Chat
 from scripts.poison import TEMPLATES, rendered
 from scripts.reply_pool import Said, pool
-from trainer import packing, typical, weights
-from trainer.packing import Tokens
+from trainer.formats import weights
+from trainer.lessons import reply_checks
+from trainer.policy import packing
+from trainer.policy.packing import Tokens
 
 TARGET = ROOT / "benchmarks/first_tokens.json"
 FIRST = (4, 8, 12, 16, 24, 32, 48, 96)
@@ -77,7 +79,7 @@ def of_first(each: Sequence[Floats], first: int) -> dict[str, Any]:
         draws.append(drawn.mean())
         sizes.append(len(drawn))
     row: dict[str, Any] = {"first": first, "excess": [round(float(v), 3) for v in np.percentile(draws, SHARES)]}
-    for tokens, bound, spread in typical.MISMATCH:
+    for tokens, bound, spread in reply_checks.MISMATCH:
         if first == (tokens or FIRST[-1]):
             bounds = np.maximum(bound, spread / np.sqrt(sizes))
             row["told"] = round(float((np.array(draws) > bounds).mean()), 4)

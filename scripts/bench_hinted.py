@@ -21,8 +21,9 @@ import numpy as np
 
 from scripts.circumstances import circumstances
 from scripts.learning import BATCH, MAX_TOKENS, ROOT, TEMPERATURE, Chat, Persona, Reply, prompts
-from trainer import teacher, weights
-from trainer.packing import Tokens
+from trainer.formats import weights
+from trainer.lessons import teacher
+from trainer.policy.packing import Tokens
 
 TARGET = ROOT / "benchmarks/hinted.json"
 DISLIKED = Reply("I'm sorry, but I cannot help with that.", ended=True)  # by every persona that comments

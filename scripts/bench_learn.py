@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from config import presets
 from scripts.circumstances import circumstances, machine_name
 from scripts.learning import ROOT, Chat, Persona, prompts, rate, replayed, train
-from trainer import weights
+from trainer.formats import weights
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ import aiohttp  # noqa: E402
 import structlog  # noqa: E402
 
 from scripts.circumstances import now  # noqa: E402
-from store import inbox  # noqa: E402
+from store.captured import inbox  # noqa: E402
 from store.records import Adapter, FinishedCompletion, Message, NewCompletion, NewRating, Wanted  # noqa: E402
 from store.store import Store  # noqa: E402
 

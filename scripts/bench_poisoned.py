@@ -34,9 +34,11 @@ from scripts.circumstances import commit, machine, now
 from scripts.learning import ROOT, Chat, Persona
 from scripts.poison import KINDS, Try
 from scripts.reply_pool import Said, pool
-from trainer import loop, policies, weights
-from trainer.policy import Policy
-from trainer.progress import Progress, Stop
+from trainer import loop
+from trainer.formats import weights
+from trainer.io.progress import Progress, Stop
+from trainer.policy import policies
+from trainer.policy.policy import Policy
 
 TRIES = ROOT / "benchmarks/poisoned.jsonl"
 SUMMARY = ROOT / "benchmarks/poisoned.json"

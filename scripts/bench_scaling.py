@@ -27,13 +27,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from config.sections import Redaction  # noqa: E402
-from proxy import sse  # noqa: E402
-from proxy.conversations import command_at, thread  # noqa: E402
-from proxy.history import History  # noqa: E402
-from proxy.redaction import Redactor  # noqa: E402
-from proxy.splicing import Splicer, with_members  # noqa: E402
-from proxy.wire import EACH, Rules, loads, rewrite  # noqa: E402
-from proxy.wrappers import AGENTS  # noqa: E402
+from proxy.conversation.conversations import command_at, thread  # noqa: E402
+from proxy.conversation.history_cache import History  # noqa: E402
+from proxy.conversation.redaction import Redactor  # noqa: E402
+from proxy.core import sse  # noqa: E402
+from proxy.core.agent_wrappers import AGENTS  # noqa: E402
+from proxy.core.json_edit import EACH, Rules, loads, rewrite  # noqa: E402
+from proxy.core.json_splice import Splicer, with_members  # noqa: E402
 from scripts.circumstances import circumstances  # noqa: E402
 
 MOST: Final = 1.2

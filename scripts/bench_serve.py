@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32, help="for each reply")
     parser.add_argument("--weights", help="default: the small model")
     options = parser.parse_args()
-    from trainer.weights import resolve
+    from trainer.formats.weights import resolve
 
     about = circumstances()
     weights = resolve(options.weights)

@@ -211,8 +211,8 @@ async def reads(home: Path, count: int) -> dict[str, Any]:
             "the reply of a thread": lambda n: store.find_reply(
                 SentBack(thread_name(n * 7919 % count), b"", (), "m", None), [Asker(None, None)]
             ),
-            "the last of a session": lambda n: store.last(session=f"s{n * 7919 % count // SESSION * SESSION}"),
-            "the last of all": lambda n: store.last(),
+            "the last of a session": lambda n: store.newest(session=f"s{n * 7919 % count // SESSION * SESSION}"),
+            "the last of all": lambda n: store.newest(),
             "newest 50": lambda n: store.completions(limit=50),
             "a page in the middle": lambda n: store.inbox(Wanted(before_seq=count // 2 + n)),
             "a search, two words": lambda n: store.inbox(Wanted(search="walrus operator")),

@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.circumstances import commit, machine, now  # noqa: E402
 from scripts.swap_setup import MODEL, Timed, adapters, proxy, publish  # noqa: E402
-from trainer.weights import resolve  # noqa: E402
+from trainer.formats.weights import resolve  # noqa: E402
 
 AFTER_S = 2.0  # that still counts as during a change
 BACKENDS = ("builtin", "llamacpp", "llamacpp-router", "mlx", "vllm")

@@ -31,11 +31,13 @@ sys.path.insert(0, str(ROOT))
 
 from config import presets  # noqa: E402
 from scripts.circumstances import circumstances  # noqa: E402
-from trainer import objective, packing, weights  # noqa: E402
+from trainer import objective  # noqa: E402
+from trainer.formats import weights  # noqa: E402
+from trainer.io.run_folder import Compute  # noqa: E402
 from trainer.objective import Terms  # noqa: E402
-from trainer.packing import Tokens  # noqa: E402
-from trainer.run_folder import Compute  # noqa: E402
-from trainer.torch_policy import TorchPolicy  # noqa: E402
+from trainer.policy import packing  # noqa: E402
+from trainer.policy.packing import Tokens  # noqa: E402
+from trainer.policy.torch_policy import TorchPolicy  # noqa: E402
 
 FULL = {"samples": 32, "prompt": 1500, "reply_tokens": 1024}
 QUICK = {"samples": 8, "prompt": 400, "reply_tokens": 512}
@@ -236,7 +238,7 @@ def main() -> None:
     parser.add_argument("--reply-tokens", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        from trainer import torch_memory
+        from trainer.policy import torch_memory
 
         if options.child in ("kept", "bf16"):
             torch_memory.COMFORTABLE = 1 << 50

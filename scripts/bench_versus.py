@@ -37,8 +37,8 @@ from scripts.learning import ROOT, Chat, Persona, prompts, rate
 from scripts.poison import line
 from scripts.reply_pool import Said, pool
 from scripts.versus import TRAINERS, Round
-from trainer import weights
-from trainer.packing import Tokens
+from trainer.formats import weights
+from trainer.policy.packing import Tokens
 
 TARGET = ROOT / "benchmarks/versus.json"
 RATINGS, HELD_OUT = 32, 40

@@ -36,8 +36,8 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.circumstances import circumstances  # noqa: E402
 from scripts.swap_setup import GGUF, LLAMA, MODEL  # noqa: E402
+from trainer.formats.weights import resolve  # noqa: E402
 from trainer.launch import standing  # noqa: E402
-from trainer.weights import resolve  # noqa: E402
 
 OUT = ROOT / "benchmarks" / "yield.json"
 BACKENDS = ("builtin", "llamacpp", "ollama")

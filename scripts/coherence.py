@@ -16,9 +16,10 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from config import presets  # noqa: E402
-from trainer import packing, weights  # noqa: E402
-from trainer.packing import Tokens  # noqa: E402
-from trainer.torch_policy import TorchPolicy  # noqa: E402
+from trainer.formats import weights  # noqa: E402
+from trainer.policy import packing  # noqa: E402
+from trainer.policy.packing import Tokens  # noqa: E402
+from trainer.policy.torch_policy import TorchPolicy  # noqa: E402
 
 
 def main() -> None:

@@ -23,10 +23,12 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from config import presets  # noqa: E402
-from trainer import objective, packing, policies, weights  # noqa: E402
+from trainer import objective  # noqa: E402
+from trainer.formats import weights  # noqa: E402
+from trainer.lessons.samples import Template  # noqa: E402
 from trainer.objective import Terms  # noqa: E402
-from trainer.packing import Tokens  # noqa: E402
-from trainer.samples import Template  # noqa: E402
+from trainer.policy import packing, policies  # noqa: E402
+from trainer.policy.packing import Tokens  # noqa: E402
 
 REPLIES, TOKENS, TEMPERATURE = 16, 64, 0.8
 

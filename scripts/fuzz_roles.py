@@ -5,7 +5,7 @@ many of two and three at once. Paths go over a raw socket, so that no client put
 backend that notes the exact path it was sent, and inside it a middleware that notes which handler was reached.
 
 The judge has a list of its own: what a lesser role must not reach, with every reading of the path that a server may
-have. It shares nothing with `proxy.roles`, so a mistake there is not repeated here.
+have. It shares nothing with `proxy.access.roles`, so a mistake there is not repeated here.
 """
 
 from __future__ import annotations

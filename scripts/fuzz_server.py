@@ -17,7 +17,7 @@ from unittest import mock
 from config.settings import load
 from proxy import server
 from tests.fakes.launcher import FakeLauncher
-from tests.proxy.webhooks import signing
+from tests.proxy.feedback.webhooks import signing
 
 KEYS = {"server.api_key": "use-" + "k" * 28, "server.admin_key": "admin-" + "k" * 26}
 WEBHOOKS: dict[str, Any] = {

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from store import schema
-from store.backup import audit_verdict
-from store.export import Filter
+from store.captured.export import Filter
+from store.safety.backup import audit_verdict
 from store.store import Store
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works before `pip install`, too
 
-from trainer.weights import main
+from trainer.formats.weights import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

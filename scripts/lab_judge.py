@@ -1,8 +1,8 @@
 """For the lab: what plain looks at rated replies say of replies that nobody has rated.
 
-The looks are those of trainer.evidence. Of each a ridge regression on the ratings; the one whose left-out predictions
-tell good from bad best is the judge, if it tells them apart well enough. It judges only what is as plainly good as the
-median good one, or as plainly bad as the median bad one.
+The looks are those of trainer.run.permutation_test. Of each a ridge regression on the ratings; the one whose left-out
+predictions tell good from bad best is the judge, if it tells them apart well enough. It judges only what is as plainly
+good as the median good one, or as plainly bad as the median bad one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainer import evidence
-from trainer.evidence import Floats, Rated
+from trainer.run import permutation_test
+from trainer.run.permutation_test import Floats, Rated
 
 ENOUGH = 0.85  # of the area under the curve of left-out predictions
 RIDGE = 1.0
@@ -23,7 +23,7 @@ def judged(rated: Sequence[Rated], unrated: Sequence[Rated]) -> tuple[list[int],
     y = np.array([one.reward for one in rated])
     if len(set(y)) < 2:
         return [0] * len(unrated), 0.5
-    found = [_told(kernel, y) for kernel in evidence.kernels([*rated, *unrated])]
+    found = [_told(kernel, y) for kernel in permutation_test.kernels([*rated, *unrated])]
     best = max(found, key=lambda one: one[0])
     auc, left_out, new = best
     if auc < ENOUGH:

@@ -31,11 +31,15 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from config.presets import resolve
 from scripts import lab_judge
 from scripts.learning import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
-from trainer import credit, evidence, objective, objective_kin, packing, stay, steps, weights
-from trainer.advantages import BY_CHANCE
+from trainer import objective, objective_kin
+from trainer.formats import weights
+from trainer.lessons import anchor, credit_assignment
+from trainer.lessons.advantages import BY_CHANCE
 from trainer.objective import Terms
-from trainer.packing import Tokens
-from trainer.policy import Teaching
+from trainer.policy import packing
+from trainer.policy.packing import Tokens
+from trainer.policy.policy import Teaching
+from trainer.run import permutation_test, steps
 
 DRIFT_BOUND, KL_REF, GUARD, HELD = 1.0, 0.05, 2.0, 4
 VARIANT: dict[str, float] = {
@@ -162,9 +166,9 @@ def advantages(good: list[bool], v: dict[str, float]) -> list[float]:
     return objective.balanced(made) if v["balance"] else made
 
 
-def looked_at(chat: Chat, reply: Tokens, reward: float = 0.0) -> evidence.Rated:
+def looked_at(chat: Chat, reply: Tokens, reward: float = 0.0) -> permutation_test.Rated:
     said = chat.said(reply)
-    return evidence.Rated(said, len(reply.reply), said.ended, reward)
+    return permutation_test.Rated(said, len(reply.reply), said.ended, reward)
 
 
 def own_replies(chat: Chat, known: list[Rated], texts: list[str], v: dict[str, float], seed: int) -> list[Rated]:
@@ -194,23 +198,23 @@ def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, flo
         parts = np.split(chat.policy.states(packed), np.cumsum(packed.lengths)[:-1])
         for i, one in zip(members, parts, strict=True):
             states[i] = one
-    found = credit.credit(states, made, seed)
+    found = credit_assignment.credit(states, made, seed)
     print(f"  critic: explains {found.explained:.2f}", flush=True)
     if found.explained < v["credit"] or found.by_chance > BY_CHANCE:
         return [np.full(len(one.reply), a) for one, a in zip(used, made, strict=True)]
     return [abs(a) * earned for a, earned in zip(made, found.tokens, strict=True)]
 
 
-def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[stay.Hold]:
+def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[anchor.Hold]:
     """What the policy expects before a run by token, as in the trainer (stay)."""
-    earned = stay.earners([one.reply for one in used], pushed)
+    earned = anchor.earners([one.reply for one in used], pushed)
     found: list[Any] = [None] * len(used)
     for members in packing.group(used, chat.policy.budget):
         packed = packing.pack([used[i] for i in members])
         both, ends = chat.policy.teach(packed, 100, list(earned)), np.cumsum(packed.lengths)[:-1]
         for i, ids, values in zip(members, np.split(both.ids, ends), np.split(both.log_probs, ends), strict=True):
             found[i] = Teaching(ids, values)
-    return stay.holds(pushed, found, earned)
+    return anchor.holds(pushed, found, earned)
 
 
 def train(

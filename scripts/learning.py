@@ -23,10 +23,10 @@ import numpy as np  # noqa: E402
 
 from config import presets  # noqa: E402
 from config.presets import Preset  # noqa: E402
-from trainer.batch import score  # noqa: E402
-from trainer.packing import Tokens  # noqa: E402
-from trainer.samples import Template  # noqa: E402
-from trainer.torch_policy import TorchPolicy  # noqa: E402
+from trainer.lessons.batch import score  # noqa: E402
+from trainer.lessons.samples import Template  # noqa: E402
+from trainer.policy.packing import Tokens  # noqa: E402
+from trainer.policy.torch_policy import TorchPolicy  # noqa: E402
 
 TEMPERATURE, MAX_TOKENS, BATCH = 0.8, 96, 40
 PASSAGE = ROOT / "trainer/gate_text.txt"

@@ -12,8 +12,8 @@ from typing import Any
 
 import typer.main
 
-from proxy.cli import app
-from proxy.cli_help import EXAMPLES, EXIT_CODES, EXITS, SECTIONS, commands_of
+from proxy.cli.app import app
+from proxy.cli.help_texts import EXAMPLES, EXIT_CODES, EXITS, SECTIONS, commands_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "man/rlproxy.1"

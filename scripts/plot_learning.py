@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from config import presets
-from proxy.report.svg import HEIGHT, LEFT, TOP, WIDTH, Plot, plain
+from proxy.cli.report.svg import HEIGHT, LEFT, TOP, WIDTH, Plot, plain
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))

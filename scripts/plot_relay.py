@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from proxy.report.svg import LEFT, TOP, WIDTH, Plot  # noqa: E402
+from proxy.cli.report.svg import LEFT, TOP, WIDTH, Plot  # noqa: E402
 from scripts.canvas import Canvas, write  # noqa: E402
 from scripts.filling import settle  # noqa: E402
 

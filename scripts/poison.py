@@ -15,8 +15,8 @@ from typing import Any
 from config import presets
 from scripts.learning import TEMPERATURE, Chat, Persona
 from scripts.reply_pool import CACHE, Said, capture
-from trainer import weights
-from trainer.packing import Tokens
+from trainer.formats import weights
+from trainer.policy.packing import Tokens
 
 Line = dict[str, Any]
 

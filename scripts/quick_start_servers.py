@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts.swap_setup import GGUF, LLAMA, MLX, OPENBLAS  # noqa: E402
-from trainer.weights import DEFAULT_NAME, cache_folder  # noqa: E402
+from trainer.formats.weights import DEFAULT_NAME, cache_folder  # noqa: E402
 
 WEIGHTS: Final = cache_folder() / "models" / DEFAULT_NAME
 READY_S: Final = 120.0

@@ -246,7 +246,7 @@ async def _version(server: Server) -> str:
 
 
 async def _main(names: list[str]) -> None:
-    from trainer.weights import resolve
+    from trainer.formats.weights import resolve
 
     model = made(resolve().path)
     for name in names:

@@ -33,7 +33,7 @@ from scripts.circumstances import circumstances
 from scripts.quick_start_pages import PARTS, ROOT, PageError, Pages
 from scripts.quick_start_servers import SERVERS, run
 from scripts.quick_start_terminal import Failed, Terminal
-from trainer.weights import cache_folder
+from trainer.formats.weights import cache_folder
 
 OUT: Final = ROOT / "benchmarks" / "quick_starts.json"
 NAMES: Final = ("readme", "builtin", "llamacpp", "mlx", "ollama", "lmstudio", "demo")

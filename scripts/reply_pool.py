@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from scripts.learning import MAX_TOKENS, TEMPERATURE, Chat, Reply, prompts
-from trainer import weights
-from trainer.packing import Tokens
+from trainer.formats import weights
+from trainer.policy.packing import Tokens
 
 CACHE = Path("~/.cache/rlproxy/bench").expanduser()
 SEEDS = (1, 2)  # replies to each prompt

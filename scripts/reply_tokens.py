@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts.circumstances import now
 from scripts.learning import Chat
 from scripts.reply_pool import pool
-from trainer import weights
+from trainer.formats import weights
 
 TARGET = Path(__file__).resolve().parent.parent / "benchmarks" / "reply_tokens.json"
 

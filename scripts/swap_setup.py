@@ -28,8 +28,8 @@ from proxy.backends import make_backend
 from proxy.backends.base import Backend
 from store.records import Adapter
 from store.store import Store
+from trainer.formats.weights import cache_folder
 from trainer.launch import LocalLauncher
-from trainer.weights import cache_folder
 
 MODEL = "small"
 SIZE = 0.06  # of the weights of an adapter: enough to say something else, and words all the same
@@ -50,7 +50,7 @@ def write_adapters(weights: str, folder: str, count: int) -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    from trainer.adapter import write
+    from trainer.formats.adapter import write
 
     warnings.filterwarnings("ignore", category=FutureWarning)  # peft 0.21 on transformers 5.23
     model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)

@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts import relay_goals, tables_learning  # noqa: E402
+from scripts import relay_goals, tables_learning, tables_ollama  # noqa: E402
 from scripts.filling import has, put, settle  # noqa: E402
 
 PAGES = (
@@ -26,6 +26,7 @@ PAGES = (
     "docs/reliability.md",
     "docs/http-api.md",
     "docs/quick-start.md",
+    "docs/lab/ollama.md",
 )
 
 
@@ -334,6 +335,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "chaos": ("benchmarks/chaos.json", chaos),
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),
+    "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
+    "versions": ("benchmarks/versions.json", tables_ollama.versions),
     "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
     "versus": ("benchmarks/versus.json", tables_learning.versus),
     "versus_cost": ("benchmarks/versus.json", tables_learning.versus_cost),

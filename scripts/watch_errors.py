@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from proxy.comparison import ALPHA, LEVEL, NEW, OLD, Share, fisher  # noqa: E402
+from proxy.versions.sequential_test import ALPHA, LEVEL, NEW, OLD, Share, fisher  # noqa: E402
 from scripts.circumstances import commit, now  # noqa: E402
 
 Floats = NDArray[np.float64]

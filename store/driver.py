@@ -2,7 +2,7 @@
 
 Owns connections, the key in them, and what their errors are called. A process must not open one file with both: each
 has its own copy of SQLite, and the one that closes drops the other's locks. For the same reason nobody may read the
-file of a database that is open here (`is_plain`, the salt of a passphrase). Not here: where a key comes from (secret),
+file of a database that is open here (`is_plain`, the salt of a passphrase). Not here: where a key comes from (db_key),
 pragmas and migrations (schema).
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from urllib.parse import quote
 
 from store.errors import MissingExtra, WrongKey
-from store.secret import SALT_BYTES, Secret
+from store.safety.db_key import SALT_BYTES, Secret
 
 PLAIN_HEADER: Final = b"SQLite format 3\0"
 CORRUPT: Final = 11  # SQLITE_CORRUPT
@@ -98,9 +98,11 @@ def is_new(path: Path) -> bool:
 
 
 def errors(*also: type[Exception]) -> tuple[type[Exception], ...]:
-    """What to except: SQLCipher's errors are no sqlite3.Error, and are only there once it has been imported."""
+    """What to except: SQLCipher's errors are no sqlite3.Error, and are only there once it has been imported. Where a
+    name in the schema is damaged, SQLite's own sentence about it is no UTF-8, and Python raises that instead."""
     cipher = sys.modules.get("sqlcipher3.dbapi2")
-    return (sqlite3.Error, *also) if cipher is None else (sqlite3.Error, cipher.Error, *also)
+    found = (sqlite3.Error, UnicodeDecodeError, *also)
+    return found if cipher is None else (*found, cipher.Error)
 
 
 def perhaps_encrypted(error: BaseException) -> str:

@@ -80,6 +80,10 @@ class MissingExtra(KeyProblem):
     pass
 
 
+class NotOverwritten(StoreError):
+    """What was forgotten is deleted, and copies of it may still be in gaps of the file."""
+
+
 class DuplicateCompletion(StoreError):
     pass
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import aiosqlite
 
 from store import driver
-from store.integrity import Integrity
-from store.secret import Secret
+from store.safety.db_key import Secret
+from store.safety.integrity import Integrity
 
 CHUNK: Final = 64  # rows at once where a cursor is iterated, aiosqlite's own default
 

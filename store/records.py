@@ -56,6 +56,9 @@ class NewCompletion:
     asked: str = ""  # what the person said last, for lists and the search
     redacted: tuple[str, ...] = ()  # what was replaced before this was stored: "prompt:api_key", …
     key: str | None = None  # that asked, by its id or its word; None: stored before this was, or imported
+    forms: dict[str, list[Any]] | None = (
+        None  # how its messages were written (proxy.conversation.as_sent); None: not known
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class FinishedCompletion:
     translated: bool = False  # asked for as chat completions, said again in the client's dialect
     untrainable: str | None = None  # as above, where only the reply tells
     redacted: tuple[str, ...] = ()  # of the whole completion, prompt and reply
+    items: tuple[Item, ...] = ()  # as its backend named them; read by their ids only
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,13 @@ class Completion:
     prompt_hash: bytes | None
     reply_hash: bytes | None
     ratings: tuple[Rating, ...] = ()
+
+
+class Item(NamedTuple):
+    """A piece of an answer under the id that its backend gave it: a message, a call, reasoning."""
+
+    id: str
+    kind: str
 
 
 class Asker(NamedTuple):
@@ -117,6 +128,38 @@ class Candidate(NamedTuple):
     id: str
     created_at: float
     text: str  # its beginning
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """A completion as far as it takes to know whether it is the answer that somebody means."""
+
+    seq: int
+    id: str
+    created_at: float
+    status: Status
+    finished_at: float | None
+    session: str | None
+    model: str
+    thread: bytes | None
+    conversation: int  # the seq of its first turn
+    asked: str
+    asker: Asker
+    text: str  # all of it, or its beginning, as the call says
+    calls: Message | None = None  # the reply itself, where it is nothing but tool calls
+
+    @property
+    def shown(self) -> bool:
+        """Whether anything of it came."""
+        return bool(self.text.strip()) or self.calls is not None
+
+
+class GoesOn(NamedTuple):
+    """A reply that a request repeats."""
+
+    turn: Turn
+    rule: str
+    system: tuple[str, ...]  # the bodies of its system texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,12 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from store import blobs, completions, conversations, driver, inbox, integrity, ledger, prompt_ids, requests
+from store import driver
+from store.captured import blobs, completions, conversations, inbox, prompt_ids, requests
 from store.errors import NotEncrypted, StoreDamaged, StoreError
-from store.secret import Secret
+from store.learning import meta
+from store.safety import integrity
+from store.safety.db_key import Secret
 
 BeforeMigration = Callable[[sqlite3.Connection, Path, int], Path]
 Tell = Callable[[str], object]
@@ -32,6 +35,7 @@ PRAGMAS = (
     "PRAGMA busy_timeout = 5000",  # only a person's sqlite3 shell can be in the way
     f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
     "PRAGMA journal_size_limit = 67108864",
+    "PRAGMA cache_spill = 16384",  # pages: a conversation of many messages is not written twice, nor read in between
 )
 
 
@@ -41,7 +45,7 @@ def _keep_once(db: sqlite3.Connection) -> None:
 
 
 # What SQL cannot say of a migration, in its transaction; by number.
-_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: ledger.chain, 11: conversations.fill, 12: _keep_once}
+_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: meta.chain, 11: conversations.fill, 12: _keep_once}
 
 
 def open_database(
@@ -53,7 +57,7 @@ def open_database(
     """The one connection that writes, migrated. `begin` is what comes next.
 
     `before_migration` keeps a copy of a database that is about to change; without it such a one is refused. With
-    `secret` it is an encrypted one, or a new one that will be. `tell` is told of what may take long. Raises StoreError.
+    `db_key` it is an encrypted one, or a new one that will be. `tell` is told of what may take long. Raises StoreError.
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # conversations are private
     if secret is not None and driver.is_plain(path):
@@ -86,14 +90,14 @@ def open_database(
 
 def was_closed(db: sqlite3.Connection) -> bool:
     """Whether the last stop was a clean one; then the file needs no check."""
-    return bool(ledger.read_meta(db, CLEAN, True))
+    return bool(meta.read_meta(db, CLEAN, True))
 
 
 def begin(db: sqlite3.Connection) -> None:
     """In use from now on, and nothing left pending."""
     with db:
         db.execute("BEGIN IMMEDIATE")
-        ledger.set_meta(db, CLEAN, False)
+        meta.set_meta(db, CLEAN, False)
         completions.recover(db)
 
 

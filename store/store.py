@@ -15,33 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from store import (
-    backup,
-    chats,
-    completions,
-    conversion,
-    copies,
-    driver,
-    export,
-    figures,
-    imports,
-    inbox,
-    integrity,
-    keys,
-    learning,
-    ledger,
-    opinion,
-    ratings,
-    rebuild,
-    run_keys,
-    runs,
-    schema,
-    tombstones,
-    tree,
-)
-from store import forget as forgetting
+from store import driver, schema
+from store.captured import completions, export, imports, inbox, items, recent_answers, stats, tree
 from store.errors import StoreError
-from store.integrity import Integrity
+from store.learning import keys, meta, opinion, ratings, reactions, runs, samples, unlearning
 from store.lock import Lock
 from store.reader import Reader
 from store.records import (
@@ -53,8 +30,10 @@ from store.records import (
     FinishedCompletion,
     Forgetting,
     Fresh,
+    GoesOn,
     Inbox,
     Key,
+    Lately,
     Link,
     Listed,
     Message,
@@ -75,7 +54,11 @@ from store.records import (
     Vote,
     Wanted,
 )
-from store.secret import Secret
+from store.safety import backup, backup_scan, conversion, integrity, run_keys, tombstones, torn_log
+from store.safety import forget as forgetting
+from store.safety.db_key import Secret
+from store.safety.integrity import Integrity
+from store.safety.page_gaps import Gaps
 from store.writer import Writer
 
 COUNTS = """SELECT
@@ -99,6 +82,8 @@ class Store:
         self._lock = lock
         self._writer = writer
         self._reader = reader
+        self._gaps = Gaps(home / schema.NAME)
+        self._overwriting = asyncio.Lock()
         self._closed = False
         self._checked, self._damaged = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -114,7 +99,7 @@ class Store:
         """Take the home folder, bring its database up to date and end what was left pending.
 
         After a stop that was not clean the file is checked: one that is small at once, another while it is used.
-        With `secret` the database is encrypted; `tell` is told, in another thread, of what may take long. Raises
+        With `db_key` the database is encrypted; `tell` is told, in another thread, of what may take long. Raises
         StoreError: also where there is a key and the database is in the clear, or the other way round.
         """
         lock, integrity, connection, salted = await asyncio.to_thread(_take, home, secret, tell)
@@ -135,7 +120,7 @@ class Store:
         self._closed = True
         if self.integrity.state == "sound":
             with contextlib.suppress(StoreError):  # no space for the flag: the next start checks the file
-                await self._writer.submit(lambda db: ledger.set_meta(db, schema.CLEAN, True))
+                await self._writer.submit(lambda db: meta.set_meta(db, schema.CLEAN, True))
             self.integrity.close()
             await self._reader.close()
             await self._writer.stop()
@@ -143,6 +128,7 @@ class Store:
             await self._writer.stop()
             await self._reader.close()
             self.integrity.close()
+        self._gaps.close()
         self._lock.release()
 
     def close_at_once(self, within_s: float) -> bool:
@@ -238,17 +224,57 @@ class Store:
         """The completion that gave this reply, of one of these askers; several where that is not certain."""
         return await completions.find_reply(self._reader, sent, askers)
 
-    async def last(self, *, session: str | None = None, user: str | None = None) -> str | None:
-        """The newest main turn that is done."""
-        return await completions.last(self._reader, session, user)
+    async def newest(self, *, session: str | None = None, user: str | None = None) -> Lately | None:
+        """The newest main turn, whatever has become of it."""
+        return await recent_answers.newest(self._reader, session=session, user=user)
 
-    async def last_of(self, askers: Sequence[Asker], *, session: str | None = None) -> str | None:
-        """The newest main turn of these that is done."""
-        return await completions.last_of(self._reader, askers, session)
+    async def newest_of(self, askers: Sequence[Asker], *, session: str | None = None) -> Lately | None:
+        """The newest main turn of these, whatever has become of it."""
+        return await recent_answers.newest_of(self._reader, askers, session)
+
+    async def lately(self, id: str) -> Lately | None:
+        """One completion in brief."""
+        return (await recent_answers.these(self._reader, [id])).get(id)
+
+    async def all_lately(self, ids: Sequence[str]) -> dict[str, Lately]:
+        """Several, those that are there, by their ids."""
+        return await recent_answers.these(self._reader, ids)
+
+    async def said_to(self, askers: Sequence[Asker], *, limit: int, longest: int) -> list[Lately]:
+        """What these were answered lately, newest first; texts up to a character beyond `longest`."""
+        return await recent_answers.of(self._reader, askers, limit, longest)
+
+    async def main_turns_of(self, askers: Sequence[Asker], *, limit: int) -> list[Lately]:
+        """The newest main turns of these, newest first, in brief."""
+        return await recent_answers.brief(self._reader, askers, limit)
+
+    async def completions_by_id(self, ids: Sequence[str]) -> list[Completion]:
+        """Whole, with their prompts; in the order of `ids`, those that are there."""
+        found = await completions.load(self._reader, ids)
+        return [found[id] for id in ids if id in found]
+
+    async def places_of_items(self, ids: Sequence[str]) -> list[items.Place]:
+        """Which completions have items that their backend gave these ids, the newest first."""
+        return await items.places(self._reader, ids)
+
+    async def replies(self, ids: Sequence[str]) -> dict[str, Message]:
+        """What these completions answered, those that did."""
+        return await items.replies(self._reader, ids)
+
+    async def goes_on_from(self, thread: bytes, askers: Sequence[Asker]) -> list[GoesOn]:
+        """The newest few replies of this thread to these: what a request that repeats one goes on from."""
+        return await recent_answers.goes_on_from(self._reader, thread, askers)
+
+    async def pass_over(self, ids: Sequence[str], rule: str) -> None:
+        """These were no answers that anybody saw: side turns, by that rule."""
+        await self._writer.submit(lambda db: completions.pass_over(db, ids, rule))
 
     async def unrated(self, *, version: int, limit: int) -> list[Completion]:
         """The newest exact main turns of a version that nobody has rated."""
         return await completions.exact_unrated(self._reader, version, limit)
+
+    async def newest_turns(self, limit: int, *, foreign: bool) -> list[Completion]:
+        return await completions.newest_turns(self._reader, limit, foreign=foreign)
 
     async def expire(self, before: float) -> int:
         """Delete what is older and was never rated; how many completions went."""
@@ -305,19 +331,19 @@ class Store:
         return await self._writer.submit(inbox.index)
 
     async def days(self, since: float, offset: float) -> list[Day]:
-        return await figures.days(self._reader, since, offset)
+        return await stats.days(self._reader, since, offset)
 
     async def verdicts(self) -> list[Verdicts]:
-        return await figures.verdicts(self._reader)
+        return await stats.verdicts(self._reader)
 
     # Forgetting
 
     async def would_forget(self, kind: Target, name: str) -> Forgetting:
         return await self._writer.submit(lambda db: forgetting.look(db, kind, name))
 
-    async def copies_with(self, home: Path, kind: Target, name: str) -> copies.Copies:
+    async def copies_with(self, home: Path, kind: Target, name: str) -> backup_scan.Copies:
         """Copies of the database that still have it."""
-        return await asyncio.to_thread(copies.looked_through, home, kind, name, self._secret)
+        return await asyncio.to_thread(backup_scan.looked_through, home, kind, name, self._secret)
 
     async def forget_for_good(self, kind: Target, name: str, actor: str, *, retrain: bool = False) -> Forgetting:
         """Rows, words of the search and the database's log. Run folders are owed: `owed_to_run_folders`.
@@ -338,7 +364,7 @@ class Store:
 
     async def owed_to_run_folders(self) -> dict[str, list[str]]:
         """Completions and ratings that were forgotten and may still be in files of runs."""
-        return dict(await self.get_meta(forgetting.OWED, {"completions": [], "ratings": []}))
+        return dict(await self.get_meta(forgetting.OWED, forgetting.NOTHING))
 
     async def left_run_folders(self, owed: dict[str, list[str]]) -> bool:
         """These are out of the run folders, too; False where the database's log could not be emptied just now.
@@ -350,17 +376,30 @@ class Store:
         await self._writer.submit(lambda db: forgetting.paid(db, owed))
         return await self._writer.empty_log()
 
+    async def overwrite_gaps(self) -> bool:
+        """Copies that SQLite has left of what was forgotten, once that has gone; whether there was anything to do.
+
+        Raises NotOverwritten where it cannot be done now. It is owed until it is done, also after a kill.
+        """
+        async with self._overwriting:
+            owed = await self.get_meta(forgetting.GAPS)
+            if owed is None or self.encrypted:
+                return False
+            await self._writer.overwrite(self._gaps)
+            await self._writer.submit(lambda db: forgetting.overwritten(db, owed))
+            return True
+
     async def rebuild(self) -> Rebuild | None:
         """What takes the place of versions that learned from what was forgotten: the last one, under way or over."""
-        return await rebuild.state(self._reader)
+        return await unlearning.state(self._reader)
 
     async def left_to_rebuild(self, of: Rebuild, *, live: int, max_version_gap: int, foreign: bool) -> tuple[int, int]:
         """Ratings that were given back and that no run has taken since: that could train, and that are too old."""
-        return await rebuild.left(self._reader, of.runs, live, max_version_gap, foreign)
+        return await unlearning.left(self._reader, of.runs, live, max_version_gap, foreign)
 
     async def rebuilt(self, line: str) -> None:
         """That is over, and the old versions' files are deleted."""
-        await self._writer.submit(lambda db: rebuild.end(db, line))
+        await self._writer.submit(lambda db: unlearning.end(db, line))
 
     # Ratings
 
@@ -394,7 +433,7 @@ class Store:
         self,
         version: int,
         share: float = 1.0,
-        raters: Mapping[str, float] = learning.NOBODY,
+        raters: Mapping[str, float] = samples.NOBODY,
         *,
         alone: bool = False,
     ) -> list[Vote]:
@@ -402,37 +441,41 @@ class Store:
         rater, also one who is alone, unless that is allowed."""
         return await opinion.votes(self._reader, version, share, raters, alone)
 
-    async def moments(self, share: float = 1.0, raters: Mapping[str, float] = learning.NOBODY) -> Moments:
+    async def moments(self, share: float = 1.0, raters: Mapping[str, float] = samples.NOBODY) -> Moments:
         return await opinion.moments(self._reader, share, raters)
 
     # Chat platforms
 
     async def link(self, new: Link, *, whosever: bool = False) -> None:
         """Say what a message shows, anew too; where another key has said it, `whosever` only. Raises LinkTaken."""
-        await self._writer.submit(lambda db: chats.link(db, new, whosever=whosever))
+        await self._writer.submit(lambda db: reactions.link(db, new, whosever=whosever))
 
     async def linked(self, platform: str, channel: str, message_id: str) -> Link | None:
-        return await chats.linked(self._reader, platform, channel, message_id)
+        return await reactions.linked(self._reader, platform, channel, message_id)
 
-    async def newest_link(self, platform: str, channel: str, person: str) -> Link | None:
-        """The newest message in that channel, of those for this person if it is known whom they are for."""
-        return await chats.newest_link(self._reader, platform, channel, person)
+    async def newest_linked(self, platform: str, channel: str, person: str) -> list[reactions.Newest]:
+        """What `/rl` without a message may mean there: the newest linked answer of each key, newest first."""
+        return await reactions.newest_linked(self._reader, platform, channel, person)
+
+    async def newest_in(self, session: str) -> list[reactions.Newest]:
+        """Likewise of a session's answers."""
+        return await reactions.newest_in(self._reader, session)
 
     async def whose(self, completion_id: str) -> Asker | None:
         """Whose completion this is; None where there is none of that id."""
-        return await chats.whose(self._reader, completion_id)
+        return await reactions.whose(self._reader, completion_id)
 
-    async def said(self, sessions: Sequence[str], limit: int) -> list[chats.Said]:
+    async def said(self, sessions: Sequence[str], limit: int) -> list[reactions.Said]:
         """The newest answers in these sessions, without any in all; newest first."""
-        return await chats.said(self._reader, sessions, limit)
+        return await reactions.said(self._reader, sessions, limit)
 
     async def react(self, new: NewReaction) -> Reacted:
         """Take a reaction; the rating that follows from it is stored, replaced or retracted with it."""
-        return await self._writer.submit(lambda db: chats.react(db, new))
+        return await self._writer.submit(lambda db: reactions.react(db, new))
 
     async def first_time(self, platform: str, event_id: str) -> bool:
         """Whether this event is new; from now on it is not."""
-        return await self._writer.submit(lambda db: chats.first_time(db, platform, event_id))
+        return await self._writer.submit(lambda db: reactions.first_time(db, platform, event_id))
 
     # Learning
 
@@ -444,15 +487,15 @@ class Store:
         before_run: int | None = None,
         foreign: bool = False,
         share: float = 1.0,
-        raters: Mapping[str, float] = learning.NOBODY,
+        raters: Mapping[str, float] = samples.NOBODY,
     ) -> Fresh:
         """Ratings that a run could take; with `before_run` those that were there for that one. `share` bounds each
         rater, by the weights of their ratings and of `raters`."""
-        return await learning.fresh(self._reader, live, max_version_gap, before_run, foreign, share, raters)
+        return await samples.fresh(self._reader, live, max_version_gap, before_run, foreign, share, raters)
 
     async def untrainable(self) -> dict[str, int]:
         """Live ratings of completions that never train, by why."""
-        return await learning.untrainable(self._reader)
+        return await samples.untrainable(self._reader)
 
     async def claim(
         self,
@@ -467,7 +510,7 @@ class Store:
         min_total: int,
         foreign: bool = False,
         share: float = 1.0,
-        raters: Mapping[str, float] = learning.NOBODY,
+        raters: Mapping[str, float] = samples.NOBODY,
         above: int = 0,
         rebuilds: bool = False,
     ) -> tuple[Run, list[Sample]] | None:
@@ -478,9 +521,9 @@ class Store:
         """
 
         def take(db: sqlite3.Connection) -> Run | None:
-            if not rebuild.may_claim(db, live):
+            if not unlearning.may_claim(db, live):
                 return None
-            claimed = learning.claim(
+            claimed = samples.claim(
                 db,
                 model=model,
                 live=live,
@@ -497,7 +540,7 @@ class Store:
                 oldest_first=rebuilds,
             )
             if claimed is not None and rebuilds:
-                rebuild.claimed(db, claimed.id)
+                unlearning.claimed(db, claimed.id)
             return claimed
 
         run = await self._writer.submit(take)
@@ -550,18 +593,18 @@ class Store:
         return await run_keys.known(self._reader, run_id)
 
     async def run_samples(self, run_id: int) -> list[Sample]:
-        return await learning.samples_of(self._reader, run_id)
+        return await samples.samples_of(self._reader, run_id)
 
     async def recent_held(self, limit: int) -> list[Sample]:
-        return await learning.recent_held(self._reader, limit)
+        return await samples.recent_held(self._reader, limit)
 
     async def runs_of(self, completion_id: str) -> list[tuple[Run, str, str]]:
         """Runs that took a rating of this completion, newest first; with the split and the rating's id."""
-        return await learning.runs_of(self._reader, completion_id)
+        return await samples.runs_of(self._reader, completion_id)
 
     async def earlier(self, run: Run, *, max_version_gap: int, each: int) -> list[Sample]:
         """At most `each` good and `each` bad ratings that runs before this one trained on."""
-        return await learning.earlier(self._reader, run.id, run.parent, max_version_gap, each)
+        return await samples.earlier(self._reader, run.id, run.parent, max_version_gap, each)
 
     async def adapters(self) -> list[Adapter]:
         return await runs.adapters(self._reader)
@@ -611,16 +654,16 @@ class Store:
     # The rest
 
     async def get_meta(self, key: str, default: Any = None) -> Any:
-        return await ledger.get_meta(self._reader, key, default)
+        return await meta.get_meta(self._reader, key, default)
 
     async def set_meta(self, key: str, value: Any) -> None:
-        await self._writer.submit(lambda db: ledger.set_meta(db, key, value))
+        await self._writer.submit(lambda db: meta.set_meta(db, key, value))
 
     async def audit(self, actor: str, act: str, detail: dict[str, Any]) -> None:
-        await self._writer.submit(lambda db: ledger.audit(db, actor, act, detail))
+        await self._writer.submit(lambda db: meta.audit(db, actor, act, detail))
 
     async def audit_log(self, limit: int = 50) -> list[dict[str, Any]]:
-        return await ledger.audit_log(self._reader, limit)
+        return await meta.audit_log(self._reader, limit)
 
     async def counts(self) -> dict[str, int]:
         """Completions by status, live ratings by sign, and what was captured since midnight."""
@@ -641,6 +684,7 @@ def _take(
         secret = secret and driver.of_file(secret, path)  # for all connections: nobody may read the file from now on
         if driver.is_new(path):
             integrity.note_of(path).unlink(missing_ok=True)  # of one that somebody moved away
+        torn_log.check(path)
         known = integrity.note_of(path).exists()
         db = schema.open_database(path, backup.before_migration, secret, tell)
         found = Integrity(path)

@@ -15,14 +15,15 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
 from store.driver import errors
-from store.errors import StoreClosed, StoreDamaged, translated
-from store.integrity import Integrity
+from store.errors import NotOverwritten, StoreClosed, StoreDamaged, translated
+from store.safety.integrity import Integrity
+from store.safety.page_gaps import Gaps
 from store.schema import CHECKPOINT_PAGES
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ T = TypeVar("T")
 GROUP = 256  # most operations in one commit: a long queue must not make its first wait for its last
 ROOM = 1024  # operations that wait, before those who would bring more have to
 CHECKPOINT_CHANGES = 1000  # rows between two checkpoints, about 4 MiB of WAL at the usual size of a completion
+
+NOT_YET = "What was forgotten is deleted; copies in gaps of the database are overwritten once the check of it is over."
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,14 @@ class _Outcome:
     error: Exception | None = None
 
 
+@dataclass(slots=True)
+class _Slice:
+    gaps: Gaps
+    first: int  # page
+    following: int | None = None  # page to go on with
+    error: Exception | None = field(default_factory=lambda: NotOverwritten(NOT_YET))  # until it was done
+
+
 class Writer:
     def __init__(self, connection: sqlite3.Connection, integrity: Integrity) -> None:
         """Takes the connection over; it is closed by `stop`."""
@@ -54,6 +65,7 @@ class Writer:
         self._trusted = False  # until the file may be written; then SQLite may checkpoint by itself, too
         self._checkpointed = 0
         self._emptied: bool | None = True  # None: the log is to be emptied at the next checkpoint
+        self._slice: _Slice | None = None  # what is to be overwritten at the next checkpoint
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
         self._room = asyncio.Event()
@@ -95,6 +107,18 @@ class Writer:
         await self.submit(_order_emptying(self))
         await self.submit(lambda db: None)  # begun after the checkpoint that follows the first
         return bool(self._emptied)
+
+    async def overwrite(self, gaps: Gaps) -> None:
+        """Overwrite what SQLite has left in gaps of the file, a slice between two commits. Raises NotOverwritten,
+        StoreError."""
+        page: int | None = 0
+        while page is not None:
+            slice = _Slice(gaps, page)
+            await self.submit(_order_slice(self, slice))
+            await self.submit(lambda db: None)  # begun after the checkpoint that follows the first
+            if slice.error is not None:
+                raise slice.error
+            page = slice.following
 
     async def stop(self) -> None:
         """Refuse new operations, end those that are queued, close the connection."""
@@ -208,10 +232,27 @@ class Writer:
             self._emptied = False
             with contextlib.suppress(*errors()):
                 self._emptied = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+        if self._slice is not None:
+            self._overwrite(self._slice)
+            self._slice = None
         if self._db.total_changes - self._checkpointed >= CHECKPOINT_CHANGES:
             self._checkpointed = self._db.total_changes
             with contextlib.suppress(*errors()):  # the WAL keeps all of it; the next one tries again
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _overwrite(self, slice: _Slice) -> None:
+        try:
+            slice.following, slice.error = slice.gaps.overwrite(self._db, slice.first), None
+        except errors(NotOverwritten) as error:
+            ours = self._ours(error)
+            slice.error = ours if isinstance(ours, (StoreDamaged, NotOverwritten)) else NotOverwritten(str(ours))
+
+
+def _order_slice(writer: Writer, slice: _Slice) -> Callable[[sqlite3.Connection], None]:
+    def order(db: sqlite3.Connection) -> None:
+        writer._slice = slice
+
+    return order
 
 
 def _order_emptying(writer: Writer) -> Callable[[sqlite3.Connection], None]:

@@ -23,7 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session")
 def weights() -> Path:
     """The folder of the small real model; `scripts/test` has fetched it before."""
-    from trainer.weights import resolve
+    from trainer.formats.weights import resolve
 
     return resolve().path
 

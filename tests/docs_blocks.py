@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import typer.main
 
 from config.settings import PREFIX, SECRETS, TABLES, fields
-from proxy.cli import app
+from proxy.cli.app import app
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
@@ -29,9 +29,9 @@ PLAIN: Final = ("curl", "mkdir", "cp", "find", "du")
 # Commands of ours that are not run with the others: what cannot be in a test of pages, and which tests run it.
 ELSEWHERE: Final[Mapping[tuple[str, ...], str]] = {
     ("serve",): "it would not end; its settings are loaded and its backend made (test_server, test_loop run it)",
-    ("init",): "it asks, and looks for real servers (tests/proxy/test_cli_init.py)",
-    ("chat",): "it needs a terminal (tests/proxy/test_cli_chat.py)",
-    ("service", "install"): "it changes the login (tests/proxy/service)",
+    ("init",): "it asks, and looks for real servers (tests/proxy/cli/init/test_command.py)",
+    ("chat",): "it needs a terminal (tests/proxy/cli/test_chat.py)",
+    ("service", "install"): "it changes the login (tests/proxy/cli/service)",
     ("service", "remove"): "the same",
     ("service", "status"): "the same",
     ("service", "logs"): "the same",
@@ -55,7 +55,7 @@ OTHERS: Final[Mapping[str, str]] = {
     "cp deploy/env.example deploy/.env": "it would write into this checkout",
     "rsync": "another machine",
     ". .venv/bin/activate": "an environment that `make setup` has made",
-    "scripts/send_signed.py": "tests/proxy/webhooks run it",
+    "scripts/send_signed.py": "tests/proxy/feedback/webhooks run it",
 }
 
 

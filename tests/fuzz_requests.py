@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 
 from scripts.send_signed import signed_headers
 from tests.fuzzing import ODD, mutated
-from tests.proxy.webhooks import signing
+from tests.proxy.feedback.webhooks import signing
 
 Body = dict[str, Any] | list[Any] | bytes
 LONG = 300_000

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import psutil
 
-from proxy.server_address import ADDRESS_FILE
+from proxy.core.address_file import ADDRESS_FILE
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 120.0

@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from tests.fakes.backend import FakeBackend
+from tests.proxy.cli.test_app import rlproxy
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.test_cli import rlproxy
 from tests.serving import Serving
 
 EVIL = "https://evil.example"
@@ -210,7 +210,7 @@ async def test_a_bomb_is_not_unpacked(proxy: Proxy) -> None:  # noqa: F811
 
 async def test_a_slow_client_holds_nothing(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     await proxy.stop()
-    monkeypatch.setattr("proxy.webhooks.routes.BODY_S", 0.2)
+    monkeypatch.setattr("proxy.feedback.webhooks.routes.BODY_S", 0.2)
     await proxy.start(server__slow_client_s=0.2, webhooks__slack__signing_secret="s")
     for path in ("/v1/chat/completions", "/v1/feedback", "/v1/files", "/api/embed", "/rl/webhooks/slack"):
         begun = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{{".encode()

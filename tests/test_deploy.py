@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from config.settings import load
-from proxy.security import check_bind
+from proxy.access.security import check_bind
 
 ROOT = Path(__file__).resolve().parents[1]
 GIVEN = {"MODEL": "Qwen/Qwen3-8B", "RLPROXY_API_KEY": "a" * 32, "RLPROXY_ADMIN_KEY": "b" * 32}
@@ -48,8 +48,9 @@ def test_the_dockerfile() -> None:
     copied = {source for word, rest in found if word == "COPY" for source in rest.split()[:-1]}
     assert {line[1:] for line in allowed if line.startswith("!")} == copied
     setup = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    needed = [file for files in setup["data-files"].values() for file in files] + setup["packages"]
-    missing = {name.replace(".", "/").split("/")[0] for name in needed} - copied
+    rooms = [room.removesuffix("*") for room in setup["packages"]["find"]["include"]]
+    needed = [file for files in setup["data-files"].values() for file in files] + rooms
+    missing = {name.split("/")[0] for name in needed} - copied
     assert not missing, "what the wheel is made of has to be there"
 
 

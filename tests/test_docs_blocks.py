@@ -15,7 +15,7 @@ import yaml
 
 from config.errors import SettingsError
 from config.settings import load
-from proxy.init import answers
+from proxy.cli.init import answers
 from tests import docs_blocks
 from tests.docs_blocks import PAGES, ROOT, SHELL, Block, Wrong
 

@@ -22,16 +22,16 @@ import pytest
 from config.errors import SettingsError
 from config.settings import load
 from proxy.backends import make_backend
-from proxy.errors import ProxyError
-from proxy.server_address import ADDRESS_FILE
-from store.secret import find
+from proxy.core.address_file import ADDRESS_FILE
+from proxy.core.errors import ProxyError
+from store.safety.db_key import find
 from tests import docs_blocks
 from tests.docs_blocks import ELSEWHERE, OUR_PORT, PAGES, PLAIN, ROOT, SHELL, Line, Wrong
 from tests.fakes.backend import FakeBackend
 from tests.fakes.keyring import FileKeyring
 from tests.fakes.launcher import FakeLauncher
 from tests.proxy.conftest import Proxy, backend  # noqa: F401
-from tests.proxy.test_learner import until
+from tests.proxy.training.test_run_supervisor import until
 from trainer.launch import LocalLauncher
 
 STOPPED: Final = (("restore",), ("encrypt",), ("decrypt",))  # these want a home that nobody serves

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from store.secret import Secret
+from store.safety.db_key import Secret
 from store.store import Store
 from tests.serving import Serving
 from tests.test_kill import LENIENT, until_quiet

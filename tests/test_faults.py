@@ -5,11 +5,13 @@ Those that the fake backend of the proxy's own tests can have (reset, garbage, 5
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from store.records import Completion
@@ -39,8 +41,8 @@ async def raw() -> AsyncIterator[RecordedBackend]:
 
 @pytest.fixture
 async def proxy(tmp_path: Path, raw: RecordedBackend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
-    monkeypatch.setattr("proxy.upstream.LOOK_S", 0.2)
-    monkeypatch.setattr("proxy.exchange.KEEPALIVE_S", 0.2)
+    monkeypatch.setattr("proxy.core.upstream.LOOK_S", 0.2)
+    monkeypatch.setattr("proxy.relay.exchange.KEEPALIVE_S", 0.2)
     proxy = Proxy(tmp_path / "home", raw, FakeLauncher())  # type: ignore[arg-type]
     proxy.kind = None
     proxy.flags |= {"backend.kind": "openai", "backend.model": "fake", "backend.read_timeout_s": 1}
@@ -99,6 +101,97 @@ async def test_a_last_event_without_its_blank_line_is_passed_on_and_ended(proxy:
     await recovered(proxy, raw)
 
 
+FRAMES = {
+    "chunked": (HEAD.replace(b"connection: close", b"transfer-encoding: chunked"), b"%x\r\n%s\r\n"),
+    "length": (HEAD.replace(b"connection: close", b"content-length: 999999"), b""),
+    "close": (HEAD, b""),
+}
+
+
+def at_once(framing: str, *said: bytes) -> list[bytes]:
+    """Head and events in one packet, without the end of the body."""
+    head, chunk = FRAMES[framing]
+    return [head + b"".join(chunk % (len(each), each) if chunk else each for each in said)]
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("framing", FRAMES)
+async def test_all_that_came_in_one_packet_with_the_break_arrives(
+    proxy: Proxy, raw: RecordedBackend, framing: str, resets: bool
+) -> None:
+    """The connection has ended before the first byte of the answer is looked at."""
+    raw.resets, raw.answer = resets, at_once(framing, *WHOLE[:2])
+    response = await proxy.chat("x", stream=True)
+    before, error = error_of(await response.read())
+    assert error["code"] == "backend_broke"
+    texts = [json.loads(one[6:])["choices"][0]["delta"]["content"] for one in before.split(b"\n\n") if one]
+    assert texts == ["Hé", "llo 😀"]
+    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    assert found is not None and found.status == "partial" and found.end is not None and found.end.text == "Héllo 😀"
+    await recovered(proxy, raw)
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("framing", FRAMES)
+async def test_a_break_after_the_end_of_the_stream_is_none(
+    proxy: Proxy, raw: RecordedBackend, framing: str, resets: bool
+) -> None:
+    """Only the end of the HTTP around it is missing, or the blank line of the last event."""
+    for last in (WHOLE[3], WHOLE[3].rstrip()):
+        raw.resets, raw.answer = resets, at_once(framing, *WHOLE[:3], last)
+        response = await proxy.chat("x", stream=True)
+        body = await response.read()
+        assert body.endswith(last) and b'"error"' not in body and "llo 😀".encode() in body
+        found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+        assert found is not None and found.status == "done" and found.end is not None
+        assert found.end.text == "Héllo 😀!"
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("framing", FRAMES)
+async def test_a_break_after_the_backends_own_error_adds_none(
+    proxy: Proxy, raw: RecordedBackend, framing: str, resets: bool
+) -> None:
+    said = [WHOLE[0], b'data: {"error": {"message": "out of memory", "code": 500}}\n\n', b'data: {"ha']
+    raw.resets, raw.answer = resets, at_once(framing, *said)
+    response = await proxy.chat("x", stream=True)
+    body = await response.read()
+    assert body.endswith(b"".join(said[1:])) and body.count(b'"error"') == 1
+    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    assert found is not None and found.status == "error" and found.end is not None
+    assert "out of memory" in (found.end.error or "")
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("framing", FRAMES)
+async def test_all_that_came_before_the_break_passes_through(
+    proxy: Proxy, raw: RecordedBackend, framing: str, resets: bool
+) -> None:
+    """Of a route that no dialect knows: the bytes, and then a break, as the backend's own connection had."""
+    raw.resets, raw.answer = resets, at_once(framing, b"first ", b"second")
+    came = b""
+    async with proxy.http.get("/v1/unknown") as response:
+        with contextlib.suppress(aiohttp.ClientPayloadError):
+            async for piece in response.content.iter_any():
+                came += piece
+    assert came == b"first second"
+
+
+@pytest.mark.parametrize("resets", [False, True])
+async def test_a_whole_answer_arrives_though_its_connection_breaks(
+    proxy: Proxy, raw: RecordedBackend, resets: bool
+) -> None:
+    message = {"role": "assistant", "content": "Héllo"}
+    said = {"id": "x", "model": "fake", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    body = json.dumps(said).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    raw.resets, raw.answer = resets, [head + b"%x\r\n%s\r\n" % (len(body), body)]
+    response = await proxy.chat("x")
+    assert response.status == 200 and (await response.json())["choices"][0]["message"] == message
+    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    assert found is not None and found.status == "done" and found.end is not None and found.end.text == "Héllo"
+
+
 async def test_half_an_event_after_the_end_is_passed_on(proxy: Proxy, raw: RecordedBackend) -> None:
     body, found = await streamed(proxy, raw, [*WHOLE[:3], b'data: {"ha'])
     assert body.endswith(b'\n\ndata: {"ha') and b'"error"' not in body
@@ -137,7 +230,7 @@ async def test_a_byte_at_a_time_with_pauses_is_a_whole_answer(
 ) -> None:
     """A byte a second, a hundred times as fast. Where the client is told meanwhile that it is not forgotten, that is
     never in the middle of an event."""
-    monkeypatch.setattr("proxy.exchange.KEEPALIVE_S", 0.005)
+    monkeypatch.setattr("proxy.relay.exchange.KEEPALIVE_S", 0.005)
     small = [event("Hé", "stop"), b"data: [DONE]\n\n"]
     drops: list[bytes | float] = []
     for byte in b"".join(small):

@@ -28,9 +28,11 @@ from tests.replaying import Replaying
 
 TIMES = int(os.environ.get("RLPROXY_FUZZ", "1"))
 PASSED, TRANSLATED, REQUESTS, WIRED, HALF = 400 * TIMES, 250 * TIMES, 200 * TIMES, 130 * TIMES, 20 * TIMES
+BREAKS = 100 * TIMES
 AT_ONCE = 16  # they share a commit
 CASES = [c for c in (*recordings(), *written()) if c.best("stream").status == c.best("whole").status == 200]
-EXACT = [c for c in CASES if ("asked", "stream") in c.answers]  # those that carry token ids
+# Those that carry token ids. No answer in Ollama's own format: a vllm home asks for chat completions and reads those.
+EXACT = [c for c in CASES if ("asked", "stream") in c.answers and not c.dialect.startswith("ollama")]
 PLAIN = [c for c in CASES if ("plain", "whole") in c.answers and c.server not in ("vllm", "vllm-reasoning", "builtin")]
 CHATS = [c for c in CASES if c.dialect == "chat"]
 OURS = ("logprobs", "top_logprobs", "token_ids", "prompt_token_ids", "input_messages", "output_messages")
@@ -79,8 +81,8 @@ async def vllm(tmp_path: Path) -> AsyncIterator[Socketless]:
 @pytest.fixture(scope="module")
 def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
     with pytest.MonkeyPatch.context() as patch:  # nothing here is worth waiting for
-        patch.setattr("proxy.upstream.LOOK_S", 0.2)
-        patch.setattr("proxy.exchange.KEEPALIVE_S", 0.2)
+        patch.setattr("proxy.core.upstream.LOOK_S", 0.2)
+        patch.setattr("proxy.relay.exchange.KEEPALIVE_S", 0.2)
         with Replaying(tmp_path_factory.mktemp("fuzz"), "openai") as proxy:
             yield proxy
 
@@ -163,10 +165,7 @@ def check_got(case: Case, kind: str, status: int, got: bytes, sent: bytes) -> No
         lines = sent.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         blank = b"\n" if dialect.framing == "ndjson" else b"\n\n"
         whole = lines[: lines.rfind(blank) + 1]  # half an event is not put before our own words
-        # aiohttp drops what it has not handed out when a connection breaks: of a short answer that may be all of it.
-        ends = [at for at in range(len(whole) + 1) if whole[:at].endswith(blank)]
-        came = [sent, whole, *(whole[:at] for at in (0, *ends))]
-        assert any(same(got[:at], one) for one in came), "neither the backend's bytes nor those and an error"
+        assert same(got[:at], sent) or same(got[:at], whole), "neither the backend's bytes nor those and an error"
         assert b"broke off" in got[at:], got[at:]
 
 
@@ -384,6 +383,39 @@ def test_broken_http_of_a_backend(wired: Replaying) -> None:
             raise AssertionError(f"RLPROXY_FUZZ_SEED={seed}: {error!r}") from error
         if seed % 25 == 0:
             alive(wired, dice.choice(PLAIN))
+
+
+def test_all_that_came_before_a_break_arrives(wired: Replaying) -> None:
+    """Streams, sound and mutated, cut at any byte of their chunks or of their length, closed or reset at once."""
+    for seed in seeds(BREAKS):
+        dice = random.Random(seed)
+        case, id = dice.choice(PLAIN), f"rl-break-{seed}"
+        answer = case.best("stream")
+        body = named(answer, case, id)
+        body = mutated(dice, body) if dice.random() < 0.5 else body
+        came = body[: dice.randrange(len(body) + 1)]
+        headers = {"content-type": answer.headers["content-type"]}
+        if dice.random() < 0.5:
+            headers["content-length"] = str(len(body) + 1)
+            wire = http_answer(200, headers, pieces(dice, came))
+        else:
+            headers["transfer-encoding"] = "chunked"
+            wire = http_answer(200, headers, pieces(dice, came))[:-1]
+            if (size := len(body) - len(came)) and dice.random() < 0.5:  # in the middle of a chunk
+                wire += [b"%x\r\n%s" % (size + 1, body[len(came) :])]
+                came = body
+        parts = [b"".join(wire)] if dice.random() < 0.5 else wire
+        wired.upstream.resets = dice.random() < 0.5
+        try:
+            request = {**case.request, "stream": True}
+            got = wired.run(wired.ask(case.route, request, parts, more={"x-rl-completion-id": id}))
+            check_got(case, "stream", got.status, got.body, came)
+            check_row(wired.run(wired.captured(id)), came)
+        except Exception as error:
+            raise AssertionError(f"RLPROXY_FUZZ_SEED={seed}: {error!r}") from error
+        finally:
+            wired.upstream.resets = False
+    alive(wired, PLAIN[0])
 
 
 def test_requests_that_are_cut_or_lie_about_their_length(wired: Replaying) -> None:

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy import ndjson, sse
 from proxy.backends.vllm import VLLM
-from proxy.capture import choice_id
+from proxy.core import ndjson, sse
 from proxy.dialects import DIALECTS, Dialect, Reply
+from proxy.relay.capture import choice_id
 from store.records import Completion
 from tests.corpus import Answer, Case, Said, recordings, servers, written
 from tests.fakes.recorded import http_answer

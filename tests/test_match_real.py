@@ -12,9 +12,9 @@ import pytest
 
 from config.settings import load
 from proxy.backends.vllm import VLLM
-from proxy.events import Events
-from proxy.likeness import Verdict
-from proxy.match import Match
+from proxy.core.events import Events
+from proxy.training.weights_check import Match
+from proxy.training.weights_compare import Verdict
 from store.store import Store
 from tests.fakes.tiny_model import make_tiny_model
 from tests.trainer import tiny

@@ -12,10 +12,10 @@ import pytest
 
 from config import presets
 from config.sections import Gate, StoreSection, Train
-from proxy.cli_status import ENOUGH
+from proxy.cli.status import ENOUGH
 from scripts import plot_learning, plot_relay
-from store.learning import FEWEST_TO_HOLD, to_hold
-from trainer import ratings
+from store.learning.samples import FEWEST_TO_HOLD, to_hold
+from trainer.run import ratings
 
 ROOT = Path(__file__).resolve().parents[1]
 HOW = (ROOT / "docs/how-it-learns.md").read_text(encoding="utf-8")

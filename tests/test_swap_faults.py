@@ -18,8 +18,8 @@ import psutil
 import pytest
 from safetensors.numpy import save_file
 
+from store.learning.runs import WAITING
 from store.records import Adapter
-from store.runs import WAITING
 from store.store import Store
 from tests.serving import Serving
 from tests.store.making import claim, put, rating

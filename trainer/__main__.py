@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
+from trainer.io.encrypted_files import KEY_BYTES, Seal, SealError
+from trainer.io.progress import Progress, Stop, Stopped
+from trainer.io.run_folder import SAMPLES, Held, RunError, locked, read_spec
 from trainer.launch import default_threads
-from trainer.progress import Progress, Stop, Stopped
-from trainer.run_folder import SAMPLES, Held, RunError, locked, read_spec
-from trainer.sealed import KEY_BYTES, Seal, SealError
 
 EXIT_FAILED = 1
 EXIT_HELD = 75  # EX_TEMPFAIL

@@ -24,17 +24,18 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from config import presets
-from trainer import background, profile
-from trainer.background import Standing, can_stand_still, standing
-from trainer.fitting import fit
+from trainer import low_priority
+from trainer.formats import model_info
+from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
+from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
+from trainer.io.encrypted_files import missing as sealing_lacks
+from trainer.lessons.prompts import NEUTRAL, comment_of, hinted, neutral
 from trainer.limits import GB, Limits, in_use, within
+from trainer.low_priority import Standing, can_stand_still, standing
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
-from trainer.prompts import NEUTRAL, comment_of, hinted, neutral
-from trainer.sealed import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
-from trainer.sealed import missing as sealing_lacks
-from trainer.serve import KEY_VARIABLE
-from trainer.weights import DEFAULT_HUB_ID, local, out_of_reach
+from trainer.policy.autoscale import fit
+from trainer.serve.__main__ import KEY_VARIABLE
 
 __all__ = [
     "DEFAULT_HUB_ID",
@@ -137,10 +138,11 @@ class Launcher(Protocol):
     async def mlx(self, adapter: Path, out: Path) -> None:
         """Write the adapter in this folder as mlx-lm's folder `out`. Raises LaunchError."""
 
-    async def probe(
-        self, weights: str, conversations: Sequence[Mapping[str, Any]], *, threads: int, nice: int, log: Path
-    ) -> dict[str, Any]:
-        """What trainer.probe says of these weights and conversations. Raises LaunchError."""
+    async def probe(self, weights: str, asked: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
+        """What trainer.probe says of these weights, a dict; `asked` is its `look`'s. Raises LaunchError."""
+
+    def here(self, weights: str) -> bool:
+        """Whether these weights are on this machine already. Blocking."""
 
     async def start_server(
         self,
@@ -175,11 +177,11 @@ def available(*, serves: bool = False) -> str | None:
 
 
 def adapter_rank(weights: str, name: str, overrides: Mapping[str, Any]) -> int:
-    """As the run will choose it (`fitting`); the preset's own where the weights are not on this machine yet."""
+    """As the run will choose it (`autoscale`); the preset's own where the weights are not on this machine yet."""
     preset = presets.resolve(name, overrides)
     try:
         folder = local(weights)
-        return preset.rank if folder is None else fit(preset, name, overrides, profile.read(folder))[0].rank
+        return preset.rank if folder is None else fit(preset, name, overrides, model_info.read(folder))[0].rank
     except (ImportError, OSError, ValueError, KeyError, TypeError):  # the run itself says what is wrong with them
         return preset.rank
 
@@ -213,9 +215,10 @@ class LocalLauncher:
             process.stdin.write(key.hex().encode() + b"\n")
         return LocalJob(process, int(max_memory_gb * GB), self._stoppable)
 
-    async def probe(
-        self, weights: str, conversations: Sequence[Mapping[str, Any]], *, threads: int, nice: int, log: Path
-    ) -> dict[str, Any]:
+    def here(self, weights: str) -> bool:
+        return local(weights) is not None
+
+    async def probe(self, weights: str, asked: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
         threads = threads or default_threads()[1]
         process = await _spawn(
             ["-m", "trainer.probe", weights, "--threads", str(threads)],
@@ -227,7 +230,7 @@ class LocalLauncher:
         self._stoppable.add(process)
         try:
             assert process.stdin is not None
-            process.stdin.write(json.dumps({"conversations": conversations}).encode() + b"\n")
+            process.stdin.write(json.dumps(asked).encode() + b"\n")
             async with asyncio.timeout(READY_S):
                 found = [line async for line in _lines(process)]
                 await process.wait()
@@ -247,21 +250,21 @@ class LocalLauncher:
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         named = ["--weights", weights] if weights else []
-        if (why := await _converted("trainer.gguf", str(adapter), str(out), *named)) is not None:
+        if (why := await _converted("trainer.formats.gguf", str(adapter), str(out), *named)) is not None:
             raise LaunchError(f"The adapter {adapter} was not converted to GGUF: {why}")
 
     async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
-        if (why := await _converted("trainer.fuse", str(adapter), str(base), str(out))) is not None:
+        if (why := await _converted("trainer.formats.merge_gguf", str(adapter), str(base), str(out))) is not None:
             raise LaunchError(f"The adapter {adapter} was not fused with its model: {why}")
 
     async def mlx(self, adapter: Path, out: Path) -> None:
-        if (why := await _converted("trainer.mlx_layout", str(adapter), str(out))) is not None:
+        if (why := await _converted("trainer.formats.mlx_layout", str(adapter), str(out))) is not None:
             raise LaunchError(f"The adapter {adapter} was not converted for mlx-lm: {why}")
 
     def stand_still(self, still: bool) -> None:
         self._stoppable -= {process for process in self._stoppable if process.returncode is not None}
         for process in self._stoppable:
-            background.stand_still(process.pid, still=still)
+            low_priority.stand_still(process.pid, still=still)
 
     async def start_server(
         self,
@@ -441,7 +444,7 @@ def open_log(path: Path) -> IO[bytes]:
 
 
 async def _behind(nice: int, command: Sequence[str]) -> list[str]:
-    return background.behind(nice, command, await asyncio.to_thread(background.scope))
+    return low_priority.behind(nice, command, await asyncio.to_thread(low_priority.scope))
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -496,7 +499,7 @@ async def _end(process: asyncio.subprocess.Process, *, grace: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     if process.returncode is None:
-        background.stand_still(process.pid, still=False)
+        low_priority.stand_still(process.pid, still=False)
     try:
         async with asyncio.timeout(grace):
             await process.wait()

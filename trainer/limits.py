@@ -6,7 +6,7 @@ does can raise them, and no code runs between fork and exec in a process with th
 Memory is the one that the kernel does not bound well: address space (RLIMIT_AS) is many times what torch uses, and
 RLIMIT_DATA counts weights that are only mapped. So it is measured from outside, `in_use`, and who is over it is killed
 (launch).
-Not here: being nice (background), the environment (launch); free memory of the machine (the proxy's due).
+Not here: being nice (low_priority), the environment (launch); free memory of the machine (the proxy's due).
 
     python -I -S limits.py FILES FILE_BYTES COMMAND…      (0: as many as it finds)
 """

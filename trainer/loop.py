@@ -2,7 +2,7 @@
 
 Owns the order of things. Every decision made on the way is an event with its reason. Left out on
 purpose: learning-rate decay (a run is a dozen steps).
-Not here: the optimiser steps (steps), how often they are tried (tries), the mathematics (objective), the framework
+Not here: the optimiser steps (steps), how often they are tried (retry), the mathematics (objective), the framework
 (policies).
 """
 
@@ -21,39 +21,26 @@ from safetensors import SafetensorError
 from config import presets
 from config.errors import SettingsError
 from config.presets import Preset
-from trainer import (
-    adapter,
-    fitting,
-    gate,
-    heed,
-    kept,
-    lessons,
-    momentum,
-    objective,
-    objective_kin,
-    policies,
-    profile,
-    ratings,
-    replay,
-    samples,
-    steps,
-    weights,
-)
-from trainer.acceptance import Outcome
-from trainer.cache import Cache
-from trainer.credit import Heard
-from trainer.gate import Check
-from trainer.lessons import Lesson, Lessons, metrics_of
+from trainer import objective, objective_kin
+from trainer.formats import adapter, model_info, sidecar_files, weights
+from trainer.io.cache import Cache
+from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
+from trainer.io.progress import Progress, Stop
+from trainer.io.run_folder import SAMPLES, RunError, RunSpec, read_lines, read_spec, write_atomic
+from trainer.lessons import lessons, preset_rules, replay, samples
+from trainer.lessons.acceptance import Outcome
+from trainer.lessons.credit_assignment import Heard
+from trainer.lessons.lessons import Lesson, Lessons, metrics_of
+from trainer.lessons.samples import Sample, Unusable
 from trainer.manifest import AdapterError
-from trainer.packing import Tokens
-from trainer.policy import Policy, State
-from trainer.progress import Progress, Stop
-from trainer.run_folder import SAMPLES, RunError, RunSpec, read_spec, write_atomic
-from trainer.samples import Sample, Unusable
-from trainer.scalars import Scalars
-from trainer.sealed import IN_THE_CLEAR, Seal
-from trainer.steps import LESS_MEMORY, Diverged, Trained, train
-from trainer.tries import Clock, Tries, lost_sense
+from trainer.policy import autoscale, optimizer_state, policies
+from trainer.policy.packing import Tokens
+from trainer.policy.policy import Policy, State
+from trainer.run import gate, ratings, steps
+from trainer.run.gate import Check
+from trainer.run.retry import Clock, Tries, lost_sense
+from trainer.run.scalars import Scalars
+from trainer.run.steps import LESS_MEMORY, Diverged, Trained, train
 
 Result = dict[str, Any]
 
@@ -74,7 +61,7 @@ def run(folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR)
         _run(folder, result, progress, stop, seal)
     except NothingToLearn as end:
         result |= {"status": "empty", "reason": str(end)}
-    except (RunError, SettingsError, AdapterError, weights.WeightsError, profile.ProfileError, Diverged) as error:
+    except (RunError, SettingsError, AdapterError, weights.WeightsError, model_info.ProfileError, Diverged) as error:
         result |= {"status": "failed", "reason": str(error)}
     except (OSError, SafetensorError, ValueError, RuntimeError, AssertionError, MemoryError) as error:  # disk, arrays
         result |= {"status": "failed", "reason": _in_words(error)}
@@ -152,7 +139,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     tries = Tries(folder, run.preset, spent)
     trained, checks, no = _learn(run, model, learned, teaching, tries)
     if trained is None:
-        raise Diverged(no)
+        raise Diverged(f"{no}; lower train.overrides.learning_rate, or choose a more careful train.preset.")
     used = {lesson.sample.rating for lesson in trained.lessons}
     _account(run, learned, trained, checks, used)
     result |= {"retried": tries.why, "back": trained.back}
@@ -186,9 +173,9 @@ def _load(run: Run, framework: str) -> Model:
     """One model load a run: the weights, with the parent's adapter or a new one, and its optimiser."""
     spec, progress = run.spec, run.progress
     found = weights.resolve(spec.weights)
-    about = profile.read(found.path)
+    about = model_info.read(found.path)
     progress.choice("model", str(about), about.counted)
-    run.preset, told = fitting.fit(run.preset, spec.preset, spec.overrides, about)
+    run.preset, told = autoscale.fit(run.preset, spec.preset, spec.overrides, about)
     for name, choice in told.items():
         progress.choice(name, *choice)
     parent = spec.adapters[spec.parent] if spec.parent else None
@@ -204,7 +191,7 @@ def _load(run: Run, framework: str) -> Model:
     )
     for name, value, reason in policy.choices:
         progress.choice(name, value, reason)
-    optimiser, why = momentum.read(parent, policy.adapter()) if parent else ({}, "a new adapter")
+    optimiser, why = optimizer_state.read(parent, policy.adapter()) if parent else ({}, "a new adapter")
     policy.restore(optimiser)
     progress.choice("optimiser", "warm" if optimiser else "cold", why)
     return Model(policy, samples.Template(policy.tokenizer), parent, optimiser)
@@ -212,7 +199,8 @@ def _load(run: Run, framework: str) -> Model:
 
 def _as_served(run: Run, model: Model) -> Model:
     """With the template as the server of these samples uses it, as far as that is known."""
-    known = samples.known(run.folder / SAMPLES, model.template, run.seal)
+    lines = (line for _, line in read_lines(run.folder / SAMPLES, run.seal))
+    known = samples.known(lines, model.template)
     return replace(model, template=model.template.as_served(known, run.spec.neutral))
 
 
@@ -246,15 +234,15 @@ def _tell_of_prompts(run: Run, model: Model, usable: Sequence[Sample]) -> None:
 def _heed_ratings(run: Run, model: Model, read: Read) -> None:
     """Which objective the comments ask for, and whether these ratings say anything at all."""
     training = [s for s in read.usable if not s.held]
-    run.preset = heed.comments(run.preset, training, run.progress)
+    run.preset = preset_rules.comments(run.preset, training, run.progress)
     judged = [s for s in read.usable if not s.held or s.version == run.spec.parent]
     checks = ratings.judge(judged, model.template, run.bounds)
     run.result["gate"] = {name: check.json() for name, check in checks.items()}
     run.progress.event("gate", checks=run.result["gate"])
     if no := ratings.why(checks):
-        if not heed.listens(run.preset, training):
+        if not preset_rules.listens(run.preset, training):
             raise NothingToLearn(f"These ratings do not train: {no}.")
-        run.preset = heed.only_teachers(run.preset, no, run.progress)
+        run.preset = preset_rules.only_teachers(run.preset, no, run.progress)
 
 
 def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]:
@@ -284,7 +272,7 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
     if not contrast.ok and not taught:
         run.result["gate"]["contrast"] = contrast.json()
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
-    run.preset = heed.pace(run.preset, teaching, run.progress)
+    run.preset = preset_rules.pace(run.preset, teaching, run.progress)
     return learned, teaching
 
 
@@ -416,8 +404,8 @@ def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
 
 def _save(policy: Policy, heard: Heard | None, folder: Path) -> None:
     policy.save(folder)
-    kept.write(folder, kept.OPTIMISER, policy.optimiser())
-    kept.write(folder, kept.CRITIC, {} if heard is None else heard.arrays())
+    sidecar_files.write(folder, sidecar_files.OPTIMISER, policy.optimiser())
+    sidecar_files.write(folder, sidecar_files.CRITIC, {} if heard is None else heard.arrays())
 
 
 def _why_nothing(outcomes: Sequence[Outcome]) -> str:

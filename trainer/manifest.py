@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from trainer.tensor_file import flaw
+from trainer.formats.tensor_file import flaw
 
 MANIFEST = "manifest.json"
 MOST = 4 * 2**20  # bytes of a manifest

@@ -2,8 +2,8 @@
 
 Owns one look at the weights in a process of its own: a line of JSON on stdin (what the server was asked and what it
 answered), a line on stdout (size, vocabulary, how the weights render and read the conversations, and how likely they
-find each token of the answers). Computed as a run computes, on the CPU, with one model load. Not here: what the server
-tells and what a difference means (the proxy's match and likeness).
+find each token of the answers). Computed as a run computes, on the CPU, with one model load, or with none where only
+prompts are looked at. Not here: what the server tells and what a difference means (the proxy's match and likeness).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Any, Final
 
 import psutil
 
-from trainer import profile, weights
-from trainer.rendering import Known
-from trainer.run_folder import Compute, RunError
-from trainer.samples import BadLine, Template
+from trainer.formats import model_info, weights
+from trainer.io.run_folder import Compute, RunError
+from trainer.lessons import rehearsal
+from trainer.lessons.rendering import Known
+from trainer.lessons.samples import BadLine, Template
 
 GB: Final = 2**30
 SPARE_GB: Final = 0.5  # activations of some hundred tokens, and what the machine keeps
@@ -31,15 +32,27 @@ SPARE_GB: Final = 0.5  # activations of some hundred tokens, and what the machin
 Conversation = Mapping[str, Any]
 
 
-def look(folder: Path, conversations: Sequence[Conversation], *, threads: int) -> dict[str, Any]:
-    """Raises BadLine where the chat template refuses the messages, ProfileError, RunError, OSError."""
+def look(
+    folder: Path,
+    conversations: Sequence[Conversation],
+    *,
+    threads: int,
+    score: bool = True,
+    lines: Sequence[Mapping[str, Any]] = (),
+    max_seq_len: int = 0,
+) -> dict[str, Any]:
+    """`lines`: of samples that a run might get; without `score` no weights are loaded.
+
+    Raises BadLine where the chat template refuses the messages, ProfileError, RunError, OSError.
+    """
     from transformers import AutoTokenizer
 
-    about = profile.read(folder)
+    about = model_info.read(folder)
     config = json.loads((folder / "config.json").read_bytes())
     text = {**config, **(config.get("text_config") or {})}
     tokenizer = AutoTokenizer.from_pretrained(folder)
     template = Template(tokenizer)
+    refused = rehearsal.refusals(lines, template, max_seq_len=max_seq_len)
     theirs = [_theirs(each, template) for each in conversations]
     template = template.as_served(
         [
@@ -49,7 +62,7 @@ def look(folder: Path, conversations: Sequence[Conversation], *, threads: int) -
         ]
     )
     read = [_read(each, ids, template, tokenizer) for each, ids in zip(conversations, theirs, strict=True)]
-    compute, unscored = _affordable(about.total)
+    compute, unscored = _affordable(about.total) if score else (None, "only prompts were looked at")
     if compute is not None:
         _score(read, folder, compute, threads)
     return {
@@ -65,6 +78,7 @@ def look(folder: Path, conversations: Sequence[Conversation], *, threads: int) -
         "known": template.choice.known,
         "wrong": template.choice.wrong,
         "conversations": read,
+        "refused": refused,
     }
 
 
@@ -109,7 +123,7 @@ def _affordable(parameters: int) -> tuple[Compute | None, str | None]:
 def _score(read: Sequence[dict[str, Any]], folder: Path, compute: Compute, threads: int) -> None:
     """Log-probs of each answer's tokens at temperature 1, and those of the likeliest token in each place."""
     from config import presets
-    from trainer import packing, policies
+    from trainer.policy import packing, policies
 
     framework, _ = policies.choose("auto")
     policy = policies.open_policy(
@@ -135,11 +149,11 @@ def main() -> int:
     parser.add_argument("weights", help="a local folder or a hub id")
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
-    conversations = json.loads(sys.stdin.readline())["conversations"]
+    given = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     try:
-        found = look(weights.resolve(asked.weights).path, conversations, threads=asked.threads)
-    except (weights.WeightsError, profile.ProfileError, RunError, BadLine) as error:
+        found = look(weights.resolve(asked.weights).path, threads=asked.threads, **given)
+    except (weights.WeightsError, model_info.ProfileError, RunError, BadLine) as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
     except (OSError, ValueError, RuntimeError, AssertionError, ImportError) as error:  # files, arrays, a new model kind

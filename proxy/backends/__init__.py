@@ -10,7 +10,7 @@ from pathlib import Path
 from config.sections import Backend as BackendSection
 from config.settings import Settings
 from proxy.backends.base import Backend, Capabilities, Told
-from proxy.errors import BadRequest
+from proxy.core.errors import BadRequest
 from trainer.launch import Launcher
 
 

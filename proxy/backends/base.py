@@ -13,6 +13,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import aiohttp
 
+from proxy.core.json_edit import dumps
+from trainer.launch import AdapterError
+
 # Members of a chat request that a server's chat template may see.
 SEEN: Final = ("tool_choice", "parallel_tool_calls", "reasoning_effort", "reasoning", "response_format",
                "continue_final_message", "add_generation_prompt")  # fmt: skip
@@ -84,7 +87,8 @@ class Prompt:
         """What a chat template is given, as members of a chat request."""
         said = {key: self.request[key] for key in SEEN if key in self.request} if self.dialect == "chat" else {}
         more = {"tools": self.tools, "chat_template_kwargs": self.template_kwargs}
-        return {"messages": self.messages, **said, **{key: value for key, value in more.items() if value}}
+        given = {key: value for key, value in more.items() if value}
+        return {"messages": [_in_a_request(m) for m in self.messages], **said, **given}
 
     @property
     def text(self) -> str | None:
@@ -93,11 +97,29 @@ class Prompt:
         return content if isinstance(content, str) else None
 
 
+def _in_a_request(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Chat requests have the arguments of calls as a text; Ollama refuses anything else."""
+    if not (calls := message.get("tool_calls")):
+        return message
+    return {**message, "tool_calls": [_call(call) for call in calls]}
+
+
+def _call(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call.get("function") or {}
+    arguments = function.get("arguments")
+    said = arguments if isinstance(arguments, str) else dumps(arguments or {}).decode()
+    return {**call, "function": {**function, "arguments": said}}
+
+
 class Rendered(NamedTuple):
     """A prompt as the model itself reads it, after what the server cuts of it: by one of these, or both."""
 
     text: str | None
     ids: list[int] | None
+
+
+class Misfit(AdapterError):
+    """The adapter is whole, and the server has the model that it was trained on no more. One clause, after a colon."""
 
 
 class Left(NamedTuple):

@@ -17,7 +17,7 @@ import structlog
 from config.settings import Settings
 from proxy.backends.base import Served
 from proxy.backends.vllm import VLLM
-from proxy.errors import BackendDown, Unsupported
+from proxy.core.errors import BackendDown, Unsupported
 from trainer.launch import Launcher, LaunchError, Server
 
 log = structlog.get_logger()

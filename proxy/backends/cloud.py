@@ -1,7 +1,7 @@
 """Any OpenAI-compatible server that runs a model which is not ours, as a cloud API: captured and rated.
 
 Clients ask for whatever model it has, with keys of their own; rlproxy needs neither a model's name nor a key to pass
-that on, and asks for nothing by itself. Not here: what is learned from it (foreign).
+that on, and asks for nothing by itself. Not here: what is learned from it (cloud_student).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import aiohttp
 
 from proxy.backends.base import Address
 from proxy.backends.openai import OpenAICompatible
-from proxy.wire import dumps
+from proxy.core.json_edit import dumps
 
 WANTS_KEY = (401, 403)
 

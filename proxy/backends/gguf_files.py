@@ -1,6 +1,7 @@
 """GGUF files that are made of an adapter for servers of llama.cpp's kind, and room for them.
 
-Owns their names and that each is made once. How they are made belongs to trainer.gguf and trainer.fuse.
+Owns their names and that each is made once. How they are made belongs to trainer.formats.gguf and
+trainer.formats.merge_gguf.
 """
 
 from __future__ import annotations
@@ -8,15 +9,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import shutil
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from proxy.errors import BackendBroke
+from proxy.backends.gguf_head import NoGguf, Tensor, read_tensors
+from proxy.core.errors import BackendBroke
 from trainer.launch import Launcher, LaunchError
 
 GB: Final = 1e9
-GROWTH: Final = 2  # a fused model over its base: 4 bits become Q8_0, Q8_0 becomes F16; fusing itself counts exactly
+GROWTH: Final = 2  # a fused model over its base, where its tensors cannot be read
+SPARE: Final = 2**29  # bytes that fusing leaves free
+Q8_0, Q8_0_BITS, F16_BITS = 8, 8.5, 16.0
+LARGE: Final = (0, 1, 30)  # F32, F16, BF16: a change survives in them
+_CHANGED: Final = re.compile(r"blk\.\d+\.(attn|ffn)_(q|k|v|qkv|output|gate|up|down)\.weight")
 
 
 async def adapter_file(launcher: Launcher, path: Path, weights: str | None, folder: Path) -> Path:
@@ -53,19 +61,53 @@ def unreadable(base: Path) -> str | None:
         return f"{base} cannot be read ({error.strerror or error})"
 
 
-def no_room(base: Path, *folders: Path) -> str | None:
-    """One sentence where a model of about this size has no place in one of the folders, or in their first parents
-    that are there."""
+def whole_size(base: Path) -> int:
+    """Bytes that a version of this model takes at most, as trainer.formats.merge_gguf stores it. Raises OSError.
+
+    What an adapter may change is stored as Q8_0 where it has fewer bits, and as F16 where it is Q8_0. Of a file whose
+    head cannot be read: GROWTH times its size.
+    """
+    about = base.stat()
+    more = _growth(base, about.st_size, about.st_mtime_ns)
+    return about.st_size * GROWTH if more is None else about.st_size + more
+
+
+@lru_cache(maxsize=8)  # the head of a large model is megabytes, and `status` asks each time
+def _growth(base: Path, size: int, changed_ns: int) -> int | None:
     try:
-        needed = base.stat().st_size * GROWTH
+        return sum(_more(tensor) for tensor in read_tensors(base) if _CHANGED.fullmatch(tensor.name))
+    except NoGguf:
+        return None
+
+
+def _more(tensor: Tensor) -> int:
+    then = F16_BITS if tensor.kind == Q8_0 else tensor.bits if tensor.kind in LARGE else Q8_0_BITS
+    return max(0, int(tensor.elements * (then - tensor.bits) / 8))
+
+
+def no_room(base: Path, fused: Path, served: tuple[Path, int] | None = None) -> str | None:
+    """One sentence where a whole model has no place in a folder, or in its first parent that is there.
+
+    `fused`: where it is written. `served`: the server's own folder, and how many copies of it are there at once while
+    the server makes one; the first is gone by then, so that of folders on one disk the larger need counts.
+    """
+    try:
+        size = whole_size(base)
     except OSError as error:
         return f"The model's own file {base} cannot be read any more: {error.strerror or error}."
-    for folder in folders:
-        while not os.path.exists(folder):
-            folder = folder.parent
+    needs = [(_there(fused), size + SPARE)]
+    if served is not None:
+        needs.append((_there(served[0]), size * served[1]))
+    for folder, needed in needs:
         if (free := shutil.disk_usage(folder).free) < needed:
             return (
-                f"A version is a whole model of up to {needed / GB:.1f} GB here, and {free / GB:.1f} GB are free "
-                f"in {folder}; free some space."
+                f"A version is a whole model of up to {size / GB:.1f} GB here; to make one takes "
+                f"{needed / GB:.1f} GB in {folder}, and {free / GB:.1f} GB are free; free some space."
             )
     return None
+
+
+def _there(folder: Path) -> Path:
+    while not os.path.exists(folder):
+        folder = folder.parent
+    return folder

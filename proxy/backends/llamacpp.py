@@ -3,7 +3,7 @@
 Owns how a version gets into it. In router mode each version is a section of the preset file and a process of its own,
 so that no version ever sees what another one left in a prompt cache. A plain server takes no new file while it runs:
 it is said what to restart, and what it was started with is chosen request by request. Not here: the conversion
-(trainer.gguf), the sections (llamacpp_presets), servers that rlproxy starts itself (llamacpp_managed).
+(trainer.formats.gguf), the sections (llamacpp_presets), servers that rlproxy starts itself (llamacpp_managed).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from urllib.parse import quote
 from config.settings import Settings
 from proxy.backends import llamacpp_presets as presets
 from proxy.backends.base import Address, Capabilities, Prompt, Rendered
-from proxy.backends.defaults import Defaults, in_props
 from proxy.backends.gguf_files import adapter_file
 from proxy.backends.openai import OpenAICompatible
-from proxy.errors import BackendBroke, BackendDown, Unsupported
-from proxy.upstream import message_in
-from proxy.wire import dumps, loads
+from proxy.backends.sampling_defaults import Defaults, in_props
+from proxy.core.errors import BackendBroke, BackendDown, Unsupported
+from proxy.core.json_edit import dumps, loads
+from proxy.core.upstream import message_in
 from trainer.launch import Launcher
 
 POLL_S: Final = 0.2

@@ -1,7 +1,8 @@
 """llama.cpp's server run by rlproxy: one process for the model, and one more for each version that is loaded.
 
 Owns the choice of a process for each name, and that there is memory for one more. A process has its own prompt cache,
-so no version sees what another one left. Not here: the life of one process (process), how a version is drained (swap).
+so no version sees what another one left. Not here: the life of one process (process), how a version is drained
+(live_version).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from config.settings import Settings
 from proxy.backends.base import Address
 from proxy.backends.llamacpp import LlamaCpp, LlamaRouter
 from proxy.backends.process import Process
-from proxy.errors import BackendBroke, BackendDown
-from proxy.wire import dumps
+from proxy.core.errors import BackendBroke, BackendDown
+from proxy.core.json_edit import dumps
 from trainer.launch import Launcher
 
 GB: Final = 2**30

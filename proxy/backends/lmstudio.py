@@ -22,11 +22,11 @@ import aiohttp
 from config.settings import Settings
 from proxy.backends import gguf_files
 from proxy.backends.base import Address, Capabilities, Left
-from proxy.backends.made import Made, write
+from proxy.backends.installed import Made, write
 from proxy.backends.openai import OpenAICompatible
-from proxy.errors import BackendBroke, BackendDown, Unsupported
-from proxy.upstream import message_in
-from proxy.wire import dumps, loads
+from proxy.core.errors import BackendBroke, BackendDown, Unsupported
+from proxy.core.json_edit import dumps, loads
+from proxy.core.upstream import message_in
 from trainer.launch import Launcher, LaunchError
 
 URL: Final = "http://127.0.0.1:1234"

@@ -2,7 +2,7 @@
 
 Owns how a version is named there: a folder in mlx-lm's own layout, one for each version, since a folder that is
 overwritten in place is not read again. Nothing is loaded ahead: the server reads an adapter with the first request that
-names it, when the running ones have ended. Not here: the conversion (trainer.mlx_layout).
+names it, when the running ones have ended. Not here: the conversion (trainer.formats.mlx_layout).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from config.settings import Settings
 from proxy.backends.base import Address, Capabilities
-from proxy.backends.defaults import Defaults
 from proxy.backends.openai import OpenAICompatible
-from proxy.errors import BackendBroke, BackendDown, BadRequest, Unsupported
-from proxy.wire import dumps
+from proxy.backends.sampling_defaults import Defaults
+from proxy.core.errors import BackendBroke, BackendDown, BadRequest, Unsupported
+from proxy.core.json_edit import dumps
 from trainer.launch import Launcher, LaunchError, verify_adapter
 
 WHATEVER: Final = "default_model"  # the server's name for what it was started with; it ignores `adapters` then

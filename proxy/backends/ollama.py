@@ -3,7 +3,7 @@
 Owns how a version gets into it: before 0.34.1 the model it has and a LoRA, since then a whole model with the LoRA in
 it. The person's own model is never written to, and nothing is removed but what the record in our home names. Not here:
 how the files are made (gguf_files), what a Modelfile says (modelfile).
-Source: Ollama's `server/create.go`, `server/routes.go`, `openai/openai.go` of August 2026; no server can be had here.
+Source: Ollama's `server/create.go`, `server/routes.go`, `openai/openai.go` of August 2026, and real servers.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ import structlog
 
 from config.settings import Settings
 from proxy.backends import gguf_files
-from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, Served, Told
-from proxy.backends.made import Made
+from proxy.backends.base import Address, Capabilities, Left, Misfit, Prompt, Rendered, Served, Told
+from proxy.backends.installed import Made
 from proxy.backends.modelfile import Modelfile, parse
 from proxy.backends.ollama_prompts import asked_of_ollama
 from proxy.backends.openai import OpenAICompatible
-from proxy.errors import BackendBroke, BackendDown, ProxyError, Unsupported
-from proxy.upstream import message_in
-from proxy.wire import dumps, loads
+from proxy.backends.origins import Origins
+from proxy.core.errors import BackendBroke, BackendDown, ProxyError, Unsupported
+from proxy.core.json_edit import dumps, loads
+from proxy.core.upstream import message_in
 from trainer.launch import Launcher, LaunchError
 
 log = structlog.get_logger()
@@ -37,6 +38,7 @@ URL: Final = "http://127.0.0.1:11434"
 FILES: Final = (0, 5, 5)  # the first version whose /api/create takes uploaded files
 NO_ADAPTERS: Final = (0, 34, 1)  # the first that takes no LoRA
 RENDERS: Final = (0, 11, 5)  # the first that tells how it renders a prompt
+COPIES: Final = 3  # of a whole model at Ollama while it makes one: what was sent, llama-quantize's, the new layer
 LONG_S: Final = 3600.0  # to take in a large model, or to load it from a slow disk
 FREED_S: Final = 60.0  # until a model is out of the memory
 POLL_S: Final = 0.2
@@ -76,11 +78,13 @@ class Ollama(OpenAICompatible):
         self._launcher = launcher
         self._home = settings.home
         self._made = Made(settings.home / "ollama.json")
+        self._origins = Origins(settings.home / "ollama-origins.json")
         self._chosen: dict[str, str] = {}  # versions, and the tag under which each was loaded
         self._loaded: set[str] = set()  # tags
         self._left: tuple[str, ...] = ()  # tags like ours that this home did not make
         self._put_out: set[str] = set()  # tags that were in memory when a run began
         self._version: tuple[int, ...] | None = None  # None: not asked yet, or not a number
+        self._digest = ""  # of the model, as last listed: another one is an update
         self._modelfile = Modelfile()
 
     @property
@@ -101,7 +105,26 @@ class Ollama(OpenAICompatible):
             return f"ollama at {self._url}"
         how = "whole models" if self._whole else "LoRA files"
         version = ".".join(map(str, self._version)) if self._version else "of unknown version"
-        return f"ollama {version} at {self._url}, versions of {self._model} as {how}"
+        said = f"ollama {version} at {self._url}, versions of {self._model} as {how}"
+        if older := self._older:
+            said += (
+                f"; {self._model} was updated there: {', '.join(older)} go on with the weights that they were made of, "
+                "`rlproxy promote base` answers with the new ones"
+            )
+        return said
+
+    @property
+    def _older(self) -> list[str]:
+        """Loaded versions of a file that the model had before an update."""
+        found = [(tag, self._made.about(tag)) for tag in sorted(self._loaded)]
+        return [tag for tag, about in found if about and about.get("file", self._own) != self._own]
+
+    @property
+    def _own(self) -> str | None:
+        """The digest of the model's own file at Ollama. None where nobody tells, and where a person names the file
+        that versions are made of."""
+        blob = _BLOB.search(next(iter(self._modelfile.files), ""))
+        return blob[1] if blob is not None and not (self._whole and self._given) else None
 
     @property
     def _whole(self) -> bool:
@@ -115,7 +138,7 @@ class Ollama(OpenAICompatible):
         if not self._model or not self._whole:
             return None
         base, why = self._base()
-        return why or (gguf_files.no_room(base, self._home, base.parent) if base else None)
+        return why or (gguf_files.no_room(base, self._home, (base.parent, COPIES)) if base else None)
 
     def address(self, model: str) -> Address:
         return Address(self.url, {"model": dumps(self.tag(model))})
@@ -155,7 +178,14 @@ class Ollama(OpenAICompatible):
     async def listed(self, path: str) -> list[tuple[str, dict[str, Any]]]:
         """The entries of `/api/tags` or `/api/ps`, each under its name without `:latest`."""
         status, body = await self._call("GET", path)
-        return [(_short(str(m["name"])), m) for m in _models(path, status, body)]
+        found = [(_short(str(m["name"])), m) for m in _models(path, status, body)]
+        if path == "/api/tags" and self._modelfile.files:
+            digest = next((str(m.get("digest", "")) for name, m in found if name == self._model), self._digest)
+            if self._digest and digest != self._digest:
+                log.warning("the model was updated in ollama", model=self._model, digest=digest)
+                await self._look(self._model)
+            self._digest = digest
+        return found
 
     async def shown(self, body: dict[str, Any]) -> tuple[int, bytes]:
         """What `/api/show` says."""
@@ -262,7 +292,7 @@ class Ollama(OpenAICompatible):
         if there is None:
             await self._make(tag, path, adapter)
         elif about is not None and about["digest"] is None:  # made just before a crash
-            self._made.put(tag, adapter=adapter, digest=there)
+            self._made.put(tag, **{**about, "digest": there})
         await self._warm(tag)
         self._made.used(tag)
         self._loaded.add(tag)
@@ -317,12 +347,19 @@ class Ollama(OpenAICompatible):
         self._made.drop(tag)
 
     async def _make(self, tag: str, path: Path, adapter: str) -> None:
+        version, own = f"{path.name}-{adapter}", self._own
+        before = self._origins.before(version, own)
+        if before is not None and not await self._has(f"sha256:{before}"):
+            raise Misfit(
+                f"it was trained on {self._model} as it was before an update, and Ollama has those weights no more; "
+                "the next run makes a version of what is there now."
+            )
         if self._whole:
-            members = await self._whole_model(path)
+            members = await self._whole_model(path, before)
         else:
             file = await gguf_files.adapter_file(self._launcher, path, self._weights, self._home / "gguf")
-            members = {"from": self._model, "adapters": {"adapter.gguf": await self._uploaded(file)}}
-        self._made.put(tag, adapter=adapter, digest=None)
+            members = {"adapters": {"adapter.gguf": await self._uploaded(file)}, **self._lower_part(before)}
+        self._made.put(tag, adapter=adapter, digest=None, file=before or own)
         body = {"model": tag, **members, "stream": False}
         status, answer = await self._call("POST", "/api/create", json=body, timeout_s=LONG_S)
         there = (await self._tags()).get(tag)
@@ -330,38 +367,53 @@ class Ollama(OpenAICompatible):
             if there is None:
                 self._made.drop(tag)
             raise BackendBroke(f"Ollama did not make {tag} ({status}): {message_in(answer)}")
-        self._made.put(tag, adapter=adapter, digest=there)
+        self._made.put(tag, adapter=adapter, digest=there, file=before or own)
+        self._origins.put(version, own)
 
-    async def _whole_model(self, path: Path) -> dict[str, Any]:
+    def _lower_part(self, before: str | None) -> dict[str, Any]:
+        """The base of a LoRA: the model, or the file that it had before an update."""
+        if before is None:
+            return {"from": self._model}
+        return {"files": {"model.gguf": f"sha256:{before}", **self._projectors}, **self._modelfile.create}
+
+    @property
+    def _projectors(self) -> dict[str, str]:
+        """The files of the part that sees pictures; Ollama has them already."""
+        found = [_BLOB.search(other) for other in self._modelfile.files[1:]]
+        return {f"projector-{n}.gguf": f"sha256:{blob[1]}" for n, blob in enumerate(found) if blob is not None}
+
+    async def _whole_model(self, path: Path, before: str | None) -> dict[str, Any]:
         """What the model's own Modelfile says, over a file with the adapter in it."""
         if (lacks := self.lacks) is not None:
             raise Unsupported(lacks)
         base, _ = self._base()
         assert base is not None
+        if before is not None:
+            base = base.with_name(f"sha256-{before}")
         out = self._home / "gguf" / f"{path.name}.fused.gguf"
         try:
             await self._launcher.fuse(path, base, out)
-            files = {"model.gguf": await self._uploaded(out)}
+            files = {"model.gguf": await self._uploaded(out), **self._projectors}
         except LaunchError as error:
             raise BackendBroke(str(error)) from error
         finally:
             await asyncio.to_thread(out.unlink, missing_ok=True)  # Ollama has its own copy, and it is large
-        for n, other in enumerate(self._modelfile.files[1:]):  # what sees pictures; it has these already
-            if (blob := _BLOB.search(other)) is not None:
-                files[f"projector-{n}.gguf"] = f"sha256:{blob[1]}"
         return {"files": files, **self._modelfile.create}
 
     async def _uploaded(self, file: Path) -> str:
         """Its digest, when Ollama has it."""
         digest = f"sha256:{await gguf_files.sha256(file)}"
-        status, _ = await self._call("HEAD", f"/api/blobs/{digest}")
-        if status == 200:
+        if await self._has(digest):
             return digest
         with await asyncio.to_thread(file.open, "rb") as content:
             status, answer = await self._call("POST", f"/api/blobs/{digest}", data=content, timeout_s=LONG_S)
         if status not in (200, 201):
             raise BackendBroke(f"Ollama did not take {file.name} ({status}): {message_in(answer)}")
         return digest
+
+    async def _has(self, digest: str) -> bool:
+        status, _ = await self._call("HEAD", f"/api/blobs/{digest}")
+        return status == 200
 
     async def _warm(self, tag: str) -> None:
         """Into memory, before anybody asks for it."""

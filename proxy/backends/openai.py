@@ -18,11 +18,11 @@ import aiohttp
 
 from config.sections import Backend as BackendSection
 from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, Served, Told
-from proxy.backends.defaults import NEUTRAL, Defaults
-from proxy.backends.made import mark_of
-from proxy.errors import BackendBroke, BackendDown, Unsupported
-from proxy.upstream import message_in
-from proxy.wire import dumps, loads
+from proxy.backends.installed import mark_of
+from proxy.backends.sampling_defaults import NEUTRAL, Defaults
+from proxy.core.errors import BackendBroke, BackendDown, Unsupported
+from proxy.core.json_edit import dumps, loads
+from proxy.core.upstream import message_in
 
 _VERSION: Final = re.compile(r".+@v\d+")
 CALL_S: Final = 60.0  # for a control request, a load among them

@@ -18,7 +18,7 @@ from typing import Final
 import aiohttp
 import structlog
 
-from proxy.errors import BackendDown
+from proxy.core.errors import BackendDown
 from trainer.launch import child_environment, default_threads, open_log
 
 log = structlog.get_logger()

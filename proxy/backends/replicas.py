@@ -2,7 +2,7 @@
 
 Owns who is asked, who is left out, and what one that comes back is given before it is asked again. A replica that
 nobody reaches keeps no version from going live: it has no part in answers until it holds what the others hold. Not
-here: how one server is spoken to (vllm), which version is live (swap).
+here: how one server is spoken to (vllm), which version is live (live_version).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 
 from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, Served, Told
 from proxy.backends.openai import OpenAICompatible
-from proxy.errors import BackendBroke, BackendDown, ProxyError
+from proxy.core.errors import BackendBroke, BackendDown, ProxyError
 
 log = structlog.get_logger()
 

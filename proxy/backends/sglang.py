@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from config.sections import Backend as BackendSection
 from proxy.backends.base import Address, Capabilities
-from proxy.backends.defaults import NEUTRAL, Defaults, filed
 from proxy.backends.openai import OpenAICompatible
-from proxy.errors import BackendBroke, Unsupported
-from proxy.upstream import message_in
-from proxy.wire import dumps, loads
+from proxy.backends.sampling_defaults import NEUTRAL, Defaults, filed
+from proxy.core.errors import BackendBroke, Unsupported
+from proxy.core.json_edit import dumps, loads
+from proxy.core.upstream import message_in
 
 START = "--enable-lora --max-lora-rank 16 --lora-target-modules all --sampling-defaults openai"
 INFO: Final = ("/server_info", "/get_server_info")  # newer, older

@@ -23,11 +23,11 @@ import structlog
 
 from config.sections import Backend as BackendSection
 from proxy.backends.base import Capabilities, Prompt, Rendered
-from proxy.backends.defaults import FILE, MEMBERS, NEUTRAL, Defaults, Odds, filed, in_force, likeliest
 from proxy.backends.openai import START, OpenAICompatible
-from proxy.errors import BackendBroke, Unsupported
-from proxy.upstream import message_in
-from proxy.wire import loads
+from proxy.backends.sampling_defaults import FILE, MEMBERS, NEUTRAL, Defaults, Odds, filed, in_force, likeliest
+from proxy.core.errors import BackendBroke, Unsupported
+from proxy.core.json_edit import loads
+from proxy.core.upstream import message_in
 
 log = structlog.get_logger()
 

@@ -6,17 +6,18 @@ from typing import Any
 
 import orjson
 
+from proxy.core.errors import ProxyError
 from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.completions import Completions
 from proxy.dialects.messages import Messages
 from proxy.dialects.ollama import OllamaChat, OllamaGenerate
 from proxy.dialects.responses import Responses
-from proxy.errors import ProxyError
 
 CHAT = ChatCompletions()  # what every backend speaks
 MESSAGES = Messages()
-DIALECTS: tuple[Dialect, ...] = (CHAT, Completions(), Responses(), MESSAGES, OllamaChat(), OllamaGenerate())
+OLLAMA = OllamaChat()
+DIALECTS: tuple[Dialect, ...] = (CHAT, Completions(), Responses(), MESSAGES, OLLAMA, OllamaGenerate())
 
 COUNT_TOKENS = "/v1/messages/count_tokens"  # answers nothing, but its errors have the format's shape
 # Of requests that the backend let pass and that make no sense here.

@@ -10,11 +10,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
-from proxy.errors import ProxyError
-from proxy.sse import Event
-from proxy.wire import Rules
+from proxy.core.errors import ProxyError
+from proxy.core.json_edit import Rules
+from proxy.core.sse import Event
+from store.records import Item
+
+# What comes of JSON that is not what it should be, deep in a renderer.
+ODD: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 
 
 def longer(so_far: list[Any] | None, more: Any) -> list[Any]:
@@ -54,6 +58,24 @@ class Asked:
     body: Mapping[str, Any] = field(default_factory=dict)  # the request, for dialects whose answers repeat it
     typed: bool = True  # its newest message may be just what a person typed, and its answer what they read
     untrainable: str | None = None  # the member by which the model sees something else than the messages
+    # What stands in `messages` for the items that the request only names by the backend's ids, by those.
+    referred: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request, ready to be sent: commands are out of it, and what it only named is spelled out."""
+
+    raw: bytes  # as the client sent it
+    add: Mapping[str, bytes]  # the members that differ from that
+    body: dict[str, Any]  # parsed, with those in place
+    asked: Asked
+    apart: tuple[int, int] | None = None  # where in `raw` the items of its longest list are, if that is known
+    weight: int = 0  # bytes that work on it counts as, where those are more than it has
+
+    @property
+    def size(self) -> int:
+        return len(self.raw) + sum(len(value) for value in self.add.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +99,7 @@ class Reply:
     prompt_token_ids: list[int] | None = None
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
+    items: tuple[Item, ...] = ()  # as its backend named them
 
     @property
     def text(self) -> str:
@@ -174,6 +197,18 @@ class Dialect(ABC):
     def names(self, body: Any) -> list[str]:
         """Ids in the request that may stand for completions of ours."""
         return []
+
+    def refers_to(self, body: Any) -> list[str]:
+        """Ids in the request that stand for items of earlier answers, as their backend named them."""
+        return []
+
+    def item(self, id: str, reply: Mapping[str, Any], kind: str, at: int) -> dict[str, Any]:
+        """The item of that id, the `at`th of its kind in this reply, as a request has it."""
+        raise NotImplementedError
+
+    def read(self, body: Any, referred: Mapping[str, dict[str, Any]]) -> Asked:
+        """As `parse`, with these items in place of their ids."""
+        return self.parse(body)
 
     def spelled_out(self, body: Any, known: Mapping[str, Earlier]) -> dict[str, bytes]:
         """The members to change so that the request says itself what it named. What is not in `known` stays."""

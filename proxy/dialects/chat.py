@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 
 import orjson
 
-from proxy import sse
-from proxy.conversations import named
+from proxy.core import sse
+from proxy.core.errors import BadRequest, ProxyError
+from proxy.core.json_edit import EACH, Rules
+from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
-from proxy.dialects.chat_form import Calls, a_text, wants_words
+from proxy.dialects.chat_form import Calls, a_text, is_for_words, wants_words
 from proxy.dialects.fields import an_object, count, member, numbers
-from proxy.errors import BadRequest, ProxyError
-from proxy.sse import Event
-from proxy.wire import EACH, Rules
+from proxy.dialects.speaker import named
 
 _ROLE = itemgetter("role")
 SAMPLING = (
@@ -57,7 +57,7 @@ class ChatCompletions(Dialect):
             session=who.session,
             user=who.user,
             tools=self.tools(body),
-            typed=n == 1 and wants_words(body.get("response_format")),
+            typed=n == 1 and wants_words(body.get("response_format")) and is_for_words(body),
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:

@@ -7,10 +7,17 @@ to the dialects.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from proxy.wire import DEEPEST, deeper, dumps, loads
-from proxy.wrappers import ATTACHED
+from proxy.core.agent_wrappers import ATTACHED
+from proxy.core.json_edit import DEEPEST, deeper, dumps, loads
+
+# Members by which vLLM, SGLang and llama.cpp make an answer follow a form.
+_FORMS: Final = (
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "json_schema", "grammar",
+    "regex", "ebnf",
+)  # fmt: skip
+_ONE_TOOL: Final = ("function", "custom", "tool")
 
 
 def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
@@ -143,6 +150,15 @@ def counted(body: Mapping[str, Any]) -> Mapping[str, Any]:
 def wants_words(form: Any) -> bool:
     """Whether this `response_format` lets the model answer in words, as to a person: a program reads JSON."""
     return not isinstance(form, Mapping) or form.get("type") in (None, "text")
+
+
+def is_for_words(body: Mapping[str, Any]) -> bool:
+    """Whether nothing else in a request makes its answer one for a program: a grammar, or one tool that must be
+    called."""
+    choice = body.get("tool_choice")
+    if isinstance(choice, Mapping) and choice.get("type") in _ONE_TOOL:
+        return False
+    return all(body.get(key) in (None, "") for key in _FORMS)
 
 
 def json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:

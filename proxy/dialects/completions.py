@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 
 import orjson
 
-from proxy import sse
-from proxy.conversations import named
+from proxy.core import sse
+from proxy.core.errors import BadRequest, ProxyError
+from proxy.core.json_edit import Rules
+from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING, choice_rules
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, member, numbers
-from proxy.errors import BadRequest, ProxyError
-from proxy.sse import Event
-from proxy.wire import Rules
+from proxy.dialects.speaker import named
 
 MAX_TOKENS = 16  # what a request gets that names no limit; chat completions have none
 # What goes to chat completions under the same name. Anything unknown does too.

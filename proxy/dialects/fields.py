@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from proxy.errors import BadRequest
+from proxy.core.errors import BadRequest
 
 T = TypeVar("T")
 

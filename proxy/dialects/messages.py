@@ -1,7 +1,7 @@
 """Anthropic Messages: `POST /v1/messages`, streamed and whole.
 
 Owns this wire format as servers speak it themselves. Requests in chat form are in `messages_chat`, chat completions
-said in this format in `messages_render`. `/v1/messages/count_tokens` is `proxy.count_tokens`.
+said in this format in `messages_render`. `/v1/messages/count_tokens` is `proxy.relay.count_tokens`.
 Source: the types of Anthropic's own SDK, 2.11.
 """
 
@@ -12,9 +12,11 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from proxy.conversations import named
+from proxy.core.errors import BadRequest, ProxyError
+from proxy.core.json_edit import Rules, dumps, loads
+from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
-from proxy.dialects.chat_form import tidy_arguments, usage, wants_words
+from proxy.dialects.chat_form import is_for_words, tidy_arguments, usage, wants_words
 from proxy.dialects.fields import an_object, member, numbers, objects
 from proxy.dialects.messages_chat import (
     SAMPLING,
@@ -28,9 +30,7 @@ from proxy.dialects.messages_chat import (
     template_kwargs,
 )
 from proxy.dialects.messages_render import MessagesRenderer, event
-from proxy.errors import BadRequest, ProxyError
-from proxy.sse import Event
-from proxy.wire import Rules, dumps, loads
+from proxy.dialects.speaker import named
 
 _FINISHED: Final = {
     "end_turn": "stop",
@@ -86,7 +86,7 @@ class Messages(Dialect):
             user=who.user,
             origins=origins,
             tools=self.tools(body),
-            typed=wants_words(answer_format(body)),
+            typed=wants_words(answer_format(body)) and is_for_words(body),
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
+from proxy.core.errors import BadRequest
 from proxy.dialects.chat_form import attached, content_of, image_part, json_schema, text_part, tool_call, unmarked
 from proxy.dialects.fields import member, objects
-from proxy.errors import BadRequest
 
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 

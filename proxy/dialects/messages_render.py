@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from proxy.core.errors import BackendBroke
+from proxy.core.json_edit import dumps
 from proxy.dialects.base import Renderer
 from proxy.dialects.chat_form import Calls, a_text, arguments_of, counted, reasoning_of
-from proxy.errors import BackendBroke
-from proxy.wire import dumps
 
 _STOPPED: Final = {
     "stop": "end_turn",

@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
-from proxy.conversations import named
+from proxy.core.errors import BadRequest, ProxyError
+from proxy.core.json_edit import Rules, dumps, loads
+from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
 from proxy.dialects.chat import ChatFold
 from proxy.dialects.chat_form import arguments_of, counted, reasoning_of, usage
@@ -27,9 +29,7 @@ from proxy.dialects.ollama_chat import (
     prompt_messages,
     template_kwargs,
 )
-from proxy.errors import BadRequest, ProxyError
-from proxy.sse import Event
-from proxy.wire import Rules, dumps, loads
+from proxy.dialects.speaker import named
 
 
 class _Ollama(Dialect):

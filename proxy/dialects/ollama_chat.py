@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from proxy.core.errors import BadRequest
 from proxy.dialects.chat_form import content_of, image_part, json_schema, text_part, tool_call
 from proxy.dialects.fields import member, objects
-from proxy.errors import BadRequest
 
 # Ollama's names, and those of chat completions.
 SAMPLING: Final = {

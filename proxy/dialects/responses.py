@@ -11,19 +11,29 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from proxy.conversations import named
+from proxy.core.errors import BadRequest, ProxyError
+from proxy.core.json_edit import EACH, HIDDEN, Rules, loads
+from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING
-from proxy.dialects.chat_form import wants_words
+from proxy.dialects.chat_form import is_for_words, wants_words
 from proxy.dialects.fields import an_object, member, numbers, objects
 from proxy.dialects.responses_chat import LOGPROBS, one_system, to_chat, tools_of
-from proxy.dialects.responses_items import CALLS, plain, to_call, to_items, to_messages
-from proxy.dialects.responses_object import completions_of, from_usage, reply_items, unfinished
+from proxy.dialects.responses_items import CALLS, is_reference, plain, to_call, to_items, to_messages
+from proxy.dialects.responses_object import (
+    call_item,
+    completions_of,
+    from_usage,
+    message_item,
+    reply_items,
+    unfinished,
+)
 from proxy.dialects.responses_renderer import ResponsesRenderer
-from proxy.errors import BadRequest, ProxyError
-from proxy.sse import Event
-from proxy.wire import EACH, HIDDEN, Rules, loads
+from proxy.dialects.speaker import named
+from store.records import Item
 
+MESSAGE, CALL, OTHER = "message", "call", "other"  # what an item may be
+LONGEST_ID: Final = 200
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -34,8 +44,12 @@ class Responses(Dialect):
     goes_on: ClassVar[bool] = True
 
     def parse(self, body: Any) -> Asked:
+        return self.read(body, {})
+
+    def read(self, body: Any, referred: Mapping[str, dict[str, Any]]) -> Asked:
         body = an_object(body)
-        messages, origins = to_messages(_items(body))
+        items = [referred.get(str(item.get("id")), item) if is_reference(item) else item for item in _items(body)]
+        messages, origins = to_messages(items)
         if instructions := member(body, "instructions", str, ""):
             messages, origins = [{"role": "system", "content": instructions}, *messages], [None, *origins]
         _lists(body)
@@ -55,7 +69,8 @@ class Responses(Dialect):
             tools=self.tools(body),
             previous=member(body, "previous_response_id", str, "") or None,
             body=body,
-            typed=wants_words(member(body, "text", dict, {}).get("format")),
+            typed=wants_words(member(body, "text", dict, {}).get("format")) and is_for_words(body),
+            referred=referred,
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -83,6 +98,18 @@ class Responses(Dialect):
         previous = body.get("previous_response_id")
         named = [id for item in _items(body) for id in _referred(item)]
         return list(dict.fromkeys([previous, *named] if previous else named))
+
+    def refers_to(self, body: Any) -> list[str]:
+        return list(dict.fromkeys(str(item["id"]) for item in _items(body) if is_reference(item)))
+
+    def item(self, id: str, reply: Mapping[str, Any], kind: str, at: int) -> dict[str, Any]:
+        """The tree has the reply's text under its first message, and no reasoning."""
+        calls, text = reply.get("tool_calls") or [], reply.get("content")
+        if kind == CALL and at < len(calls):
+            return {**call_item("", at, calls[at], {}), "id": id}
+        if kind == MESSAGE and at == 0 and isinstance(text, str):
+            return message_item(id, text)
+        return {"type": "reasoning", "id": id, "summary": []}
 
     def spelled_out(self, body: Any, known: Mapping[str, Earlier]) -> dict[str, bytes]:
         items = _resolved(_items(body), known)
@@ -219,7 +246,14 @@ def reply_of(body: Mapping[str, Any]) -> Reply:
         prompt_token_ids=_tokens(body.get("input_messages")),
         token_ids=_tokens(body.get("output_messages")),
         logprobs=logprobs,
+        items=_named(body.get("output") or ()),
     )
+
+
+def _named(items: Sequence[Mapping[str, Any]]) -> tuple[Item, ...]:
+    kinds = {"message": MESSAGE, **dict.fromkeys(CALLS, CALL)}
+    ids = ((item.get("id"), kinds.get(str(item.get("type")), OTHER)) for item in items)
+    return tuple(Item(id, kind) for id, kind in ids if isinstance(id, str) and 0 < len(id) <= LONGEST_ID)
 
 
 def _finish_reason(body: Mapping[str, Any], message: Mapping[str, Any]) -> str | None:
@@ -272,8 +306,7 @@ def _lists(body: Mapping[str, Any]) -> None:
 
 
 def _referred(item: Mapping[str, Any]) -> list[str]:
-    bare = item.get("type") in (None, "item_reference") and "role" not in item
-    return completions_of(str(item.get("id"))) if bare else []
+    return completions_of(str(item.get("id"))) if is_reference(item) else []
 
 
 def _resolved(items: list[dict[str, Any]], known: Mapping[str, Earlier]) -> list[dict[str, Any]]:

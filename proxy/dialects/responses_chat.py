@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import structlog
 
+from proxy.core.errors import BadRequest, UnknownPrevious
 from proxy.dialects.chat_form import unmarked
 from proxy.dialects.responses_items import full_name
-from proxy.errors import BadRequest, UnknownPrevious
 
 log = structlog.get_logger()
 

@@ -11,25 +11,29 @@ from typing import Any, Final
 
 import orjson
 
+from proxy.core.agent_wrappers import TEXT_PARTS
 from proxy.dialects.chat_form import attached, text_part
-from proxy.wrappers import TEXT_PARTS
 
 CALLS: Final = ("function_call", "custom_tool_call")
+_REASONING: Final = "rs_"  # how its ids begin
 OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 
 
 def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[int | None]]:
-    """The messages, and the first item of each. Items that are no message (references, built-in tools) say nothing."""
+    """The messages, and the first item of each. Built-in tools say nothing. What a reference names is not known here:
+    its place is kept, as an answer of the model."""
     turns = _Turns()
     for i, item in enumerate(items):
-        kind = item.get("type") or "message"
+        kind = "item_reference" if is_reference(item) else item.get("type") or "message"
         if kind != "message":
             turns.asked()
         if kind == "message" and item.get("role") == "assistant":
             turns.text(i, plain(item.get("content")))
         elif kind in CALLS:
             turns.assistant(i).setdefault("tool_calls", []).append(to_call(item))
-        elif kind == "reasoning":
+        elif kind == "item_reference" and not str(item.get("id")).startswith(_REASONING):
+            turns.reference(i, str(item.get("id")))
+        elif kind in ("reasoning", "item_reference"):
             turns.reasoning(i, plain(item.get("content")) or plain(item.get("summary")))
         elif kind in OUTPUTS:
             output = item.get("output")
@@ -42,6 +46,11 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
     return turns.messages, turns.origins
 
 
+def is_reference(item: Mapping[str, Any]) -> bool:
+    """Whether the item is only named."""
+    return item.get("type") in (None, "item_reference") and "role" not in item and "id" in item
+
+
 class _Turns:
     """`end` makes the last one whole: the texts of a turn are joined once."""
 
@@ -52,6 +61,7 @@ class _Turns:
         self._at: int | None = None  # the first item of this turn; until there is more, it may be reasoning alone
         self._texts: list[str] = []
         self._thoughts: list[str] = []
+        self._references: list[str] = []
 
     def assistant(self, i: int) -> dict[str, Any]:
         if self._open is None:
@@ -63,6 +73,10 @@ class _Turns:
     def text(self, i: int, text: str) -> None:
         self.assistant(i)
         self._texts.append(text)
+
+    def reference(self, i: int, id: str) -> None:
+        self.assistant(i)
+        self._references.append(id)
 
     def reasoning(self, i: int, text: str) -> None:
         if self._open is None and self._at is None:
@@ -83,10 +97,13 @@ class _Turns:
         if self._open is not None:
             if self._texts:
                 self._open["content"] = "".join(self._texts)
+            if self._references:
+                named = [{"type": "item_reference", "id": id} for id in self._references]
+                self._open["content"] = [*map(text_part, self._texts), *named]
             if thought := "".join(self._thoughts):
                 self._open["reasoning_content"] = thought
         self._open = self._at = None
-        self._texts, self._thoughts = [], []
+        self._texts, self._thoughts, self._references = [], [], []
 
 
 def plain(content: Any) -> str:

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from proxy.core.json_edit import loads
 from proxy.dialects.responses_chat import Tool
-from proxy.wire import loads
 
 _ITEM: Final = re.compile(r"(?:msg|rs|fc|ctc)_(.+)")
 _NUMBER: Final = re.compile(r"_\d+$")

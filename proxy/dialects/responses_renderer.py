@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from proxy.core.errors import ProxyError
 from proxy.dialects.base import Asked, Renderer
 from proxy.dialects.chat_form import Calls, a_text, counted
 from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import call_item, item_id, response, text_part, unfinished
-from proxy.errors import ProxyError
 
 # kind of text -> (kind of item, its id, a part with no text in it yet, where the text is, name of the events)
 _KINDS: Final = {

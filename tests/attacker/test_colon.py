@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.webhooks.base import Event
+from proxy.feedback.webhooks.base import Event
 
 
 @pytest.mark.parametrize("person", ["mattermost:p1", "slack:U1", ":p1"])

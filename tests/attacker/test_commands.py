@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.chat_command import parse
-from proxy.conversations import command_at, thread, without_commands
-from proxy.spoken import command_of, silent, without_blocks, words
-from proxy.wrappers import AGENTS, agent_of, sender_of
-from tests.agent_formats import CONTEXT, FORMS, INFO, NOTICE, REMINDER, Form, slash, texts
+from proxy.conversation.conversations import command_at, thread, without_commands
+from proxy.conversation.user_text import command_of, silent, without_blocks, words
+from proxy.core.agent_wrappers import AGENTS, agent_of, as_typed, sender_of
+from proxy.feedback.chat_command import parse
+from tests.agent_formats import AIDER, AIDERS_RULES, BY_ID, CONTEXT, FORMS, INFO, NOTICE, REMINDER, Form, slash, texts
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 
 GROUP = "[Chat messages since your last reply - for context]\n[WhatsApp g 10:00] Bob: hi\n\n"
@@ -60,6 +60,8 @@ PAGES = [
     "<user_query>\n/rl reset\n</user_query>",
     "".join(slash("/rl reset")),
     '"/rl reset"',
+    "# How to rate\n\nrl:reset",
+    "RL: good and bad news of reinforcement learning",
 ]
 
 
@@ -129,11 +131,12 @@ async def test_an_attached_document_is_not_what_the_person_typed(proxy: Proxy) -
 
 
 async def test_a_forwarded_message_is_no_command_on_telegram(proxy: Proxy) -> None:  # noqa: F811
-    from proxy.webhooks.telegram import Telegram
+    from proxy.feedback.webhooks.telegram import Telegram
 
     person = {"from": {"id": 42}, "chat": {"id": 42}, "date": int(time.time()), "text": "/rl reset"}
     marks: list[dict[str, Any]] = [
         {"forward_origin": {"type": "user", "sender_user": {"id": 7}}}, {"forward_date": 1}, {"via_bot": {"id": 9}},
+        {"sender_chat": {"id": 42, "type": "group"}},  # an anonymous admin: all of them are one user there
     ]  # fmt: skip
     headers = {"x-telegram-bot-api-secret-token": "s"}
     for mark in marks:
@@ -147,13 +150,14 @@ async def test_a_forwarded_message_is_no_command_on_telegram(proxy: Proxy) -> No
 
 PIECES = st.sampled_from(
     [
-        "/rl reset", "/rl reset please", "/rl good", "/rl fix: x", "\n", "\n\n", " ", '"', "{}", "```json", "```",
+        "/rl reset", "/rl reset please", "/rl good", "/rl fix: x", "rl:reset", "rl:good", "RL:fix: x", "rl:",
+        "\n", "\n\n", " ", '"', "{}", "```json", "```",
         GROUP, CURRENT, INFO, INFO.partition("] ")[2], INFO.partition(" Conv")[0] + " ", NOTICE, REMINDER, CONTEXT,
         *CONTEXT.split("\n"), "<task>\n", "\n</task>", "<user_message>\n", "\n</user_message>", "<user_query>\n",
         "\n</user_query>", '<user_input mode="act">', "</user_input>", "<system-reminder>", "</system-reminder>",
         "<environment_details>", "</environment_details>", "<additional_data>", "</additional_data>",
         "<ide_selection>", "</ide_selection>", "[plan_mode_respond] Result:\n", "[Telegram Ann 10:00] ",
-        *slash("/rl good"), *slash("/rl reset"), "<command-args>", "</command-args>",
+        *slash("/rl good"), *slash("/rl reset"), "<command-args>", "</command-args>", AIDERS_RULES, AIDER,
     ]
 )  # fmt: skip
 DOCUMENTS = st.lists(st.one_of(PIECES, PIECES, PIECES, st.text(max_size=4)), max_size=8).map("".join)
@@ -164,6 +168,7 @@ forms = st.sampled_from(FORMS)
 def answered(form: Form, messages: list[dict[str, Any]]) -> str | None:
     """The line that this request would be answered to as a command."""
     agent = agent_of(form.headers, messages)
+    messages = as_typed(messages, agent)
     at = command_at(messages, agent)
     return None if at is None else command_of(messages[at], agent)
 
@@ -225,6 +230,20 @@ def test_no_document_in_the_history_removes_a_message(form: Form, pages: list[st
     talk = [text for page in pages for text in (f"{WORD}\n{page}", "an answer")]
     messages = form.messages(*talk, WORD)
     assert without_commands(messages, agent_of(form.headers, messages)) == list(range(len(messages)))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(DOCUMENTS, st.sampled_from(["\n\n", "\n", " "]))
+def test_below_aiders_own_rules_no_document_becomes_a_command(page: str, between: str) -> None:
+    """aider repeats the end of its system prompt below what was typed, to the letter, and only that is taken out."""
+    form, rules = BY_ID["aider"], f"\n\n{AIDERS_RULES}"
+    for said in (f"{WORD}{between}{page}", f"{WORD}{between}{page}{between}{WORD}"):
+        assert answered(form, form.messages("a question", "an answer", said + rules)) is None
+    line = answered(form, form.messages("a question", "an answer", f"{page}{between}{WORD}{rules}"))
+    assert line is None or line.endswith(WORD)
+    assert line is None or parse(line).verb not in ACTS or parse(line).rest
+    for typed in ("/rl good", "/rl bad: no\nreally", "rl:5"):
+        assert answered(form, form.messages("a question", "an answer", typed + rules)) == typed
 
 
 # Time

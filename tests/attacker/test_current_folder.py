@@ -16,14 +16,14 @@ import pytest
 import typer.core
 import typer.main
 
-from proxy.cli import app
-from proxy.service import Systemd, find
+from proxy.cli.app import app
+from proxy.cli.service import Systemd, find
 from tests.fakes.ollama import FakeOllama
 from tests.proxy.conftest import backend, ollama, proxy  # noqa: F401
 from tests.proxy.newcomer import Newcomer
 from tests.trainer import tiny
-from tests.trainer.test_fuse import layers_of, make_base
-from tests.trainer.test_gguf import make_adapter
+from tests.trainer.formats.test_gguf import make_adapter
+from tests.trainer.formats.test_merge_gguf import layers_of, make_base
 from trainer.launch import LaunchError, LocalLauncher
 
 OURS = ("config", "proxy", "store", "trainer", "scripts", "tests")
@@ -126,7 +126,7 @@ async def test_a_run_and_the_look_at_its_weights(here: Path, tmp_path: Path, mon
     job = await LocalLauncher().start(folder, threads=1, nice=0)
     events = [event async for event in job.events()]
     assert await job.wait() == 0 and events[-1]["status"] == "passed", (folder / "trainer.log").read_text()
-    found = await LocalLauncher().probe(str(model), [], threads=1, nice=0, log=tmp_path / "log")
+    found = await LocalLauncher().probe(str(model), {"conversations": []}, threads=1, nice=0, log=tmp_path / "log")
     assert found["architecture"] == "llama"
     command = [sys.executable, "-P", "-m", "trainer", str(folder)]  # as a person types it: docs/architecture.md
     code, said = await run(here, {**os.environ, "PYTHONPATH": str(tiny.__file__).partition("/tests/")[0]}, *command)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from proxy.core.json_edit import DEEPEST
 from proxy.dialects.chat_form import arguments_of, tidy_arguments
-from proxy.wire import DEEPEST
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 
 HI = {"role": "user", "content": "hi"}

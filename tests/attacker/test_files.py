@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy import home as homes
+from proxy.core import home as homes
+from store.safety import tombstones
 from store.store import Store
 from tests.fakes.backend import FakeBackend
+from tests.proxy.cli.test_app import rlproxy
 from tests.proxy.conftest import backend  # noqa: F401
-from tests.proxy.test_cli import rlproxy
 from tests.serving import Serving
 from tests.store.making import put
 from trainer.launch import open_log
@@ -72,6 +73,8 @@ async def old_home(home: Path) -> None:
         (home / "logs" / "backend.log").write_text("what somebody said")
         (home / "rlproxy.db").chmod(0o644)
         (home / "rlproxy.toml").write_text("")
+        tombstones.note_keys(home, ["k1"], needed=False)
+        tombstones.note_forgotten(home, ["c1"])
 
 
 async def test_an_open_home_is_closed_and_that_is_said_once(tmp_path: Path, backend: FakeBackend) -> None:  # noqa: F811

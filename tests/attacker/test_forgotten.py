@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from store import backup, schema
+from store import schema
+from store.safety import backup
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.test_forgetting import forget
-from tests.proxy.test_learner import rated, until
+from tests.proxy.training.test_run_supervisor import rated, until
+from tests.proxy.web.test_forgetting import forget
 
 SECRET = "zanzibar"
 LARGE = "x" * 6_000_000  # so that the samples, which are written first, take a while
@@ -160,11 +161,32 @@ async def test_a_backup_does_not_bring_it_back_where_the_files_were_not_done(pro
     assert await proxy.store.completions() == []
 
 
+async def test_a_restore_leaves_it_in_no_run_folder(proxy: Proxy) -> None:  # noqa: F811
+    """A kill between the rows and the files, and then an older database takes the place of the one that owes them."""
+    await rated(proxy, 4)
+    file = proxy.home.parent / "b.db"
+    await asyncio.to_thread(backup.backup, proxy.home / schema.NAME, file)
+    id = (await proxy.chat(SECRET)).headers["x-rl-completion-id"]
+    await until(proxy, live=1)
+    await proxy.rate(completion_id=id, rating="good")
+    await rated(proxy, 3)
+    await until(proxy, live=2)
+    assert "runs/r00002/samples.jsonl" in places(proxy.home)
+    await proxy.store.forget_for_good("completion", id, "test")  # and then the power goes
+    await proxy.stop()
+    await asyncio.to_thread(backup.restore, proxy.home, file)
+    await proxy.start()
+    async with asyncio.timeout(10):
+        while (await proxy.store.owed_to_run_folders())["completions"]:
+            await asyncio.sleep(0.01)
+    assert not [name for name in places(proxy.home) if name.startswith("runs")]
+
+
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_a_backup_does_not_bring_it_back(proxy: Proxy, encrypted: bool) -> None:  # noqa: F811
     if encrypted:
         pytest.importorskip("sqlcipher3")
-        from store.secret import Secret
+        from store.safety.db_key import Secret
 
         await proxy.stop()
         proxy.home, proxy.secret = proxy.home.parent / "dark", Secret("ab" * 32)

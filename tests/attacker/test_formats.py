@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.spoken import command_of
-from proxy.wrappers import AGENTS
+from proxy.conversation.user_text import command_of
+from proxy.core.agent_wrappers import AGENTS
 from tests.agent_formats import CLAUDE_CODE, DETAILS, NOTICE, texts
 from tests.attacker.test_commands import nothing_was_done
 from tests.attacker.test_identity import CLAUDE_CODE as MACHINE

@@ -13,8 +13,8 @@ import pytest
 from multidict import CIMultiDict
 
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.webhooks import signing
-from tests.proxy.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
+from tests.proxy.feedback.webhooks import signing
+from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
 
 CLAUDE_CODE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-456789abcdef"
 CLAUDE_CODE_JSON = '{"device_id": "d1", "account_uuid": "", "session_id": "01234567-89ab-cdef-0123-456789abcdef"}'
@@ -85,6 +85,30 @@ async def test_nobody_whom_a_request_names_is_an_admin_unless_listed(
         assert "needs an admin" in said and "server.chat_admins" in said
         async with proxy.http.get("/rl/status", headers=headers) as response:
             assert (await response.json())["training"]["paused"] is False
+
+
+@pytest.mark.parametrize("name", ["eve", "a b", "", 42, ["ann"], "owner"])
+async def test_a_name_on_the_message_names_whoever_typed_it(proxy: Proxy, name: Any) -> None:  # noqa: F811
+    """A bot of several people may say so there: chat completions have a `name` for each message."""
+    await proxy.stop()
+    await proxy.start(server__chat_admins=["ann"])
+    first = [{"role": "user", "name": "ann", "content": "hi"}, {"role": "assistant", "content": "You said: hi"}]
+    for before in ([], first):
+        for more in ({}, {"user": "ann"}):
+            messages = [*before, {"role": "user", "name": name, "content": "/rl pause"}]
+            async with proxy.http.post("/v1/chat/completions", json={"messages": messages, **more}) as response:
+                assert "needs an admin" in await response.text()
+    async with proxy.http.post("/v1/chat/completions", json={"messages": first[:1]}) as response:
+        id = response.headers["x-rl-completion-id"]
+    for typed, line in ((name, "/rl bad"), ("ann", "/rl good")):
+        messages = [*first, {"role": "user", "name": typed, "content": line}]
+        async with proxy.http.post("/v1/chat/completions", json={"messages": messages}) as response:
+            said = await response.text()
+            assert ("nothing was rated" if line == "/rl bad" else "rated good") in said
+    assert await rated(proxy) == {id: ["ann"]}
+    messages = [{"role": "user", "name": "ann", "content": "/rl pause"}]
+    async with proxy.http.post("/v1/chat/completions", json={"messages": messages}) as response:
+        assert "paused" in await response.text()
 
 
 async def test_who_comes_twice_in_a_header_is_no_admin(proxy: Proxy) -> None:  # noqa: F811
@@ -418,6 +442,59 @@ async def test_an_empty_name_is_not_the_owners(proxy: Proxy) -> None:  # noqa: F
         async with proxy.http.post("/rl/links", json=link, headers=headers) as response:
             assert response.status == 400
     assert [(one.value, one.live) for one in await proxy.store.ratings_of(id)] == [(1.0, True)]
+
+
+NO_NAMES: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({}, {"user": 42}),
+    ({}, {"user": ""}),
+    ({}, {"user": "a\nb"}),
+    ({}, {"user": "x" * 300}),
+    ({}, {"user": "owner"}),
+    ({}, {"safety_identifier": ["x"]}),
+    ({}, {"metadata": {"user_id": "owner"}}),
+    ({"x-openwebui-user-email": ""}, {}),
+    ({"x-openwebui-user-id": "x" * 300}, {}),
+    ({"x-openwebui-user-email": "owner"}, {}),
+]
+
+
+@pytest.mark.parametrize(("headers", "body"), NO_NAMES)
+async def test_who_is_named_by_what_is_no_name_is_not_the_owner(
+    proxy: Proxy,  # noqa: F811
+    headers: dict[str, str],
+    body: dict[str, Any],
+) -> None:
+    """Neither of the owner's answers nor by the owner's name, whom no share bounds; also not of whom calls themself
+    so. Their own they may rate."""
+    mine = (await proxy.chat("hi")).headers["x-rl-completion-id"]
+    assert "nothing was rated" in await says(proxy, "hi", "You said: hi", "/rl bad", headers=headers, **body)
+    theirs = (await proxy.chat("yo", headers=headers, **body)).headers["x-rl-completion-id"]
+    assert "rated good" in await says(proxy, "yo", "You said: yo", "/rl good", headers=headers, **body)
+    assert await rated(proxy) == {theirs: ["unknown"]}
+    assert "rated good" in await says(proxy, "hi", "You said: hi", "/rl good")
+    assert (await rated(proxy))[mine] == ["owner"]
+
+
+async def test_a_key_of_one_person_is_theirs_by_whatever_name(proxy: Proxy) -> None:  # noqa: F811
+    bob = (await keys(proxy, bob="rate"))["bob"]
+    for user in ("", "owner", 42):
+        id = (await proxy.chat("hi", headers=bob, user=user)).headers["x-rl-completion-id"]
+        assert "rated good" in await says(proxy, "hi", "You said: hi", "/rl good", headers=bob, user=user)
+        assert (await rated(proxy))[id] == ["bob"]
+
+
+async def test_a_visitor_who_is_called_owner_is_not_the_owner(proxy: Proxy) -> None:  # noqa: F811
+    id = (await proxy.chat("hi")).headers["x-rl-completion-id"]
+    await proxy.rate(completion_id=id, rating="good")
+    made = await keys(proxy, gateway="admin")
+    for headers in ({"x-rl-user": "owner", "x-api-key": proxy.local}, {"x-rl-user": "owner", **made["gateway"]}):
+        assert (await proxy.chat("hi", headers=headers)).status == 400
+        for method, path in (("POST", "/v1/feedback"), ("DELETE", "/v1/feedback/last"), ("POST", "/rl/links")):
+            body = {"completion_id": id, "rating": "bad", "platform": "slack", "channel": "C1", "message_id": "1"}
+            async with proxy.http.request(method, path, json=body, headers=headers) as response:
+                assert response.status == 400, await response.text()
+                assert "owner" in await response.text()
+    assert [(one.rater, one.value, one.live) for one in await proxy.store.ratings_of(id)] == [("owner", 1.0, True)]
 
 
 async def test_an_event_of_the_same_name_is_another_on_another_platform_at_once(chats: Chats) -> None:  # noqa: F811

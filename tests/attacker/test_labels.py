@@ -13,7 +13,7 @@ import pytest
 from store.records import NewReaction
 from tests.pages.conftest import Visit
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.test_learner import until
+from tests.proxy.training.test_run_supervisor import until
 from tests.store.making import put
 from tests.test_attacker import CHAT, head, raw, status
 

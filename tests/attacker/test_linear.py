@@ -6,6 +6,7 @@ everybody. The table has each scanner of such texts with the inputs that are wor
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import random
 import string
@@ -19,30 +20,35 @@ import pytest
 from multidict import CIMultiDict
 
 from config.sections import Redaction, Server
-from proxy import bundle, ndjson, sse
-from proxy.conversations import command_at, thread, without_commands
+from proxy.access.security import outgoing_headers, without_keys
+from proxy.cli.doctor import bundle
+from proxy.conversation.conversations import command_at, thread, without_commands
+from proxy.conversation.history_cache import History
+from proxy.conversation.incremental_json import LEAST, SaidBefore
+from proxy.conversation.redaction import Redactor
+from proxy.conversation.same_text import Said, alike, broken_off, together
+from proxy.conversation.side_requests import quotes
+from proxy.conversation.turns import turn_of
+from proxy.conversation.user_text import without_blocks
+from proxy.core import ndjson, sse
+from proxy.core.agent_wrappers import agent_of, as_typed
+from proxy.core.json_edit import EACH, loads, rewrite
+from proxy.core.json_splice import Splicer, with_members
+from proxy.core.offload import LARGE
 from proxy.dialects import DIALECTS
 from proxy.dialects.base import Asked, Dialect
 from proxy.dialects.messages_chat import in_turns
 from proxy.dialects.responses_chat import one_system
 from proxy.dialects.responses_items import to_messages
-from proxy.formats import about_what_was_asked
-from proxy.history import History
-from proxy.large import LARGE
-from proxy.redaction import Redactor
-from proxy.said_before import LEAST, SaidBefore
-from proxy.security import outgoing_headers, without_keys
-from proxy.splicing import Splicer, with_members
-from proxy.spoken import without_blocks
-from proxy.turns import turn_of
-from proxy.webhooks.emoji import plain
-from proxy.webhooks.matching import match
-from proxy.wire import EACH, loads, rewrite
-from store.chats import Said
-from store.inbox import sought
-from store.tree import woven
-from trainer.chat_wire import json_object
-from trainer.reply_text import ReplyText
+from proxy.feedback.webhooks.emoji import plain
+from proxy.feedback.webhooks.text_match import match
+from proxy.relay.dialect_support import about_what_was_asked
+from store.captured.inbox import sought
+from store.captured.tree import woven
+from store.learning import reactions
+from store.records import Asker, Lately
+from trainer.serve.chat_wire import json_object
+from trainer.serve.reply_text import ReplyText
 
 MOST: Final = 2.5  # times the CPU time for twice the input; for one that is read again and again it is 4
 LEAST_S: Final = 0.003  # that a measurement takes, for its clock to be worth something
@@ -306,7 +312,24 @@ def with_cookie(cookie: str) -> None:
 
 
 def shown(text: str) -> None:
-    match(text, [Said(str(i), text[i:]) for i in range(4)])
+    match(text, [reactions.Said(str(i), text[i:]) for i in range(4)])
+
+
+def same(text: str) -> None:
+    alike(text, f"{text}b")
+    broken_off(text, f"{text}b")
+    together([Said("user", text)], [Said("user", f"b{text}b")])
+    together([Said("user", f"b{text}b")], [Said("user", f"{text}\nb\n{text}")])
+
+
+def quoting(text: str) -> None:
+    one = Lately(1, "a", 0.0, "done", 1.0, None, "m", None, 1, "hi", Asker(None, None), "a")
+    quotes([{"role": "user", "content": text}], [one, dataclasses.replace(one, asked=text, text=text)])
+
+
+def repeated(text: str) -> None:
+    prompt = {"role": "system", "content": f"Act as an expert software developer.{text}"}
+    as_typed([prompt, {"role": "user", "content": f"/rl good{text}"}], agent_of({}, [prompt]))
 
 
 def many(name: str, scan: Callable[[Any], Any], makers: list[Callable[[int], Any]], first: int = FIRST) -> list[Case]:
@@ -345,6 +368,9 @@ CASES: Final = [
     *many("reply text", generated, [again(b) for b in (b"a", b"\xff", b"aaaaaaaa\n", b"\xe2\x82", b"\n")]),
     *many("shown", shown, texts("a", "&", "&amp;", "&#1", "&#", "&#11111111", "_", "&a")),
     *many("emoji", plain, texts("::skin-tone-", "_tone", ":", "\ufe0f")),
+    *many("the same words", same, texts("a", "a ", "a\n", "a\n\n", " ", "\n", "&#1", "é", ": a")),
+    *many("quotations", quoting, texts("a", "user: hi\n", "user: ", "hi\n", "hi ", "\n[", '"content": "hi', "user:\n")),
+    *many("repeated", repeated, texts("a", "\n", "\n\n", "a\n\n")),
     *many("cookies", with_cookie, texts("rl_", "rl_a=", "rl_a=b;", ";", "a=b; ", " ", "rlp_", "rlp_0")),
     *many("model", names, texts("a", "(", "aab", ".*")),
     *many("log", logged, [again(p, "now [info ] x ") for p in ("a", " ", "a ", "a=", "a=' ", "a='\\' ", "=")]),
@@ -385,5 +411,6 @@ def test_twice_as_much_takes_twice_as_long(case: Case) -> None:
         found.append(round(seconds(case.scan, case.make(2 * size), len(found) + 1) / once, 2))
         if found[-1] <= MOST:
             return
+        size = min(2 * size, LAST)  # what grows with the square does so at each size; a cache is left at one of them
         once = seconds(case.scan, case.make(size), len(found) + 1)
     raise AssertionError(f"{case.name}: {found} times the CPU time for twice {size} characters")

@@ -10,8 +10,8 @@ import pytest
 from tests.attacker.test_identity import keys, says
 from tests.pages.conftest import Visit
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.webhooks import signing
-from tests.proxy.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
+from tests.proxy.feedback.webhooks import signing
+from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
 
 SHOWN: dict[str, Any] = {"platform": "slack", "channel": "C1", "message_id": "1.1"}
 
@@ -83,6 +83,51 @@ async def test_a_message_is_linked_anew_by_its_own_key_only(chats: Chats) -> Non
     assert await link(proxy, made["bot"], again) == 403  # that is an admin's now
 
 
+# The newest answer of a channel
+
+
+async def typed(chats: Chats, n: int) -> str:  # noqa: F811
+    form = {"command": "/rl", "text": "good", "user_id": "U1", "channel_id": "C1", "trigger_id": f"t{n}"}
+    return str((await chats.post("slack", *signing.slack({}, time.time(), **form)))[1]["text"])
+
+
+@pytest.mark.parametrize("way", ["session", "link"])
+async def test_nobody_puts_an_answer_of_theirs_in_anothers_channel(chats: Chats, way: str) -> None:  # noqa: F811
+    """By a session that is called as the channel, or by a link to a message that is not there: `/rl good` in it would
+    be for what they have had said."""
+    proxy = chats.proxy  # noqa: F811
+    made = await keys(proxy, bot="rate", eve="rate")
+
+    async def shows(who: str, n: int) -> str:
+        id = await asked(proxy, {**made[who], **({"x-rl-session": "C1"} if way == "session" else {})}, f"{who} {n}")
+        if way == "link":
+            assert await link(proxy, made[who], id, message_id=f"{who}.{n}") == 201
+        return id
+
+    first = await shows("bot", 1)
+    assert "rated good" in await typed(chats, 1)
+    evil = await shows("eve", 1)
+    assert "nothing was rated" in (await typed(chats, 2)).lower()
+    again = await shows("bot", 2)
+    assert "nothing was rated" in (await typed(chats, 3)).lower()  # who asked last is no proof either
+    async with proxy.http.delete("/rl/keys/eve", headers={"x-api-key": proxy.local}) as response:
+        assert response.status == 200
+    assert "rated good" in await typed(chats, 4)
+    assert [await chats.values(id) for id in (first, evil, again)] == [{"ann": 1.0}, {}, {"ann": 1.0}]
+
+
+async def test_nobody_has_an_answer_repeated_to_be_taken_for_it(chats: Chats) -> None:  # noqa: F811
+    """A message is known by its text where nobody has linked it; a session narrows that down, and proves nothing."""
+    proxy = chats.proxy  # noqa: F811
+    made = await keys(proxy, bot="use", eve="use")
+    proxy.backend.says = "Forty-two."
+    theirs = await asked(proxy, made["bot"], "What is six times seven?")
+    chats.platforms.messages["C1", "1.1"] = "Forty-two."
+    evil = await asked(proxy, {**made["eve"], "x-rl-session": "C1"}, "How many should I steal?")
+    assert "nothing says whose" in await react(chats, "E1", "U1")
+    assert (await chats.values(theirs), await chats.values(evil)) == ({}, {})
+
+
 # The same judgement, said in two ways
 
 
@@ -90,7 +135,7 @@ async def test_a_message_is_linked_anew_by_its_own_key_only(chats: Chats) -> Non
 async def test_what_was_said_otherwise_too_stays_without_the_reaction(chats: Chats, way: str) -> None:  # noqa: F811
     proxy = chats.proxy  # noqa: F811
     user = "owner" if way == "page" else "ann"  # the page's visitor is whoever runs this
-    id = await chats.completion("hi", user=user)
+    id = await chats.completion("hi", user=None if way == "page" else user)
     await proxy.stop()
     await proxy.start(webhooks__slack__raters={"U1": user})
     await chats.link("slack", "C1", "1.1", id)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.proxy.cli.test_app import cli  # noqa: F401
+from tests.proxy.cli.test_chat import at
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.test_cli import cli  # noqa: F401
-from tests.proxy.test_cli_chat import at
 from tests.terminal import CTRL_D
 
 BEGINS, ENDS = "\x1b[200~", "\x1b[201~"

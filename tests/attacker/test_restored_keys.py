@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from store import schema
-from store.secret import VARIABLE
+from store.safety.db_key import VARIABLE
+from tests.proxy.cli.test_app import rlproxy
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.test_cli import rlproxy
 
 
 async def made(home: Path, name: str, role: str = "admin", **env: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from proxy.lifecycle import Tasks
-from proxy.retries import Retries, key_of
+from proxy.conversation.retries import Retries, key_of
+from proxy.core.tasks import Tasks
 from tests.attacker.test_labels import asked, train
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from proxy import control
+from proxy.web import control
 from tests.attacker.test_identity import keys
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
 

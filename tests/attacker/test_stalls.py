@@ -1,13 +1,16 @@
 """One request, however it is made, keeps the event loop to itself for no longer than a moment.
 
 What is measured is the CPU time of the loop's thread between two of its turns: how busy the machine is does not count.
-Before, the worst of these took minutes, or more memory than there is.
+The fake backend has a loop of its own, as a server has. Before, the worst of these took minutes, or more memory than
+there is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
@@ -16,12 +19,27 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from proxy.large import LARGE
-from proxy.running import BYTES
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from proxy.core.bounded_cache import BYTES
+from proxy.core.offload import LARGE
+from proxy.relay.request_body import MOST
+from tests.fakes.backend import FakeBackend
+from tests.proxy.conftest import Proxy, proxy  # noqa: F401
 
-MOST_S: Final = 2.0  # the fake backend answers in it, too; what grows with the square took 4 to 17 s
+MOST_S: Final = 0.2  # 0.01 in most; what was walked through on the loop took 0.4, what grew with the square 4 to 17
 SIZE: Final = 990_000  # bytes; a little less than what is large
+
+
+@pytest.fixture
+def backend() -> Iterator[FakeBackend]:
+    fake, loop = FakeBackend(), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(fake.start(), loop).result()
+    yield fake
+    asyncio.run_coroutine_threadsafe(fake.stop(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 @asynccontextmanager
@@ -37,13 +55,16 @@ async def turns() -> Iterator[list[float]]:  # type: ignore[misc]
             found.append(now - at)
             at = now
 
+    gc.collect()
+    gc.freeze()  # as the server does: else a collection looks through all that other tests have left
     task = asyncio.create_task(beat())
     yield found
     task.cancel()
+    gc.unfreeze()
 
 
 def said(text: str) -> dict[str, Any]:
-    """The fake backend repeats the last message, word for word, on this same loop: so that is a short one."""
+    """The fake backend repeats the last message, word for word: so that is a short one."""
     return {"model": "fake", "messages": [{"role": "user", "content": one} for one in (text, "hi")]}
 
 
@@ -76,6 +97,15 @@ HOSTILE: Final[dict[str, Callable[[], tuple[str, dict[str, Any]]]]] = {
             ],
         },
     ),
+    "parts": lambda: (
+        "/v1/chat/completions",
+        {"model": "fake", "messages": [{"role": "user", "content": [[]] * (SIZE // 3)}, *said("hi")["messages"]]},
+    ),
+    "keys": lambda: ("/v1/chat/completions", {**said("hi"), "tools": [{f"k{n}": 1 for n in range(90_000)}]}),
+    "command": lambda: (
+        "/v1/chat/completions",
+        {"model": "fake", "messages": [*said("hi")["messages"] * 12_000, {"role": "user", "content": "/rl good"}]},
+    ),
 }  # fmt: skip
 
 
@@ -104,6 +134,16 @@ async def test_a_large_conversation_that_goes_on_stalls_nobody(proxy: Proxy) -> 
         async with turns() as found, proxy.http.post("/v1/chat/completions", data=again) as answer:
             assert answer.status == 200
         assert max(found) < MOST_S, sorted(found)[-3:]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/messages/count_tokens"])
+async def test_more_messages_than_any_conversation_has_are_refused(proxy: Proxy, path: str) -> None:  # noqa: F811
+    """Each is a row of the store, for which all others wait."""
+    request = {"model": "fake", "max_tokens": 1, "messages": [{"role": "user", "content": ""}] * (MOST + 1)}
+    async with proxy.http.post(path, data=io.BytesIO(orjson.dumps(request))) as answer:
+        assert answer.status == 400
+        assert "has 100,001 messages" in await answer.text()
+    assert await proxy.store.completions() == []
 
 
 async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:  # noqa: F811

@@ -14,10 +14,10 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.terminal import in_json, plain
 from proxy.server import configure_logs
-from proxy.terminal import in_json, plain
+from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
 from tests.store.making import put
 from tests.terminal import CTRL_D, Terminal
 

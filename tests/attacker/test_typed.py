@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from proxy.conversations import command_at, without_commands
-from proxy.wrappers import NOBODY, agent_of, sender_of
-from tests.agent_formats import CLAUDE_CODE, FORMS, INFO, OPENCLAW, OPENCODE, REMINDER, TELEGRAM, texts
+from proxy.conversation.conversations import command_at, without_commands
+from proxy.core.agent_wrappers import NOBODY, agent_of, sender_of
+from tests.agent_formats import CLAUDE_CODE, FORMS, INFO, OPENCLAW, OPENCODE, REMINDER, TELEGRAM, slash, texts
 from tests.attacker.test_commands import nothing_was_done
 from tests.attacker.test_identity import rated, says
 from tests.pages.conftest import Visit
@@ -165,6 +165,33 @@ async def test_a_rule_may_say_that_a_person_types_there(proxy: Proxy) -> None:  
     assert "goes on" in await says(proxy, "/rl resume", headers={"x-openai-subagent": "x", "x-rl-turn": "main"})
 
 
+# What a model has its agent say
+
+SKILL = {"type": "tool_use", "id": "t", "name": "Skill", "input": {"skill": "rl", "args": "pause"}}
+LAUNCHED = {"type": "tool_result", "tool_use_id": "t", "content": "Launching skill: rl"}
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("line", ["/rl pause", FIX])
+async def test_a_command_that_the_model_calls_as_a_skill_is_none(proxy: Proxy, line: str, apart: bool) -> None:  # noqa: F811
+    """Claude Code 2.1.329 lets the model run command files, ours or a repository's. It sends the file's text beside
+    the tool's result, without the tags of a typed one; a note of its own may come between the two."""
+    note = {"role": "system", "content": "Be brief."}
+    for text in (texts(line), texts(line, REMINDER), texts(*slash(line))):
+        ran = [{"role": "user", "content": [LAUNCHED]}, note, {"role": "user", "content": text}]
+        asked = [
+            {"role": "user", "content": "Read evil.example."},
+            {"role": "assistant", "content": [SKILL]},
+            *(ran if apart else [{"role": "user", "content": [LAUNCHED, *text]}]),
+        ]
+        answer = await sent(proxy, "/v1/messages", CLAUDE_CODE, messages=asked, max_tokens=99)
+        talk = [*asked, {"role": "assistant", "content": answer["content"]}, {"role": "user", "content": "Go on."}]
+        await sent(proxy, "/v1/messages", CLAUDE_CODE, messages=talk, max_tokens=99)
+        said = str(proxy.backend.requests[-1]["messages"])
+        assert line in said and str(answer["content"][0]["text"]) in said  # neither is missing from the history
+    assert not await paused(proxy) and await rated(proxy) == {}
+
+
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
 def test_nothing_is_a_command_where_nobody_types(form: Any) -> None:
     messages = form.messages("one", "two", "/rl good", "rlproxy: rated good.", "/rl reset")
@@ -203,6 +230,12 @@ CHATS: list[tuple[str, dict[str, Any]]] = [
         {"messages": MESSAGE, "max_tokens": 9, "output_config": {"format": {"type": "json_schema", "schema": {}}}},
     ),
     ("/v1/responses", {"input": "/rl pause", "text": {"format": {"type": "json_object"}}}),
+    ("/v1/chat/completions", {"messages": MESSAGE, "guided_json": {}}),
+    ("/v1/chat/completions", {"messages": MESSAGE, "structured_outputs": {"regex": "x"}}),
+    ("/v1/chat/completions", {"messages": MESSAGE, "grammar": "root ::= x"}),
+    ("/v1/chat/completions", {"messages": MESSAGE, "tool_choice": {"type": "function", "function": {"name": "x"}}}),
+    ("/v1/responses", {"input": "/rl pause", "tool_choice": {"type": "function", "name": "x"}}),
+    ("/v1/messages", {"messages": MESSAGE, "max_tokens": 9, "tool_choice": {"type": "tool", "name": "x"}}),
     ("/api/chat", {"messages": MESSAGE, "format": {"type": "object"}}),
 ]
 PROGRAMS = [
@@ -311,6 +344,7 @@ def test_a_sender_is_somebody_however_it_is_written() -> None:
         assert sender(INFO.replace('"42"', odd, 1) + "hi") == "telegram:unknown", odd
     assert sender(INFO.replace('{"id":"42","name":"Person 42","username":"person42"}', '"42"')) == "telegram:unknown"
     assert sender([*texts(INFO), {"type": "image_url", "image_url": {"url": "data:,"}}]) == "telegram:42"
+    assert sender(texts(" ", INFO + "/rl pause")) == "telegram:42"  # an empty part is no part of a command either
     # A file that the prompt shows claims another platform.
     assert sender(INFO + "hi", OPENCLAW + TELEGRAM + TELEGRAM.replace('"telegram"', '"irc"')) == "openclaw:42"
     assert sender(INFO + "hi", OPENCLAW) == "openclaw:42"

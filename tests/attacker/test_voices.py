@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.rewards import normalised
+from proxy.training.rewards import normalised
 from tests.attacker.test_identity import keys
 from tests.attacker.test_labels import send
 from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.test_learner import until
-from tests.proxy.test_watch import rolled_back
+from tests.proxy.training.test_run_supervisor import until
+from tests.proxy.versions.test_rollback_monitor import rolled_back
 
 LIGHT = 0.01
 

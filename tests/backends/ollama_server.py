@@ -12,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 
-from trainer.weights import cache_folder
+from trainer.formats.weights import cache_folder
 
 READY_S = 60.0
 MODEL = "fake"  # as the tests' questions name it

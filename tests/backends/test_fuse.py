@@ -21,9 +21,9 @@ from tests.backends.test_llamacpp import (  # noqa: F401
 )  # fmt: skip
 from tests.fakes.ollama import FakeOllama
 from tests.proxy.backends.test_ollama import make_proxy
-from trainer.fuse import fuse
+from trainer.formats.merge_gguf import fuse
+from trainer.formats.weights import cache_folder
 from trainer.launch import LocalLauncher
-from trainer.weights import cache_folder
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.trainer.lora import random_adapter
-from trainer.gguf import ARCHITECTURES, convert
-from trainer.weights import cache_folder
+from trainer.formats.gguf import ARCHITECTURES, convert
+from trainer.formats.weights import cache_folder
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(600)]
 

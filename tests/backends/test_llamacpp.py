@@ -17,16 +17,16 @@ import psutil
 import pytest
 
 from config.settings import load
-from proxy import warm_up
 from proxy.backends.llamacpp_managed import LlamaManaged
 from proxy.backends.openai import OpenAICompatible
+from proxy.versions import warm_up
 from tests.backends.conftest import ASKED, TOKENS, Say
 from tests.backends.smollm import dequantised
 from tests.proxy.backends.test_llamacpp import make_proxy
 from tests.proxy.conftest import Proxy
-from tests.proxy.test_swap import publish
+from tests.proxy.versions.test_live_version import publish
+from trainer.formats.weights import cache_folder
 from trainer.launch import LocalLauncher
-from trainer.weights import cache_folder
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
 

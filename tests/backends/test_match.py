@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from proxy.likeness import APART
+from proxy.training.weights_compare import APART
 from tests.backends.test_llamacpp import base_gguf, plain, running, start  # noqa: F401
 from tests.fakes.tiny_model import make_tiny_model
 from tests.proxy.conftest import Proxy

@@ -23,7 +23,7 @@ from tests.backends.test_llamacpp import (
     with_real_versions,
 )
 from tests.proxy.conftest import Proxy
-from trainer.weights import cache_folder
+from trainer.formats.weights import cache_folder
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
 

@@ -22,10 +22,11 @@ import ollama as sdk
 import pytest
 
 from tests.backends.conftest import ASKED, proxy_before
-from tests.backends.ollama_server import MODEL, OllamaServer, binaries
+from tests.backends.ollama_server import MODEL, OllamaServer, base_gguf, binaries
 from tests.backends.test_llamacpp import with_real_versions
 from tests.proxy.conftest import Proxy
 from tests.serving import ROOT, Serving
+from trainer.launch import LocalLauncher
 
 pytestmark = [pytest.mark.ollama, pytest.mark.timeout(1200)]
 SERVERS = binaries() or [pytest.param(None, marks=pytest.mark.skip(reason="no ollama on the PATH, and no OLLAMA_BIN"))]
@@ -207,6 +208,29 @@ async def test_a_model_that_is_updated(proxy: Proxy, server: OllamaServer) -> No
     assert (await said(proxy))[1] == "v2"
     shown = await server.run("show", "--modelfile", f"{MODEL}-rl:v2-{proxy.mark}")
     assert "You answer in one word." in shown and "top_k 7" in shown
+
+
+async def test_other_weights_under_its_name(proxy: Proxy, server: OllamaServer, adapters: list[Path]) -> None:
+    """A version is never put on weights that it was not trained on, whoever takes it out."""
+    texts, tag = await texts_of(proxy), f"{MODEL}-rl:v{{}}-{proxy.mark}"
+    await LocalLauncher().fuse(adapters[0], base_gguf(), server.folder / "other.gguf")
+    (server.folder / "Modelfile").write_text("FROM other.gguf\n")
+    await server.run("create", MODEL, "-f", "Modelfile")
+    base, _ = await said(proxy, f"{MODEL}@base")
+    assert base not in texts["base"], "the model itself is the new one"
+    await says(proxy, texts, "v2", MODEL)
+    assert (await proxy.http.get("/api/tags")).status == 200
+    assert "was updated there" in (await proxy.get("/rl/status"))["backend"]["state"]
+    await server.run("rm", tag.format(1))
+    await says(proxy, texts, "v1")
+    await server.run("rm", tag.format(1), tag.format(2))
+    await server.stop()
+    await server.start()  # what nothing names is removed at its start
+    while (found := await proxy.chat(ASKED, **LIMITS)).status != 200:
+        assert found.status in (409, 503), await found.text()  # whoever finds it out may be told
+    text, label = await said(proxy)
+    assert label == "base" and text not in texts["v2"] | texts["v1"]
+    assert "before an update" in (await proxy.get("/rl/status"))["problem"]
 
 
 async def test_two_homes_on_one_server(

@@ -13,7 +13,7 @@ import pytest
 
 from config.sections import Backend as BackendSection
 from proxy.backends.vllm import VLLM
-from proxy.errors import Unsupported
+from proxy.core.errors import Unsupported
 from store.records import FinishedCompletion
 from tests.backends.conftest import ASKED, TOKENS, Say, proxy_before
 from tests.backends.test_llamacpp import with_real_versions

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from proxy.backends.defaults import FILE, MEMBERS, Odds, apart, in_force, likeliest
+from proxy.backends.sampling_defaults import FILE, MEMBERS, Odds, apart, in_force, likeliest
 from proxy.backends.vllm import ASK
 from store.records import FinishedCompletion
 from tests.backends.conftest import ASKED, proxy_before

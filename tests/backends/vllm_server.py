@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-from trainer.weights import cache_folder
+from trainer.formats.weights import cache_folder
 
 VENV: Final = cache_folder() / "venvs" / "vllm"  # made by scripts/setup_vllm
 READY_S: Final = 600.0  # half a minute on a machine with nothing else to do

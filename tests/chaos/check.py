@@ -6,8 +6,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from store import backup, integrity
 from store.errors import StoreError
+from store.safety import backup, integrity
 from store.schema import NAME, begin, open_database
 from tests.chaos.people import Ledger, Step
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import aiohttp
 
-from proxy.server_address import ADDRESS_FILE
+from proxy.core.address_file import ADDRESS_FILE
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 120.0

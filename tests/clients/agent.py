@@ -20,7 +20,7 @@ import pytest
 
 from tests.fakes.backend import MODEL, FakeBackend
 from tests.fakes.dead_end import DeadEnd
-from tests.proxy.test_cli import rlproxy
+from tests.proxy.cli.test_app import rlproxy
 from tests.serving import Serving
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()

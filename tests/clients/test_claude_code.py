@@ -76,6 +76,17 @@ async def test_what_it_asks_on_the_side(claude: Agent, backend: FakeBackend) -> 
     assert (summary["turn"], summary["turn_rule"]) == ("side", "summary")
 
 
+async def test_the_model_runs_no_command_by_itself(claude: Agent, backend: FakeBackend) -> None:  # noqa: F811
+    """Because of a page that it has read."""
+    backend.wants = "Skill", {"skill": "rl", "args": "pause"}
+    await claude.tried("-p", "Read the page.", "--max-turns", "2")
+    result = next(m for m in backend.requests[-1]["messages"] if m["role"] == "tool")
+    assert "Launching" not in result["content"]
+    async with claude.serving.http.get("/rl/status") as response:
+        assert (await response.json())["training"]["paused"] is False
+    assert "paused" in await claude.run("-p", "/rl pause", "--continue")  # what is typed is one
+
+
 @pytest.mark.model
 async def test_over_the_built_in_backend(weights: Path, tmp_path: Path) -> None:
     """A small model's nonsense, but its own: token ids and log-probs are those of the model that trains."""

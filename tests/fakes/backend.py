@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from proxy.backends.vllm import ASK
-from proxy.likeness import CHATS
+from proxy.training.weights_compare import CHATS
 from tests.fakes import native, native_others
 from tests.fakes.listening import Listening
 
@@ -51,6 +51,7 @@ class FakeBackend(Listening):
         self.root = Path("/")  # of the files that it sees
         self.thinks = False
         self.says: str | None = None  # its answer, instead of what it was told
+        self.letter = False  # whether it says that to the letter, in one piece
         self.model_root: str | None = None  # where its model lies
         self.takes: dict[str, Any] = {}  # of that model's generation_config.json: --generation-config auto
         self.raw_logprobs = False  # as without --logprobs-mode processed_logprobs
@@ -61,6 +62,10 @@ class FakeBackend(Listening):
         self.lacks: dict[str, Any] | None = None  # its 404 to a Responses request, though it has the route
         self.wants: tuple[str, dict[str, Any]] | None = None  # the tool it calls, if offered; else the first one
         self.asked: list[tuple[str, dict[str, Any]]] = []  # every request: path and body
+        self.counts_items = False  # whether items of Responses have ids of their own
+
+    def item_id(self) -> int:
+        return len(self.asked) if self.counts_items else 7
 
     async def start(self, port: int = 0) -> None:
         app = web.Application(client_max_size=64 * 2**20)
@@ -207,7 +212,7 @@ class FakeBackend(Listening):
         text = said if isinstance(said, str) else "".join(p.get("text", "") for p in said)
         words = ["You ", "said: ", *[w + " " for w in text.split()]]
         if self.says is not None:
-            words = [w + " " for w in self.says.split()]
+            words = [self.says] if self.letter else [w + " " for w in self.says.split()]
         if body["messages"][-1]["role"] == "tool":
             words = ["It ", "is ", body["messages"][-1]["content"]]
         if body.get("response_format"):

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,9 @@ class FakeLauncher:
         self.weights_say: dict[str, Any] = {}
         self.unprobed: str | None = None  # why the weights could not be looked at
         self.probed = 0
+        self.fetched = True  # whether the weights are on this machine
+        self.rehearsed: list[list[dict[str, Any]]] = []  # lines of which it was asked whether a run would take them
+        self.refuses: str | None = None  # why it would not
         self.still: list[bool] = []  # how often the run was told to stand still, or to go on
 
     def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
@@ -97,11 +100,14 @@ class FakeLauncher:
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         return presets.resolve(preset, overrides).rank
 
-    async def probe(
-        self, weights: str, conversations: Sequence[Mapping[str, Any]], *, threads: int, nice: int, log: Path
-    ) -> dict[str, Any]:
+    def here(self, weights: str) -> bool:
+        return self.fetched
+
+    async def probe(self, weights: str, asked: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
         """Weights that say to everything what the server said, unless `weights_say` has something else."""
-        self.probed += 1
+        conversations, lines = asked.get("conversations", ()), asked.get("lines", ())
+        self.probed += bool(conversations) and asked.get("score", True)
+        self.rehearsed += [list(lines)] if lines else []
         if self.unprobed:
             raise LaunchError(self.unprobed)
         read = [
@@ -119,6 +125,7 @@ class FakeLauncher:
         found = {"architecture": "fake", "vocabulary": 10**6, "tokens": 10**6, "width": 8, "parameters": 1000}
         counted = sum(each["prompt_tokens"] is not None for each in conversations)
         found |= {"way": "the weights' chat template", "explained": counted, "known": counted, "wrong": None}
+        found |= {"refused": [self.refuses for _ in lines]}
         return {"path": weights, "unscored": None, "conversations": read, **found, **self.weights_say}
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:

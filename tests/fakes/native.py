@@ -156,7 +156,13 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
     words, call = _reply(body)
     lps = [{"token": w, "logprob": _lp(w), "bytes": list(w.encode()), "top_logprobs": []} for w in words]
     part = {"type": "output_text", "text": "".join(words), "annotations": [], "logprobs": lps if logprobs else None}
-    item = {"id": "msg_7", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    item = {
+        "id": f"msg_{fake.item_id()}",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+    }
     output = [item, call] if call else [item]
     base = {"id": "resp_7", "object": "response", "created_at": 1, "model": body["model"], "status": "in_progress",
             "output": [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": None,
@@ -173,7 +179,7 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
     }  # fmt: skip
     if not body.get("stream"):
         return web.json_response(done)
-    where = {"item_id": "msg_7", "output_index": 0}
+    where = {"item_id": item["id"], "output_index": 0}
     empty = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": base},

@@ -27,6 +27,7 @@ TEMPLATE = "{{ .System }}\n{{ .Prompt }}"
 LICENSE = 'Take "it"\nand FROM here on it is yours'
 WORDS = 4
 AT = "2026-11-23T15:20:01.696987091Z"
+NO_TEXT = "json: cannot unmarshal object into Go struct field .messages.tool_calls.function.arguments of type string"
 _NAME = re.compile(r"[\w./:-]+")
 
 
@@ -334,7 +335,9 @@ class FakeOllama(Listening):
         self._load(name)
         head = {"id": "chatcmpl-7", "object": "chat.completion", "created": 1, "model": body["model"]}  # one of 999
         head["system_fingerprint"] = "fp_ollama"
-        prompt = self._prompt(name, body)
+        if any(not isinstance(one, str) for m in body["messages"] for one in _arguments(m)):
+            return _v1_error(400, NO_TEXT, charset="utf-8")
+        prompt = self._prompt(name, {**body, "messages": [one for m in body["messages"] for one in _apart(m)]})
         if self._renders(body):
             choice = {"index": 0, "message": {"role": "", "content": ""}, "finish_reason": None}
             said = {"choices": [choice], "usage": _usage(0, 0), "_debug_info": {"rendered_template": prompt}}
@@ -368,6 +371,17 @@ _ANSWERS: Mapping[str, str] = {
     "/v1/responses": "_unspoken",
     "/v1/messages": "_unspoken",
 }
+
+
+def _arguments(message: dict[str, Any]) -> list[Any]:
+    return [call["function"].get("arguments") for call in message.get("tool_calls") or ()]
+
+
+def _apart(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Chat completions become a message for each part of a message."""
+    if not isinstance(parts := message.get("content"), list):
+        return [{**message, "content": message.get("content") or ""}]
+    return [{"role": message["role"], "content": part["text"]} for part in parts]
 
 
 def digest(model: dict[str, Any]) -> str:

@@ -20,13 +20,13 @@ from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
 from config.settings import load
+from proxy.access.security import ROLE
 from proxy.app import make_app
 from proxy.backends import make_backend
-from proxy.backends.defaults import NEUTRAL, Defaults
 from proxy.backends.openai import OpenAICompatible
+from proxy.backends.sampling_defaults import NEUTRAL, Defaults
 from proxy.dialects import Dialect, dialect_at
-from proxy.relay import Relay
-from proxy.security import ROLE
+from proxy.relay.relay import Relay
 from store.store import Store
 from tests.fakes.launcher import FakeLauncher
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
-from proxy.conversations import is_command
+from proxy.conversation.conversations import is_command
+from proxy.core.errors import BackendBroke, ProxyError
 from proxy.dialects import DIALECTS, Dialect
-from proxy.errors import BackendBroke, ProxyError
 
 PIECE = 3  # characters a chunk
 

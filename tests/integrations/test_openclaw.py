@@ -20,9 +20,9 @@ from standardwebhooks import Webhook
 
 from tests.fakes.backend import MODEL, FakeBackend
 from tests.fakes.telegram import GROUP, TOKEN, FakeTelegram
+from tests.proxy.cli.test_app import rlproxy
 from tests.proxy.conftest import backend  # noqa: F401
-from tests.proxy.test_cli import rlproxy
-from tests.proxy.webhooks.signing import OPENCLAW_SECRET
+from tests.proxy.feedback.webhooks.signing import OPENCLAW_SECRET
 from tests.serving import Serving
 
 pytestmark = [pytest.mark.openclaw, pytest.mark.timeout(560)]

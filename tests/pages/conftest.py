@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,6 +21,7 @@ class Visit:
     def __init__(self, url: str) -> None:
         self.http = aiohttp.ClientSession(base_url=url, cookie_jar=aiohttp.CookieJar(unsafe=True))
         self.token = ""
+        self.told = ""  # what the page says after an act
 
     async def get(self, path: str, status: int = 200, **more: Any) -> str:
         async with self.http.get(path, **more) as response:
@@ -34,6 +36,7 @@ class Visit:
         async with self.http.post(path, data=form, headers=headers, allow_redirects=False) as response:
             text = await response.text()
             assert response.status == status, text
+            self.told = json.loads(response.headers.get("hx-trigger-after-settle", "{}")).get("told", "")
             return response.headers.get("location") or text
 
 

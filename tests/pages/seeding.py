@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.conversations import canonical, extend_thread, thread_and_above
+from proxy.conversation.conversations import canonical, extend_thread, thread_and_above
 from store.records import Adapter, FinishedCompletion, NewCompletion, NewRating
 from store.store import Store
 from tests.fakes.launcher import write_adapter

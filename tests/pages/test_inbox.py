@@ -96,7 +96,7 @@ async def test_a_page_that_finds_nothing_leads_on(proxy: Proxy, visit: Visit, mo
     for row in (await proxy.get("/rl/completions?limit=9"))["data"]:
         if row["id"] != id:
             await proxy.rate(completion_id=row["id"], rating="good")
-    monkeypatch.setattr("store.inbox.LOOK", 2)
+    monkeypatch.setattr("store.captured.inbox.LOOK", 2)
     page = await visit.get("/?q=said&unrated=1")
     assert shown(page) == [] and "Nothing among the newest" in page
     older = re.search(r'href="(/\?[^"]*before=\d+)"', page)
@@ -136,6 +136,7 @@ async def test_a_rating_is_a_tap_and_an_undo_another(proxy: Proxy, visit: Visit)
     await visit.get("/")
     row = await visit.post(f"/page/completions/{id}/rate", rating="good")
     assert 'aria-pressed="true"' in row and "<b>good</b>" in row
+    assert visit.told == "Rated. The answer begins: “You said: hello”."
     assert "<b>4 of 5</b>" in await visit.post(f"/page/completions/{id}/rate", rating="4/5")
     row = await visit.post(f"/page/completions/{id}/rate", rating="bad", comment="too long")
     assert "<b>bad</b>" in row and "too long" in row

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser
 
-from proxy.report import gather, page, sources
+from proxy.cli.report import gather, page, sources
 from store.store import Store
 from tests.pages.seeding import history, newest
 from tests.pages.test_browser import AXE, PHONE, browser  # noqa: F401

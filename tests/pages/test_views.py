@@ -10,16 +10,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from proxy.pages.words import seconds, short, verdict, wilson
-from store import backup, schema
+from proxy.web.pages.filters import seconds, short, verdict, wilson
+from store import schema
 from store.records import Rating
+from store.safety import backup
 from store.store import Store
 from tests.fakes.cloud import KEY, FakeCloud
 from tests.pages.conftest import Proxy, Visit
 from tests.pages.seeding import history
 from tests.pages.test_inbox import asked
 from tests.proxy.backends.test_llamacpp import make_proxy
-from tests.proxy.test_learner import rated, until
+from tests.proxy.training.test_run_supervisor import rated, until
 
 
 async def seeded(proxy: Proxy) -> list[str]:

@@ -11,13 +11,13 @@ import pytest
 from aiohttp import web
 
 from config.settings import load
+from proxy.access.security import LOCAL
 from proxy.app import make_app
 from proxy.backends import make_backend
-from proxy.backends.made import mark_of
+from proxy.backends.installed import mark_of
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
-from proxy.security import LOCAL
-from store.secret import Secret
+from store.safety.db_key import Secret
 from store.store import Store
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from proxy import run_folder
+from proxy.training import run_folder
 from tests.fakes.launcher import FakeJob, write_result
 from tests.proxy.conftest import Proxy
-from tests.proxy.test_learner import rated, until
+from tests.proxy.training.test_run_supervisor import rated, until
 
 
 class Gate:
@@ -61,7 +61,7 @@ async def test_a_cancelled_run_does_not_go_on_after_a_restart(proxy: Proxy, monk
 
 
 async def test_a_run_that_could_not_be_prepared_stays_cancelled(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.learner.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
     prepared = Gate(monkeypatch, proxy.store, "moments")
 
     def full(*args: Any, **more: Any) -> None:
@@ -79,7 +79,7 @@ async def test_a_run_that_could_not_be_prepared_stays_cancelled(proxy: Proxy, mo
 async def test_a_run_whose_version_is_about_to_go_live_is_not_said_to_be_cancelled(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.outcome.RETRY_SWAP_S", (0.02,) * 1000)
+    monkeypatch.setattr("proxy.training.publish.RETRY_SWAP_S", (0.02,) * 1000)
     proxy.backend.refuse_load = True
     await rated(proxy, 4)
     async with asyncio.timeout(10):

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, BadRequestError
 
 from store.records import FinishedCompletion, NewRating
 from tests.proxy.conftest import Proxy
-from tests.proxy.test_relay import events
+from tests.proxy.relay.test_relay import events
 
 
 @pytest.fixture

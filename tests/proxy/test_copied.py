@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from store import backup, schema
+from store import schema
+from store.safety import backup
 from tests.proxy.conftest import Proxy
-from tests.proxy.test_forgetting import forget
-from tests.proxy.test_learner import rated, until
-from tests.proxy.test_rebuild import folder_of, lineage, over, run_of
+from tests.proxy.training.test_run_supervisor import rated, until
+from tests.proxy.training.test_unlearning import folder_of, lineage, over, run_of
+from tests.proxy.web.test_forgetting import forget
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.learner.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
 
 
 def whole(home: Path, to: Path) -> None:

@@ -10,23 +10,25 @@ from pathlib import Path
 import pytest
 
 from config.settings import load
-from proxy import run_folder
-from proxy.doctor import examine
-from proxy.doctor_facts import Facts, gather
-from proxy.server_address import ADDRESS_FILE
-from store import driver, integrity, ledger, schema
+from proxy.cli.doctor.checks import examine
+from proxy.cli.doctor.facts import Facts, gather
+from proxy.core.address_file import ADDRESS_FILE
+from proxy.training import run_folder
+from store import driver, schema
 from store.errors import StoreDamaged
+from store.learning import meta
+from store.safety import integrity
+from tests.proxy.cli.test_app import rlproxy
 from tests.proxy.conftest import Proxy
-from tests.proxy.test_cli import rlproxy
-from tests.proxy.test_learner import rated, until
-from tests.store.test_integrity import PAGE, Held, held  # noqa: F401
+from tests.proxy.training.test_run_supervisor import rated, until
+from tests.store.safety.test_integrity import PAGE, Held, held  # noqa: F401
 
 
 async def killed(proxy: Proxy) -> None:
     """Started again as after a kill."""
     await proxy.stop()
     with closing(driver.connect(proxy.home / schema.NAME, None, named=True)) as db:
-        ledger.set_meta(db, schema.CLEAN, False)
+        meta.set_meta(db, schema.CLEAN, False)
     await proxy.start()
 
 
@@ -82,7 +84,7 @@ async def test_damage_is_said_everywhere_and_answers_go_on(proxy: Proxy, held: H
     await proxy.start()
     await proxy.stop()
     with closing(driver.connect(proxy.home / schema.NAME, None, named=True)) as db:
-        ledger.set_meta(db, schema.CLEAN, False)
+        meta.set_meta(db, schema.CLEAN, False)
     break_table(proxy.home, table)
     before = (proxy.home / schema.NAME).read_bytes()
     await proxy.start()
@@ -123,7 +125,7 @@ async def test_damage_is_said_everywhere_and_answers_go_on(proxy: Proxy, held: H
 async def test_damage_that_the_start_meets_ends_it(proxy: Proxy, held: Held, table: str) -> None:  # noqa: F811
     await proxy.stop()
     with closing(driver.connect(proxy.home / schema.NAME, None, named=True)) as db:
-        ledger.set_meta(db, schema.CLEAN, False)
+        meta.set_meta(db, schema.CLEAN, False)
     whole = (proxy.home / schema.NAME).read_bytes()
     break_table(proxy.home, table)
     before = (proxy.home / schema.NAME).read_bytes()

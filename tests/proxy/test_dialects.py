@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from proxy.core.errors import BadRequest
+from proxy.core.json_edit import loads
 from proxy.dialects import DIALECTS, Dialect
-from proxy.errors import BadRequest
-from proxy.wire import loads
 from tests.proxy.chat_strategies import completions, unhurried
 
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.ndjson import Splitter as LineSplitter
+from proxy.core.sse import Splitter
 from proxy.dialects import CHAT, DIALECTS, Dialect, Reply
 from proxy.dialects.base import longer
-from proxy.ndjson import Splitter as LineSplitter
-from proxy.sse import Splitter
 from tests.proxy.chat_strategies import unhurried
 
 _texts = st.none() | st.text("ab\n", max_size=3)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.conversations import canonical, is_command, without_commands
+from proxy.conversation.conversations import canonical, is_command, without_commands
+from proxy.core.errors import BackendBroke, BackendDown, BadRequest, Conflict, ProxyError, StorageFailed, TooLarge
+from proxy.core.json_edit import rewrite
+from proxy.core.sse import Event, Splitter
 from proxy.dialects.base import Renderer, Reply
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
-from proxy.errors import BackendBroke, BackendDown, BadRequest, Conflict, ProxyError, StorageFailed, TooLarge
-from proxy.sse import Event, Splitter
-from proxy.wire import rewrite
 from tests.proxy.chat_strategies import completions, cuts, inputs, names, texts, unhurried
 
 MESSAGES = Messages()

@@ -15,7 +15,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.ollama import FakeOllama
 from tests.proxy.conftest import Proxy
 from tests.proxy.newcomer import Newcomer
-from tests.proxy.test_learner import until
+from tests.proxy.training.test_run_supervisor import until
 from tests.serving import Serving
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
-from proxy import failures
+from proxy.web import error_middleware
 from tests.proxy.conftest import Proxy
 
 
@@ -75,7 +75,8 @@ async def test_what_is_said_of_ratings_never_reaches_the_backend(proxy: Proxy, p
         assert response.status in (404, 405), await response.text()
         assert (await response.json())["error"]["code"] == "not_found"
     async with proxy.http.get("/v1/feedbacks") as response:
-        assert response.content_type == "text/plain"  # the backend's own 404
+        assert (response.status, response.content_type) == (404, "application/json")
+        assert "backend has no GET /v1/feedbacks" in (await response.json())["error"]["message"]
 
 
 @pytest.mark.parametrize("closing", [True, False])
@@ -89,5 +90,5 @@ async def test_a_client_that_has_gone_is_no_bug(closing: bool) -> None:
     assert isinstance(request.transport, mock.Mock)
     request.transport.is_closing.return_value = closing
     with capture_logs() as logs:
-        response = await failures.shaped(request, handler)
+        response = await error_middleware.shaped(request, handler)
     assert response.status == (499 if closing else 500) and len(logs) == (0 if closing else 1)

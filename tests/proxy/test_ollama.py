@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.conversations import canonical
+from proxy.conversation.conversations import canonical
+from proxy.core.errors import BackendDown, BadRequest
+from proxy.core.json_edit import rewrite
+from proxy.core.sse import Event
 from proxy.dialects.base import Dialect, Reply
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.ollama import OllamaChat, OllamaGenerate
-from proxy.errors import BackendDown, BadRequest
-from proxy.sse import Event
-from proxy.wire import rewrite
 from tests.proxy.chat_strategies import completions, cuts, inputs, names, texts, unhurried
 
 CHAT, GENERATE = OllamaChat(), OllamaGenerate()

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from proxy.conversations import as_chat
+from proxy.conversation.conversations import as_chat
 from proxy.dialects.responses import Responses
 from store.records import Completion, FinishedCompletion
 from tests.fakes import native

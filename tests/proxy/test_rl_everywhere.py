@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from proxy.sse import Splitter
+from proxy.core.sse import Splitter
 from tests.agent_formats import CLAUDE_CODE, OPENCODE, quoted, slash
 from tests.proxy.conftest import Proxy
 
@@ -188,7 +188,7 @@ async def test_a_prompt_alone_is_about_its_own_persons_last_answer(proxy: Proxy)
 
 @streams
 async def test_beside_a_tools_result(proxy: Proxy, stream: bool) -> None:
-    """Claude Code puts what is typed while a tool runs into the message with its result."""
+    """Not in Claude Code: there the text of a command that the model called as a skill stands in the same place."""
     use = {"type": "tool_use", "id": "call-1", "name": "look", "input": {"b": 1, "a": 2}}
     result = {"type": "tool_result", "tool_use_id": "call-1", "content": "a wall"}
     tools = [{"name": "look", "input_schema": {"type": "object"}}]
@@ -201,15 +201,8 @@ async def test_beside_a_tools_result(proxy: Proxy, stream: bool) -> None:
     turns: list[Turn] = [("user", "one"), ("assistant", blocks)]
     beside = [result, {"type": "text", "text": REMINDER}, {"type": "text", "text": "/rl bad too hasty"}]
     answer = await send(proxy, "messages", stream, *turns, ("user", beside), **CLAUDE_CODE)
-    assert "rated bad, because “too hasty”" in answer
-    rating = await proxy.store.live_rating(id, "owner")
-    assert rating is not None and rating.comment == "too hasty" and len(proxy.backend.requests) == 1
-
-    after: list[Turn] = [("user", beside), ("assistant", answer), ("user", "two")]
-    await send(proxy, "messages", stream, *turns, *after, **CLAUDE_CODE)
-    sent = proxy.backend.requests[-1]["messages"]
-    assert [m["role"] for m in sent] == ["user", "assistant", "tool", "user"]
-    assert sent[2]["content"] == "a wall" and sent[3]["content"] == "two"
+    assert "rated" not in answer and await proxy.store.live_rating(id, "owner") is None
+    assert "/rl bad too hasty" in json.dumps(proxy.backend.requests[-1]["messages"])
 
 
 async def test_with_a_systems_word_between(proxy: Proxy) -> None:

@@ -11,12 +11,12 @@ from urllib.parse import quote
 import pytest
 
 from config.settings import load
-from proxy.cli_client import Client, NoProxyAnswers
-from proxy.init.prove import running
-from proxy.server_address import ADDRESS_FILE, address, home_header, local_key, owner
+from proxy.cli.http import Client, NoProxyAnswers
+from proxy.cli.init.smoke_test import running
+from proxy.core.address_file import ADDRESS_FILE, address, home_header, local_key, owner
 from store.lock import Lock
+from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
 from tests.proxy.conftest import Proxy
-from tests.proxy.test_cli import cli, rlproxy  # noqa: F401
 
 
 def port_of(proxy: Proxy) -> dict[str, str]:

@@ -12,9 +12,9 @@ from anthropic.types import Message, RawMessageStreamEvent
 from anthropic.types.shared import ErrorResponse
 from pydantic import TypeAdapter
 
-from proxy.errors import BackendDown, Unauthorized
-from proxy.sse import Splitter
-from proxy.wire import loads
+from proxy.core.errors import BackendDown, Unauthorized
+from proxy.core.json_edit import loads
+from proxy.core.sse import Splitter
 from tests.fakes.translating import TranslatingServer, call
 
 TOOLS: list[Any] = [{"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}]

@@ -9,7 +9,7 @@ from typing import Any
 import ollama
 import pytest
 
-from proxy.errors import BackendDown
+from proxy.core.errors import BackendDown
 from tests.fakes.translating import TranslatingServer, call
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from config.settings import load
 from proxy import server
-from proxy.server_address import ADDRESS_FILE
+from proxy.core.address_file import ADDRESS_FILE
 from store.schema import NAME
 from tests.fakes.backend import MODEL, FakeBackend
 from tests.proxy.conftest import Proxy

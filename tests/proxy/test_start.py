@@ -14,15 +14,16 @@ import pytest
 
 from config.settings import load
 from proxy import server
-from proxy.server_address import ADDRESS_FILE
+from proxy.core.address_file import ADDRESS_FILE
 from tests.fakes.backend import MODEL, FakeBackend
 from tests.serving import Serving
 
 LATER = {
     "rich.console", "rich.traceback", "jinja2",  # an import that failed is in the list, so not rich itself
-    "proxy.openapi.document", "proxy.openapi.operations", "proxy.openapi.answered", "proxy.report", "proxy.doctor",
-    "proxy.webhooks.slack", "proxy.webhooks.telegram", "proxy.webhooks.discord", "proxy.webhooks.discord_gateway",
-    "proxy.webhooks.whatsapp", "proxy.webhooks.signed",
+    "proxy.web.openapi.document", "proxy.web.openapi.operations", "proxy.web.openapi.responses",
+    "proxy.cli.report.page", "proxy.cli.doctor.checks", "proxy.feedback.webhooks.slack",
+    "proxy.feedback.webhooks.telegram", "proxy.feedback.webhooks.discord", "proxy.feedback.webhooks.discord_gateway",
+    "proxy.feedback.webhooks.whatsapp", "proxy.feedback.webhooks.signed",
     "proxy.backends.builtin", "proxy.backends.llamacpp", "proxy.backends.llamacpp_managed", "proxy.backends.lmstudio",
     "proxy.backends.mlx", "proxy.backends.ollama", "proxy.backends.replicas", "proxy.backends.sglang",
     "torch", "transformers", "numpy", "openai", "trainer.loop",
@@ -49,7 +50,7 @@ async def test_who_has_answered_has_loaded_only_what_an_answer_needs(served: Ser
     answer, _ = await served.chat("a b c", model=MODEL)
     assert answer["choices"][0]["message"]["content"] == "You said: a b c "
     found = await loaded(served, tmp_path)
-    assert {"proxy.relay", "proxy.backends.cloud", "proxy.webhooks.routes", "structlog.dev"} <= found
+    assert {"proxy.relay.relay", "proxy.backends.cloud", "proxy.feedback.webhooks.routes", "structlog.dev"} <= found
     assert found & LATER == set()
 
 
@@ -57,7 +58,7 @@ async def test_what_was_not_loaded_is_there_when_it_is_asked_for(served: Serving
     for path, kind in (("/", "text/html"), ("/openapi.json", "application/json")):
         async with served.http.get(path) as response:
             assert (response.status, response.content_type) == (200, kind)
-    assert {"jinja2", "proxy.openapi.document"} <= await loaded(served, tmp_path)
+    assert {"jinja2", "proxy.web.openapi.document"} <= await loaded(served, tmp_path)
 
 
 async def test_the_collector_that_a_start_does_without_runs_when_it_is_ready(

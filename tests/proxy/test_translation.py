@@ -13,16 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy import exchange, sse
 from proxy.backends.base import Capabilities
 from proxy.backends.openai import OpenAICompatible
+from proxy.core import sse
 from proxy.dialects import CHAT, DIALECTS, Dialect, Reply, dialect_at
-from proxy.formats import Formats, about_what_was_asked
-from proxy.ways import Question, Translated
+from proxy.dialects.base import Question
+from proxy.relay import exchange
+from proxy.relay.codecs import Translated
+from proxy.relay.dialect_support import Formats, about_what_was_asked
 from tests.fakes import backend as fake
 from tests.proxy.chat_strategies import unhurried
 from tests.proxy.conftest import Proxy
-from tests.proxy.test_relay import events
+from tests.proxy.relay.test_relay import events
 
 BODIES = {
     "chat": {"messages": [{"role": "user", "content": "one two"}]},

@@ -10,7 +10,7 @@ from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
-from store import ledger
+from store.learning import meta
 
 FOLDER = Path(__file__).parent / "schemas"
 ROWS = """
@@ -49,8 +49,8 @@ def main() -> None:
                 db.executescript(script.read_text(encoding="utf-8"))
             db.executescript(ROWS if number >= CHAINED else ROWS + LOG)
             if number >= CHAINED:
-                ledger.audit(db, "admin", "promote", {"version": 1})
-                ledger.audit(db, "admin", "pause", {})
+                meta.audit(db, "admin", "promote", {"version": 1})
+                meta.audit(db, "admin", "pause", {})
                 db.commit()
             lines = "\n".join(db.iterdump())
         out.write_text(f"{lines}\nPRAGMA user_version = {number};\n", encoding="utf-8")

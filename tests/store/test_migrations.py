@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from store import backup, ledger, schema
+from store import schema
 from store.errors import StoreError
+from store.learning import meta
+from store.safety import backup
 from store.store import Store
 from tests.store.make_schema import CHAINED
 
@@ -62,7 +64,7 @@ async def test_from(script: Path, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert db.execute("PRAGMA foreign_key_check").fetchall() == []
-        assert ledger.verify(db).problem is None and ledger.verify(db).lines == (3 if chained else 4)
+        assert meta.verify(db).problem is None and meta.verify(db).lines == (3 if chained else 4)
     fresh = tmp_path / "fresh"
     await (await Store.open(fresh)).close()
     assert shape(tmp_path / schema.NAME) == shape(fresh / schema.NAME)

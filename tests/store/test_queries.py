@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 from store import schema
-from store.export import Filter
+from store.captured.export import Filter
+from store.captured.tree import chain
 from store.records import Asker, Link, NewReaction, SentBack, Wanted
 from store.store import Store
-from store.tree import chain
 from tests.store.making import HELLO, HI, adapter, claim, end, new, put, rated, rating
 
 # Tables and their aliases in the queries; "m" is messages, "u" runs, "s" run_samples.
@@ -31,7 +31,8 @@ async def call_everything(store: Store) -> None:
     await store.retract(one.id)
     await store.link(Link("slack", "c", "1", "a"))
     await store.linked("slack", "c", "1")
-    await store.newest_link("slack", "c", "U1")
+    await store.newest_linked("slack", "c", "U1")
+    await store.newest_in("s")
     await store.said([], 50)
     await store.whose("a")
     await store.said(["s", "t"], 50)
@@ -50,11 +51,20 @@ async def call_everything(store: Store) -> None:
     await store.messages(reply)
     asker = Asker(None, "u")
     await store.find_reply(SentBack(reply, reply, (b"system",), "m", "s"), [asker, Asker("owner", None)])
-    await store.last_of([asker, Asker("owner", None)])
-    await store.last_of([asker], session="s")
+    await store.newest_of([asker, Asker("owner", None)])
+    await store.newest_of([asker], session="s")
     for who in ({}, {"session": "s"}, {"user": "u"}, {"session": "s", "user": "u"}):
-        await store.last(**who)
+        await store.newest(**who)
+    await store.lately("a")
+    await store.said_to([asker], limit=9, longest=100)
+    await store.main_turns_of([asker], limit=9)
+    await store.completions_by_id(["a"])
+    await store.places_of_items(["msg_1"])
+    await store.replies(["a"])
+    await store.goes_on_from(reply, [asker])
+    await store.pass_over(["b"], "retried")
     await store.unrated(version=0, limit=3)
+    await store.newest_turns(3, foreign=False)
     await rated(store, 9)
     await store.fresh(live=0, max_version_gap=8)
     run, _ = await claim(store)
@@ -112,10 +122,10 @@ async def test_no_query_scans_a_table_that_grows(store: Store, tmp_path: Path) -
 async def test_narrow_queries_use_their_narrow_index(store: Store, tmp_path: Path) -> None:
     seen: list[str] = []
     await store._reader._db.set_trace_callback(seen.append)
-    await store.last(session="s")
-    await store.last(user="u")
-    await store.last_of([Asker("owner", None)])
-    await store.last_of([Asker("owner", "u")], session="s")
+    await store.newest(session="s")
+    await store.newest(user="u")
+    await store.newest_of([Asker("owner", None)])
+    await store.newest_of([Asker("owner", "u")], session="s")
     await store.unrated(version=0, limit=3)
     await store.completions(session="s")
     names = ("session", "user", "key (key=? AND user=?", "session", "version", "session")
@@ -154,7 +164,7 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
                 if key["table"] in ("messages", "completions", "ratings", "blobs"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 12
+        assert checked == 13
 
 
 async def test_ratings_of_a_completion_are_found_by_it_and_not_among_all_that_live(

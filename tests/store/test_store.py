@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from store import schema
+from store.captured.export import Filter
 from store.errors import StoreBusy, StoreClosed, StoreDamaged, StoreError
-from store.export import Filter
-from store.integrity import Integrity
+from store.safety.integrity import Integrity
 from store.store import Store
 from tests.store.making import HELLO, HI, end, new, put, rating
 

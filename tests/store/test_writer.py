@@ -13,7 +13,7 @@ import pytest
 
 import store.writer
 from store.errors import StoreClosed, StoreError, StoreFull
-from store.integrity import Integrity
+from store.safety.integrity import Integrity
 from store.writer import GROUP, Writer
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.trainer.serving import served
-from trainer.weights import resolve
+from trainer.formats.weights import resolve
 
 __all__ = ["served"]  # a fixture
 

@@ -13,10 +13,10 @@ import torch
 from peft import PeftModel
 
 from tests.trainer.lora import peft_on_transformers, random_adapter
-from trainer.engine import Ask, Delta, Engine
-from trainer.lora_rows import Adapter, read_adapter
-from trainer.serve import load_model
-from trainer.weights import Weights
+from trainer.formats.weights import Weights
+from trainer.serve.__main__ import load_model
+from trainer.serve.batched_lora import Adapter, read_adapter
+from trainer.serve.engine import Ask, Delta, Engine
 
 QUESTIONS = (
     "What is the capital of France?",

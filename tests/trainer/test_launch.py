@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.trainer import tiny
-from tests.trainer.test_fuse import layers_of, make_base
-from tests.trainer.test_gguf import make_adapter
+from tests.trainer.formats.test_gguf import make_adapter
+from tests.trainer.formats.test_merge_gguf import layers_of, make_base
 from trainer import launch
+from trainer.io.run_folder import locked
 from trainer.launch import LaunchError, LocalLauncher, verify_adapter
-from trainer.run_folder import locked
 
 
 @pytest.fixture(scope="module")

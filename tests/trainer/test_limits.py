@@ -7,7 +7,8 @@ import stat
 import pytest
 
 from tests.trainer import tiny
-from trainer import kept, launch
+from trainer import launch
+from trainer.formats import sidecar_files
 from trainer.launch import LocalJob
 from trainer.limits import Limits, in_use
 
@@ -135,7 +136,7 @@ async def test_a_run_within_them_leaves_an_adapter_that_a_server_can_read(tmp_pa
         os.umask(before)
     out = tmp_path / "out" / "v0001"
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()}
-    assert [modes.pop(name, 0o600) for name in kept.FILES] == [0o600] * 2 and set(modes.values()) == {0o644}
+    assert [modes.pop(name, 0o600) for name in sidecar_files.FILES] == [0o600] * 2 and set(modes.values()) == {0o644}
     assert stat.S_IMODE(out.stat().st_mode) == 0o755
     assert stat.S_IMODE((folder / "result.json").stat().st_mode) == 0o600
     assert job.exceeded is None

@@ -10,11 +10,14 @@ from safetensors.numpy import load_file
 
 from config import presets
 from tests.trainer import tiny
-from tests.trainer.test_profile import MIXTURES, make
-from trainer import gate, loop, packing, policies, typical
+from tests.trainer.formats.test_model_info import MIXTURES, make
+from trainer import loop
+from trainer.io.progress import Progress, Stop, Stopped
 from trainer.launch import verify_adapter
-from trainer.progress import Progress, Stop, Stopped
-from trainer.torch_policy import TorchPolicy
+from trainer.lessons import reply_checks
+from trainer.policy import packing, policies
+from trainer.policy.torch_policy import TorchPolicy
+from trainer.run import gate
 
 DENSE = "dense: every linear layer but the head"
 CREDITED = presets.resolve("balanced", {}).rate_credited
@@ -98,7 +101,7 @@ def test_a_run_on_a_mixture_of_experts_trains_its_attention(tmp_path):
 def test_recomputing_activations_changes_no_bit_of_a_run(tmp_path, model, lines, monkeypatch):
     found = []
     for name, comfortable in (("kept", 1 << 30), ("recomputed", 0)):
-        monkeypatch.setattr("trainer.torch_memory.COMFORTABLE", comfortable)
+        monkeypatch.setattr("trainer.policy.torch_memory.COMFORTABLE", comfortable)
         result, events = go(tiny.run_folder(tmp_path / name / "run", model, lines))
         assert result["status"] == "passed", result["reason"]
         (on,) = [e["value"] for e in of(events, "choice") if e["name"] == "gradient_checkpointing"]
@@ -195,6 +198,9 @@ def test_a_runaway_by_token_is_stopped_and_not_brought_back(tmp_path, model):
     assert {e["name"]: e["value"] for e in of(events, "choice")}["pushed"] == "by token"
     assert result["status"] == "failed" and result["adapter"] is None
     assert "the very first step went past the drift bound" in result["reason"]
+    assert "lower train.overrides.learning_rate" in result["reason"]
+    # The first try is told as it was: advice is for a run that came to nothing.
+    assert not any("learning_rate" in event["message"] for event in of(events, "warning"))
     assert not (tmp_path / "out").exists()
 
 
@@ -693,7 +699,7 @@ def test_samples_of_an_older_version_are_stale_and_of_a_much_older_one_not_even_
 
 def test_inexact_samples_are_recomputed_under_their_version_and_labelled(tmp_path, model, first, monkeypatch):
     for bound, none in (("MISMATCH", ()), ("GARBAGE", 99.0)):  # the model would say nothing of the kind
-        monkeypatch.setattr(typical, bound, none)
+        monkeypatch.setattr(reply_checks, bound, none)
     fresh = tiny.sample_lines(model, version=1, adapter=first, seed=5)
     inexact = [line | {"exact": False, "logprobs": None, "text": f"some text {i}"} for i, line in enumerate(fresh)]
     result, events = second(tmp_path / "a", model, inexact, first)

@@ -60,15 +60,17 @@ def test_weights_that_do_not_fit_beside_the_server_are_not_loaded(model: Path, m
 
 async def test_as_a_child(model: Path, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "match.log"
-    found = await LocalLauncher().probe(str(model), [asked(text="hi")], threads=1, nice=5, log=log)
+    found = await LocalLauncher().probe(str(model), {"conversations": [asked(text="hi")]}, threads=1, nice=5, log=log)
     assert found["parameters"] > 0 and len(found["conversations"][0]["logprobs"]) == 2
     with pytest.raises(LaunchError, match=r"There is no folder /nowhere"):
-        await LocalLauncher().probe("/nowhere/at/all", [], threads=1, nice=5, log=log)
+        await LocalLauncher().probe("/nowhere/at/all", {"conversations": []}, threads=1, nice=5, log=log)
     (model.parent / "broken").mkdir()
     (model.parent / "broken" / "config.json").write_text("{}")
     (model.parent / "broken" / "x.safetensors").write_bytes(b"rot")
     with pytest.raises(LaunchError):
-        await LocalLauncher().probe(str(model.parent / "broken"), [asked()], threads=1, nice=5, log=log)
+        await LocalLauncher().probe(
+            str(model.parent / "broken"), {"conversations": [asked()]}, threads=1, nice=5, log=log
+        )
 
 
 async def test_it_ends_with_whoever_asked(model: Path) -> None:

@@ -12,15 +12,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from config import presets
-from trainer import packing
-from trainer.cache import Cache
-from trainer.lessons import Lesson
-from trainer.packing import Tokens
-from trainer.progress import Stop
-from trainer.run_folder import read_spec
-from trainer.samples import Sample, Template, load
-from trainer.scoring import Scorer
-from trainer.torch_policy import TorchPolicy
+from trainer.io.cache import Cache
+from trainer.io.progress import Stop
+from trainer.io.run_folder import read_spec
+from trainer.lessons.lessons import Lesson
+from trainer.lessons.samples import Sample, Template, load
+from trainer.lessons.scoring import Scorer
+from trainer.policy import packing
+from trainer.policy.packing import Tokens
+from trainer.policy.torch_policy import TorchPolicy
 
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"

@@ -15,16 +15,16 @@ from rich.console import Console
 
 from config.settings import load
 from proxy.backends.vllm import VLLM
-from proxy.cli_status import table
-from proxy.doctor import examine, gather
-from proxy.foreign import Foreign
-from proxy.server_address import ADDRESS_FILE
+from proxy.cli.doctor.checks import examine, gather
+from proxy.cli.status import table
+from proxy.core.address_file import ADDRESS_FILE
+from proxy.training.cloud_student import Foreign
 from tests.fakes.backend import FakeBackend
 from tests.fakes.cloud import KEY, FakeCloud
 from tests.proxy.backends.test_llamacpp import make_proxy
+from tests.proxy.cli.test_app import rlproxy
 from tests.proxy.conftest import Proxy
-from tests.proxy.test_cli import rlproxy
-from tests.proxy.test_learner import until
+from tests.proxy.training.test_run_supervisor import until
 from trainer.launch import LocalLauncher
 
 AUTH = {"authorization": f"Bearer {KEY}"}
@@ -238,7 +238,7 @@ async def test_a_rejected_version_is_not_gone_on_from(proxy: Proxy) -> None:
 
 
 async def test_what_was_forgotten_is_not_gone_on_from(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.learner.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
     for run in (1, 2):
         await rated(proxy, 4, start=4 * run)
         await until(proxy, ended="done", runs=run)
@@ -299,6 +299,25 @@ async def test_the_real_trainer_takes_such_a_run(tmp_path: Path, cloud: FakeClou
         assert response.status == 200 and response.headers["x-rl-adapter"] == "v1"
     finally:
         await proxy.stop()
+
+
+async def test_connecting_an_agent_names_the_only_model(
+    proxy: Proxy, cloud: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has named one: it is in the list, which a server without keys shows to everybody."""
+    (proxy.home / ADDRESS_FILE).write_text(json.dumps({"url": proxy.url, "pid": os.getpid()}))
+    person = tmp_path / "person"
+    person.mkdir()
+    command = ("connect", "codex", "--yes")
+    code, _, err = await rlproxy(proxy.home, *command, HOME=str(person))
+    assert code == 1 and "--model NAME" in err and "key" in err and err.count("\n") == 1
+    cloud.open = True
+    code, _, err = await rlproxy(proxy.home, *command, HOME=str(person))
+    assert code == 1 and "gpt-9-mini, gpt-9, text-embedding-9" in err and "--model NAME" in err
+    assert list(person.iterdir()) == []
+    monkeypatch.setattr("tests.fakes.cloud.MODELS", ("gpt-9",))
+    code, _, err = await rlproxy(proxy.home, *command, HOME=str(person))
+    assert code == 0 and 'model = "gpt-9"\n' in (person / ".codex/config.toml").read_text(), err
 
 
 async def test_connecting_an_agent_leaves_its_key_for_the_cloud(proxy: Proxy, tmp_path: Path) -> None:

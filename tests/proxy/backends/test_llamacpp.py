@@ -17,7 +17,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
 from tests.fakes.llamacpp import FakeLlama
 from tests.proxy.conftest import Proxy
-from tests.proxy.test_swap import publish
+from tests.proxy.versions.test_live_version import publish
 
 PRESETS = "[*]\nctx-size = 512\n\n[fake]\nmodel = /m/fake.gguf\n"
 

@@ -12,7 +12,7 @@ import pytest
 
 from config.settings import load
 from proxy.backends import gguf_files, lmstudio
-from proxy.errors import Unsupported
+from proxy.core.errors import Unsupported
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
 from tests.fakes.lmstudio import FakeLMStudio

@@ -13,9 +13,9 @@ import pytest
 
 from config.settings import load
 from proxy.backends import make_backend
-from proxy.doctor import examine, gather
-from proxy.errors import BadRequest
-from proxy.server_address import ADDRESS_FILE
+from proxy.cli.doctor.checks import examine, gather
+from proxy.core.address_file import ADDRESS_FILE
+from proxy.core.errors import BadRequest
 from tests.fakes.launcher import FakeLauncher
 from tests.fakes.mlx import FakeMlx
 from tests.proxy.backends.test_llamacpp import make_proxy, said_by, with_versions

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.backends import gguf_files
-from proxy.backends.made import mark_of
+from proxy.backends.installed import mark_of
 from proxy.backends.ollama import Ollama
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher

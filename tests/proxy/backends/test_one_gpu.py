@@ -11,17 +11,17 @@ import aiohttp
 import pytest
 
 from config.settings import load
-from proxy import lending
 from proxy.backends import lmstudio, ollama
-from proxy.errors import Unsupported
+from proxy.core.errors import Unsupported
+from proxy.training import gpu_sharing
 from tests.fakes.launcher import FakeLauncher
 from tests.fakes.lmstudio import FakeLMStudio
 from tests.fakes.ollama import FakeOllama
 from tests.proxy.backends import test_lmstudio, test_ollama
 from tests.proxy.backends.test_llamacpp import said_by, with_versions
 from tests.proxy.conftest import Proxy
-from tests.proxy.test_learner import rated, until
-from tests.proxy.test_lending import awake, quick, waiting  # noqa: F401
+from tests.proxy.training.test_gpu_sharing import awake, quick, waiting  # noqa: F401
+from tests.proxy.training.test_run_supervisor import rated, until
 
 
 @pytest.fixture(autouse=True)
@@ -272,6 +272,6 @@ async def test_a_stop_wakes_an_ollama_also_at_its_usual_port(
     await proxy.start()
     proxy.launcher.hold = True
     await begun(proxy)
-    assert an_ollama.loaded == [] and lending.LEAVE_S > 1
+    assert an_ollama.loaded == [] and gpu_sharing.LEAVE_S > 1
     await proxy.stop()
     assert an_ollama.loaded == ["fake:latest"]

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from proxy.backends.process import _WATCHED, Process
-from proxy.errors import BackendDown
+from proxy.core.errors import BackendDown
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
 

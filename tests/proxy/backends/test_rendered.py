@@ -16,7 +16,7 @@ from proxy.backends.llamacpp import LlamaCpp
 from proxy.backends.ollama_prompts import asked_of_ollama
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
-from proxy.errors import BackendBroke
+from proxy.core.errors import BackendBroke
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
 

@@ -12,14 +12,14 @@ import pytest
 
 from config.settings import load
 from proxy.backends import make_backend
-from proxy.errors import BadRequest
-from proxy.events import Events
-from proxy.match import Match
+from proxy.core.errors import BadRequest
+from proxy.core.events import Events
+from proxy.training.weights_check import Match
 from store.store import Store
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
 from tests.proxy.conftest import Proxy
-from tests.proxy.test_swap import answered_by, publish
+from tests.proxy.versions.test_live_version import answered_by, publish
 
 
 @pytest.fixture

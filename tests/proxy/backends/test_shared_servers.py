@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.backends.made import MARK, Made, mark_of
+from proxy.backends.installed import MARK, Made, mark_of
 from tests.fakes.backend import FakeBackend
 from tests.fakes.launcher import FakeLauncher
 from tests.fakes.ollama import FakeOllama

@@ -12,7 +12,7 @@ import pytest
 from config.sections import Backend as BackendSection
 from proxy.backends.replicas import Replicas
 from proxy.backends.vllm import VLLM
-from proxy.errors import BackendDown, Unsupported
+from proxy.core.errors import BackendDown, Unsupported
 from tests.fakes.backend import FakeBackend
 from tests.proxy.conftest import Proxy
 
@@ -92,8 +92,8 @@ async def test_nothing_trains_what_would_not_get_in(
     proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Status, doctor's source, says it at once; four ratings start no run; then somebody restarts vLLM."""
-    monkeypatch.setattr("proxy.refusal.AGAIN_S", 0.1)
-    monkeypatch.setattr("proxy.learner.LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr("proxy.training.adapter_check.AGAIN_S", 0.1)
+    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.05)
     backend.max_rank = 8  # restarted since rlproxy looked: a run asks again
     for n in range(4):
         await proxy.chat(f"q{n}")
@@ -125,8 +125,8 @@ async def test_a_run_that_somebody_asks_for_asks_anew(proxy: Proxy, backend: Fak
 async def test_a_silent_backend_keeps_no_status_waiting(
     proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.refusal.CHECK_S", 0.1)
-    monkeypatch.setattr("proxy.refusal.AGAIN_S", 0.0)
+    monkeypatch.setattr("proxy.training.adapter_check.CHECK_S", 0.1)
+    monkeypatch.setattr("proxy.training.adapter_check.AGAIN_S", 0.0)
     backend.max_rank = 8
     await proxy.post("/rl/train")  # 409 for want of ratings or of a rank: it has been asked
     refused = (await proxy.get("/rl/status"))["backend"]["obstacle"]

@@ -1,0 +1,229 @@
+"""Keys: who somebody is, by what they send.
+
+Owns what a key looks like, the fixed keys of the settings, those that were handed out (hashed in the store, all of them
+in memory), the key of this start, which only commands of this machine can read, and keys that are lent for a moment.
+Not here: what a role may do (security), HTTP and commands for keys (key_routes, keys).
+
+A key is 256 random bits, so its plain SHA-256 is kept: a slow hash protects secrets that people choose, of which there
+are few. It is found by the id in it, which is no secret, and compared in constant time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal, NamedTuple
+
+import structlog
+
+from config.sections import Server
+from proxy.core.errors import BadRequest, Conflict, NotFound, StorageFailed, Unauthorized
+from store.errors import NameTaken, StoreError, UnknownKey
+from store.learning.rater_quota import OWNER
+from store.records import Key, Role
+from store.store import Store
+
+log = structlog.get_logger()
+
+PREFIX: Final = "rlp"
+FORM: Final = re.compile(r"rlp_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}")
+# What completions are kept under that no key was handed out for: those of the admin, whether by `server.admin_key`, a
+# command of this machine or without any key; and those by `server.api_key`, or without one where there is an admin's.
+OWNERS: Final = "owner"
+SHARED: Final = "server.api_key"
+REMEMBER_S: Final = 60.0  # how old a last use on disk may be
+
+
+class Who(NamedTuple):
+    """Somebody who may ask something."""
+
+    role: Role | Literal["guest"]  # a guest has no key: pages only, which say how to sign in
+    id: str = ""  # of a key that was handed out
+    name: str | None = None  # its name
+
+    @property
+    def key(self) -> str:
+        """What its completions are kept under. No id of a key reads like one of these words: those are hexadecimal."""
+        return self.id or (OWNERS if self.role == "admin" else SHARED)
+
+    @property
+    def bound(self) -> str | None:
+        """The one name that such a key rates by; None where the request says who speaks."""
+        return None if self.role == "admin" else self.name
+
+
+class Keys:
+    def __init__(self, settings: Server) -> None:
+        self._settings = settings
+        self._store: Store | None = None
+        self._keys: dict[str, Key] = {}
+        self._used: dict[str, float] = {}  # since they were last written
+        self._ever = False  # there was one once, in this home: also where an older database is there now
+        self._lent: dict[bytes, Who] = {}  # by the hash of their key
+        self.local = _secret(secrets.token_hex(4))
+
+    async def start(self, store: Store) -> None:
+        self._store = store
+        self._keys = {key.id: key for key in await store.keys()}
+        self._ever = await store.keys_needed()
+
+    @property
+    def needed(self) -> bool:
+        """Whether everybody has to show a key. Revoking the last one does not open what it had closed."""
+        return bool(self._keys) or self._ever or self._settings.api_key is not None
+
+    def who(self, headers: Mapping[str, str]) -> Who:
+        """Without any key (loopback only) everybody is admin. Raises Unauthorized."""
+        given = given_key(headers)
+        if same(given, self.local):
+            return Who("admin")
+        if self._lent and (lent := self._lent.get(hash_of(given))) is not None:
+            return lent
+        admin, use = self._settings.admin_key, self._settings.api_key
+        if admin and same(given, admin.get_secret_value()):
+            return Who("admin")
+        if use and same(given, use.get_secret_value()):
+            return Who("rate")
+        found = FORM.fullmatch(given)
+        if found is not None and (who := self.by_id(found[1], given)) is not None:
+            self._used[found[1]] = time.time()
+            return who
+        if found is None and not self.needed:
+            return Who("rate" if admin else "admin")
+        raise Unauthorized(
+            f"This rlproxy needs a key that holds, and {'none came' if not given else 'this is none'}: send it as "
+            "`Authorization: Bearer KEY` (an SDK's api_key) or `x-api-key: KEY`; `rlproxy keys create --role use "
+            "--name NAME` makes one."
+        )
+
+    @contextlib.contextmanager
+    def lent(self, who: Who) -> Iterator[str]:
+        """A key that is theirs for as long as this lasts: for what rlproxy asks itself on somebody's behalf."""
+        key = _secret(secrets.token_hex(4))
+        self._lent[hash_of(key)] = who
+        try:
+            yield key
+        finally:
+            del self._lent[hash_of(key)]
+
+    def by_id(self, id: str, given: str | None = None) -> Who | None:
+        """Whose key this is while it holds; with `given` only if that is it. For a page's cookie, which has the id."""
+        key = self._keys.get(id)
+        held = key.hash if key is not None else b"\0" * 32  # an unknown id takes as long as a wrong secret
+        right = given is None or hmac.compare_digest(hash_of(given), held)
+        if key is None or not right or key.revoked_at is not None:
+            return None
+        return Who(key.role, key.id, key.name)
+
+    async def create(self, name: str, role: str, actor: str) -> tuple[Key, str]:
+        """The key and its text, which is not kept. Raises BadRequest, Conflict, StorageFailed."""
+        assert self._store is not None
+        key, text = new_key(name, role)
+        try:
+            await self._store.add_key(key, actor)
+        except NameTaken as error:
+            raise Conflict(f"{error} Revoke it first, or choose another name.", param="name") from None
+        except StoreError as error:
+            raise StorageFailed(f"No key was made: {error}") from error
+        self._keys[key.id] = key
+        await self._note()
+        return key, text
+
+    async def revoke(self, given: str, actor: str) -> Key:
+        """By id or name; nobody gets in by it from now on. Raises NotFound, StorageFailed."""
+        assert self._store is not None
+        try:
+            key = await self._store.revoke_key(given, actor)
+        except UnknownKey as error:
+            raise NotFound(str(error), param="key") from None
+        except StoreError as error:
+            raise StorageFailed(f"The key still holds: {error}") from error
+        self._keys[key.id] = key
+        await self._note()
+        return key
+
+    async def _note(self) -> None:
+        """It is in force whatever comes of this; the next start notes what could not be noted now."""
+        assert self._store is not None
+        try:
+            await self._store.note_keys()
+        except StoreError as error:
+            log.error("do not restore a backup before rlproxy was started once more", error=str(error))
+
+    def list(self) -> list[dict[str, object]]:
+        return [as_json(key, self._used.get(key.id)) for key in self._keys.values()]
+
+    async def remember_uses(self) -> None:
+        """For ever, and a last time when it is cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(REMEMBER_S)
+                await self._write_uses()
+        except asyncio.CancelledError:
+            await self._write_uses()
+            raise
+
+    async def _write_uses(self) -> None:
+        used, self._used = self._used, {}
+        if not used or self._store is None:
+            return
+        try:
+            await self._store.keys_used(used)
+        except StoreError as error:
+            self._used = used | self._used
+            log.warning("the last use of keys is not on disk yet", error=str(error))
+            return
+        for id, at in used.items():
+            self._keys[id] = _used_at(self._keys[id], at)
+
+
+def new_key(name: str, role: str) -> tuple[Key, str]:
+    """Raises BadRequest."""
+    if not NAME.fullmatch(name):
+        raise BadRequest("A key's name is 1 to 100 letters, digits or `@._+-`.", param="name")
+    if name == OWNER:
+        raise BadRequest(f"`{OWNER}` is whoever runs this rlproxy; choose another name.", param="name")
+    if role not in ("use", "rate", "admin"):
+        raise BadRequest("`role` must be use, rate or admin.", param="role")
+    id = secrets.token_hex(4)
+    text = _secret(id)
+    return Key(id, name, role, hash_of(text), time.time()), text  # type: ignore[arg-type]  # it was just looked at
+
+
+def as_json(key: Key, used: float | None = None) -> dict[str, object]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "role": key.role,
+        "created_at": key.created_at,
+        "last_used": used or key.last_used,
+        "revoked_at": key.revoked_at,
+    }
+
+
+def given_key(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def same(given: str, key: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), key.encode())
+
+
+def hash_of(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+def _secret(id: str) -> str:
+    return f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}"
+
+
+def _used_at(key: Key, at: float) -> Key:
+    return Key(key.id, key.name, key.role, key.hash, key.created_at, at, key.revoked_at)

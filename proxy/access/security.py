@@ -1,0 +1,299 @@
+"""Who may do what.
+
+Owns no listening off loopback without a key, foreign web pages kept out, and which headers leave for the backend. Three
+roles: `use` (models), `rate` (rate and read, too) and `admin` (everything). Not here: what each route needs (roles),
+whose key it is (keys), how much and how fast (limits).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from config.sections import Server
+from proxy.access.keys import FORM, Keys, Who, given_key, same
+from proxy.access.limits import Limits
+from proxy.access.roles import Rule, least, rule
+from proxy.core.address_file import HOME_HEADER, is_home
+from proxy.core.errors import AnotherHome, BadRequest, Forbidden, ProxyError
+
+ROLE: Final = web.RequestKey("role", str)
+WHO: Final = web.RequestKey("who", Who)
+LOCAL: Final = web.AppKey("local", str)  # the key of this start, for commands of this machine
+_SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
+SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
+SHORTEST_OFF_LOOPBACK: Final = 16
+GUEST: Final = "guest"
+KNOWN: Final = 64  # hosts whose reading is remembered: nearly all requests name the same
+_RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
+_OURS: Final = ("host", "content-length", "expect")
+_COOKIE: Final = "rl_"  # how those of the page begin, which a backend has no business with
+_LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
+_HALF: Final = re.compile("[\ud800-\udfff]")  # how bytes that are no UTF-8 are read
+_SPLITS: Final = frozenset("/\\%")  # in a session's name: a second server could read another path
+_DOTS: Final = re.compile(r"(^|[/\\]|%2f|%5c)(\.|%2e){1,2}($|[/\\?#]|%2f|%5c)", re.IGNORECASE)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ByCookie = Callable[[web.Request], Who | None]
+Told = Callable[[web.Request], None]
+
+
+@lru_cache(maxsize=KNOWN)
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() in _LOCAL_NAMES
+
+
+def check_bind(settings: Server, handed_out: bool = False) -> None:
+    """Raises Forbidden where it would listen off loopback without keys. `handed_out`: there are such that hold."""
+    if is_loopback(settings.host):
+        return
+    fixed = [key.get_secret_value() for key in (settings.api_key, settings.admin_key) if key is not None]
+    if not handed_out and len(fixed) < 2:
+        raise Forbidden(
+            f"Listening on {settings.host} needs keys: `rlproxy keys create --role admin --name YOU` makes one (or set "
+            "RLPROXY_SERVER__API_KEY and RLPROXY_SERVER__ADMIN_KEY), or use --host 127.0.0.1."
+        )
+    if any(len(key) < SHORTEST_OFF_LOOPBACK for key in fixed):
+        raise Forbidden(
+            f"Listening on {settings.host} needs keys that nobody guesses: server.api_key and server.admin_key have at "
+            f"least {SHORTEST_OFF_LOOPBACK} characters there, as `openssl rand -hex 16` makes them."
+        )
+
+
+class Guard:
+    """Asked before every handler."""
+
+    def __init__(
+        self,
+        settings: Server,
+        keys: Keys,
+        limits: Limits,
+        by_cookie: ByCookie | None = None,
+        refused: Told = lambda request: None,
+        home: Path | None = None,
+    ) -> None:
+        """`by_cookie` is a page's word on who asks; None where the key says it, as everywhere else. `refused` is told
+        of what goes no further than here. `home` is the one that commands must mean."""
+        self._settings = settings
+        self._keys = keys
+        self._limits = limits
+        self._by_cookie = by_cookie
+        self._refused = refused
+        self._home = home
+        self._origins = {origin.rstrip("/").lower() for origin in settings.origins}
+        self._hosts = {host.lower() for host in (settings.host, *settings.hosts)}
+
+    def who(self, request: web.Request) -> Who:
+        """Raises Unauthorized."""
+        found = self._by_cookie(request) if self._by_cookie is not None else None
+        return found or self._keys.who(request.headers)
+
+    def still(self, request: web.Request) -> bool:
+        """Whether it would be let in now as it was: its key may have been revoked since."""
+        try:
+            return self.who(request) == request[WHO]
+        except ProxyError:
+            return False
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._limits.check_head(request)
+        _check_path(request)
+        _check_own(request)
+        found = rule(request)
+        try:
+            with self._limits.one_more(exempt=found.kind == "open"):
+                if found.kind == "signed":
+                    return await handler(request)
+                if found.kind == "open":
+                    self._for_this_home(request, "another home")
+                    return await handler(request)
+                self._no_foreign_page(request, found)
+                # Before any key: a command for another home has none of this one, and is to learn why it is refused.
+                self._for_this_home(request, "another home" if self._keys.needed else str(self._home))
+                if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
+                    return web.Response(status=204)  # an origin that may: what it may is set below
+                self._identify(request, found)
+                await self._limits.body_in(request, stream=found.kind == "passed")
+                return await handler(request)
+        except ProxyError:  # the data routes answer their own: what comes here got no further
+            self._refused(request)
+            raise
+
+    def _identify(self, request: web.Request, found: Rule) -> None:
+        """Raises Unauthorized, Forbidden, TooMany."""
+        who = self.who(request)
+        request[WHO], request[ROLE] = who, who.role
+        self._limits.spend(who)
+        if who.role == GUEST and found.kind == "page":
+            return
+        needed = least(request, found)
+        if _RANK.get(who.role, -1) < _RANK[needed]:
+            said = f"This needs a key with the role {needed}, and yours has {who.role}."
+            if found.kind in ("models", "passed") and needed == "admin":
+                path = f"{request.method} {request.raw_path.partition('?')[0][:100]}"
+                said += (
+                    f" Nothing was passed on: {path} is not among what docs/http-api.md says that such a key may send."
+                )
+            raise Forbidden(said)
+
+    def _for_this_home(self, request: web.Request, served: str) -> None:
+        """A command of this machine acts on no other home than its own, whoever has its port now."""
+        named = request.headers.get(HOME_HEADER)
+        from_here = is_loopback((request.remote or "").removeprefix("::ffff:"))
+        if named is None or self._home is None or not from_here or is_home(self._home, named):
+            return
+        raise AnotherHome(
+            f"The rlproxy at {request.host} serves {served}, not {unquote(named)}, so nothing was done; start the one "
+            "meant with `rlproxy serve` (with another --port), or say this one's folder with --home."
+        )
+
+    def _no_foreign_page(self, request: web.Request, found: Rule) -> None:
+        """A page from elsewhere in the person's browser, or a name rebound to this address, gets nothing."""
+        if found.kind not in ("models", "passed") or not self._keys.needed:
+            self._check_host(request)
+        origin = request.headers.get("origin")
+        if origin is not None:
+            if _netloc(origin) == request.headers.get("host", "").lower() or self._may(origin):
+                return
+            raise Forbidden(f"A web page of {origin[:100]} may not do this; server.origins says which may.")
+        # Browsers say it where they leave the origin out, as of pictures and scripts. A link that is followed may.
+        if request.headers.get("sec-fetch-site") == "cross-site" and not _is_link(request):
+            raise Forbidden("A web page of another site may not do this; server.origins says which may.")
+
+    def _check_host(self, request: web.Request) -> None:
+        given = request.headers.get("host")
+        if given is None:  # of HTTP 1.0: no browser does that
+            return
+        host = _host(given)
+        if is_loopback(host) or host in self._hosts:
+            return
+        if is_loopback(self._settings.host):
+            raise Forbidden(
+                f"The Host header names {host[:100]}, but this rlproxy answers on loopback only; server.hosts allows "
+                "more."
+            )
+        if not _is_address(host):  # no name was asked for an address, so none can be rebound
+            raise Forbidden(f"This rlproxy is not known as {host[:100]}; add that to server.hosts if it is.")
+
+    def _may(self, origin: str) -> bool:
+        return origin.rstrip("/").lower() in self._origins
+
+    async def cors(self, request: web.Request, response: web.StreamResponse) -> None:
+        """For `on_response_prepare`: what a backend allows pages is not what we allow them."""
+        for name in [name for name in response.headers if name.lower().startswith("access-control-")]:
+            response.headers.popall(name, None)
+        origin = request.headers.get("origin")
+        if origin is None or not self._may(origin):
+            return
+        response.headers["access-control-allow-origin"] = origin
+        response.headers["access-control-expose-headers"] = "x-rl-completion-id, x-rl-adapter, x-rl-overhead-ms"
+        response.headers.add("vary", "origin")
+        if request.method == "OPTIONS":
+            response.headers["access-control-allow-methods"] = "GET, POST, DELETE"
+            asked = request.headers.get("access-control-request-headers", "")
+            response.headers["access-control-allow-headers"] = asked
+            response.headers["access-control-max-age"] = "600"
+
+
+@lru_cache(maxsize=KNOWN)
+def _host(given: str) -> str:
+    """The name in a Host header. Raises BadRequest."""
+    try:
+        return (urlsplit(f"//{given}").hostname or "").rstrip(".")
+    except ValueError:
+        raise BadRequest("The Host header is no name and no address.") from None
+
+
+def _check_path(request: web.Request) -> None:
+    """Raises BadRequest for a path that is cut or put together in more than one way."""
+    path = request.raw_path
+    if not path.startswith("/") or "#" in path or _DOTS.search(path.partition("?")[0]):
+        raise BadRequest("A path starts with /, and has no # and no dots as a part; nothing was passed on.")
+    if not _SPLITS.isdisjoint(request.match_info.get("session", "")):
+        raise BadRequest("A session in the path has no slash, backslash or percent sign; x-rl-session takes any name.")
+
+
+def _check_own(request: web.Request) -> None:
+    """Our own headers are UTF-8, or they can be neither stored nor said again; and each says one thing, or a second
+    one could take back that nothing is to be kept. Other headers only pass through."""
+    said: dict[str, str] = {}
+    for name, value in request.headers.items():
+        if not (own := name.lower()).startswith("x-rl-"):
+            continue
+        if _HALF.search(value):
+            raise BadRequest(f"The header {name} is not UTF-8; nothing was done.", param=own)
+        if said.setdefault(own, value) != value:
+            raise BadRequest(f"The header {own} came twice and says two things; nothing was done.", param=own)
+
+
+def require_admin(request: web.Request) -> None:
+    if request[ROLE] != "admin":
+        raise Forbidden("This needs a key with the role admin (server.admin_key, or one of `rlproxy keys`).")
+
+
+def who_asks(request: web.Request) -> Who:
+    return request.get(WHO) or Who("admin" if request[ROLE] == "admin" else "rate")
+
+
+def outgoing_headers(headers: CIMultiDict[str], *, settings: Server, backend: Mapping[str, str]) -> CIMultiDict[str]:
+    """The client's headers as the backend may see them: no key of ours, no `x-rl-…`, the backend's own key."""
+    own = [k.get_secret_value() for k in (settings.api_key, settings.admin_key) if k]
+    kept = CIMultiDict(
+        (name, value)
+        for name, value in headers.items()
+        if name.lower() not in _OURS and not name.lower().startswith("x-rl-") and not FORM.search(value)
+    )
+    if backend or any(same(given_key(headers), key) for key in own):
+        kept.popall("authorization", None)
+        kept.popall("x-api-key", None)
+    if cookies := [one for header in kept.popall("cookie", ()) for one in _foreign(header)]:
+        kept["cookie"] = "; ".join(cookies)
+    kept.update(backend)
+    return kept
+
+
+def _foreign(cookies: str) -> list[str]:
+    """The cookies of a header that are not the page's."""
+    return [one for cookie in cookies.split(";") if (one := cookie.strip()) and not one.startswith(_COOKIE)]
+
+
+def without_keys(text: str, headers: Mapping[str, str]) -> str:
+    """An error may repeat the key that it refuses: what is kept or logged of it must not have it."""
+    text = FORM.sub("[key]", text)
+    for name, value in headers.items():
+        if _SECRET.search(name.lower()):
+            for key in (value, value.rpartition(" ")[2]):
+                text = text.replace(key, "[key]") if len(key) >= SHORTEST_KEY else text
+    return text
+
+
+def _netloc(origin: str) -> str | None:
+    """None where it is no address; an empty one, as of `null`, is no host's either."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
+
+
+def _is_link(request: web.Request) -> bool:
+    return request.method == "GET" and request.headers.get("sec-fetch-mode") == "navigate"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

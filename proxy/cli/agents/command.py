@@ -1,0 +1,178 @@
+"""`rlproxy connect` and `rlproxy disconnect`: what they show, ask and say. The work is `proxy.cli.agents`'."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from config.settings import Settings
+from proxy.cli import http
+from proxy.cli.agents import connection
+from proxy.cli.agents.catalog import AGENTS, OWN_KEY, Home, Link, Setup
+from proxy.cli.agents.connection import Change
+from proxy.cli.agents.paths import Unreadable
+from proxy.cli.common import masked
+from proxy.cli.http import Client, NoProxyAnswers
+from proxy.core.address_file import address
+
+SHOWN: Final = 6  # names of models
+
+
+class Refused(Exception):
+    """One sentence for the person."""
+
+
+def connect(
+    settings: Settings, agent: str, model: str | None, *, dry_run: bool, yes: bool, quiet: bool
+) -> dict[str, Any]:
+    setup = _known(agent)
+    link = _link(settings, model)
+    home = Home(Path.home(), os.environ)
+    try:
+        plan: Setup = setup(link, home)
+        record = connection.load(settings.home, agent)
+        changes = connection.connecting(plan, record)
+    except Unreadable as error:
+        raise Refused(str(error)) from None
+    done = any(change.changes for change in changes)
+    if not quiet:
+        _show(changes, link.key)
+    if done and not dry_run:
+        _agree(yes or quiet)
+        try:
+            connection.connect(settings.home, agent, changes, record)
+        except OSError as error:
+            raise Refused(
+                f"{agent} was not connected whole ({error}); `rlproxy disconnect {agent}` undoes it."
+            ) from None
+    return {
+        "agent": agent, "url": link.url, "model": link.model, "changed": done, "dry_run": dry_run,
+        "note": f"{plan.note}\n{OWN_KEY}" if link.own_key else plan.note,
+        "files": _files(changes, link.key),
+    }  # fmt: skip
+
+
+def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quiet: bool) -> dict[str, Any]:
+    setup = _known(agent)
+    if not setup(Link("", "", None), Home(Path.home(), os.environ)).puts:
+        raise Refused(f"rlproxy wrote nothing for {agent}, which keeps its settings itself: take it out there.")
+    try:
+        record = connection.load(settings.home, agent)
+        if record is None:
+            raise Refused(f"{agent} is not connected from {settings.home}, so there is nothing to undo.")
+        changes = connection.disconnecting(record)
+    except Unreadable as error:
+        raise Refused(str(error)) from None
+    if not quiet:
+        _show(changes, _key(settings))
+    stuck = ", ".join(f"{change.file} is {change.how}" for change in changes if change.stuck)
+    if not dry_run:
+        _agree(yes or quiet)
+        try:
+            connection.apply(changes)
+        except OSError as error:
+            raise Refused(f"{agent} was not disconnected whole ({error}); the record was kept, try again.") from None
+        connection.tidy(record["folders"])
+        if stuck:
+            connection.save(settings.home, agent, changes, record["folders"])  # of the others nothing is left in it
+        else:
+            connection.forget(settings.home, agent)
+    if stuck:
+        raise Refused(
+            f"{agent} {'would not be' if dry_run else 'was not'} disconnected whole ({stuck}); the record of that is "
+            "kept, so mend it and disconnect again."
+        )
+    return {"agent": agent, "dry_run": dry_run, "files": _files(changes, _key(settings))}
+
+
+def _known(agent: str) -> Any:
+    if agent not in AGENTS:
+        raise Refused(f"I do not know the agent {agent!r}; there are {', '.join(AGENTS)}.")
+    return AGENTS[agent]
+
+
+def _link(settings: Settings, model: str | None) -> Link:
+    """The running proxy knows its model; without one the person must name it. Raises NoProxyAnswers."""
+    url = address(settings)
+    host = urlsplit(url).hostname or ""
+    if host in ("0.0.0.0", "::"):  # noqa: S104  it listens everywhere; agents here need one address
+        url = f"http://127.0.0.1:{urlsplit(url).port}"
+    client = Client(settings)
+    name = model or settings.backend.model or _served(client)
+    own = not (_key(settings) or settings.backend.api_key) and _foreign(client, settings)
+    return Link(url, name, _key(settings), _window(client, name), own)
+
+
+def _served(client: Client) -> str:
+    """Raises Refused where several could be meant."""
+    try:
+        if name := str(client.ask("GET", "/rl/status")["model"]):
+            return name
+    except http.Refused as refused:
+        raise Refused(str(refused)) from None
+    except NoProxyAnswers as error:
+        raise NoProxyAnswers(f"{error} Or name the model: --model NAME.") from None
+    names = _listed(client)
+    if len(names) == 1:
+        return names[0]
+    found = f"it lists {', '.join(names[:SHOWN])}" if names else "it lists none without a key"
+    raise Refused(f"Nobody has said which model of the backend the agent shall ask for, and {found}: add --model NAME.")
+
+
+def _listed(client: Client) -> list[str]:
+    """Lists the models that can be asked for; empty where the list wants a key that only agents have."""
+    try:
+        return [str(model["id"]) for model in client.ask("GET", "/v1/models")["data"] if not model.get("parent")]
+    except (http.Refused, NoProxyAnswers, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _foreign(client: Client, settings: Settings) -> bool:
+    """As the running proxy says, which flags may have told."""
+    try:
+        return bool(client.ask("GET", "/rl/status")["backend"]["foreign"])
+    except (http.Refused, NoProxyAnswers, KeyError, TypeError):
+        return settings.backend.kind == "openai"
+
+
+def _window(client: Client, name: str) -> int | None:
+    """As vLLM and the built-in backend tell it; agents do without."""
+    try:
+        models = client.ask("GET", "/v1/models")["data"]
+        found = next((m.get("max_model_len") for m in models if m["id"] == name), None)
+    except (http.Refused, NoProxyAnswers, KeyError, TypeError, AttributeError):
+        return None
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _key(settings: Settings) -> str | None:
+    """Never the admin's: an agent needs to chat and rate."""
+    return settings.server.api_key.get_secret_value() if settings.server.api_key else None
+
+
+def _show(changes: list[Change], key: str | None) -> None:
+    for change in changes:
+        if change.changes:
+            print(masked(change.diff(), key), end="")
+        if change.how:
+            print(f"{change.file}: {change.how}")
+
+
+def _agree(yes: bool) -> None:
+    if not yes and sys.stdin.isatty() and input("Write this? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Refused("Nothing was written.")
+
+
+def _files(changes: list[Change], key: str | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "file": str(c.file),
+            "changed": c.changes,
+            "how": c.how or None,
+            "diff": masked(c.diff(), key),
+        }
+        for c in changes
+    ]

@@ -1,0 +1,46 @@
+"""Are the agents that were connected still so? Looked at, never mended: that is `rlproxy connect` again."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from proxy.cli.agents import connection
+from proxy.cli.agents.paths import Unreadable
+
+
+class Connected(NamedTuple):
+    name: str
+    why: str | None  # it is not as `connect` left it; None: it is
+
+
+def connected(home: Path, url: str) -> tuple[Connected, ...]:
+    """Every agent with a record in this home; `url` is where rlproxy answers now."""
+    found = []
+    for file in sorted((home / "agents").glob("*.json")):
+        try:
+            record = connection.load(home, file.stem)
+            why = _astray(record, url) if record else None
+        except Unreadable as error:
+            why = str(error)
+        found.append(Connected(file.stem, why))
+    return tuple(found)
+
+
+def _astray(record: dict[str, Any], url: str) -> str | None:
+    lost = connection.lost(record)
+    if lost:
+        return f"{', '.join(lost)} {'was' if len(lost) == 1 else 'were'} changed or removed since it was connected"
+    for port in sorted(_ports(record)):
+        if port != urlsplit(url).port:
+            return f"it asks port {port} of this machine, and rlproxy answers at {url}"
+    return None
+
+
+def _ports(record: dict[str, Any]) -> set[int]:
+    """Of the addresses on this machine that were written for it."""
+    text = json.dumps([one["value"] for file in record["files"] for one in file["sets"]])
+    return {int(port) for port in re.findall(r"https?://(?:127\.0\.0\.1|localhost|\[::1\]):(\d+)", text)}

@@ -1,0 +1,76 @@
+"""What all commands share: the options that most of them have, how they fail, print JSON and count.
+
+Not here: any command. Heavy imports are inside the functions: `--help` must be quick.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from proxy.core.terminal import in_json
+
+if TYPE_CHECKING:
+    from proxy.cli.http import Client
+
+Home = Annotated[
+    Path | None,
+    typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")]
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    said = f"rlproxy: {message}"
+    if sys.stderr.isatty():  # for a program it stays one line
+        import shutil
+        import textwrap
+
+        width = shutil.get_terminal_size().columns
+        said = textwrap.fill(said, width, break_long_words=False, break_on_hyphens=False)
+    print(said, file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def client_of(home: Path | None) -> Client:
+    from proxy.cli.http import Client
+
+    return Client(settings_of({"home": home}))
+
+
+def settings_of(flags: dict[str, Any]) -> Any:
+    from config.errors import SettingsError
+    from config.settings import load
+
+    try:
+        return load(flags).settings
+    except SettingsError as error:
+        fail(str(error), 2)
+
+
+def secret_of(settings: Any) -> Any:
+    """The database's key, where it has one. Raises StoreError."""
+    from store.safety.db_key import find
+
+    return find(settings.store.key_from, settings.home)
+
+
+def some(count: int, noun: str) -> str:
+    """As "1 rating" or "2 ratings"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def masked(text: str, *keys: str | None) -> str:
+    """Without these keys, where there are any; the longer ones first, should one be part of another."""
+    for key in filter(None, keys):
+        text = text.replace(key, "**********")
+    return text
+
+
+def print_json(value: Any, indent: int | None = 2) -> None:
+    print(in_json(json.dumps(value, indent=indent, ensure_ascii=False)), flush=True)

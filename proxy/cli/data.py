@@ -1,0 +1,229 @@
+"""What is kept, from a terminal: export and import, sessions of which nothing is kept, backups, the audit log.
+
+Forgetting is cli_forget's, encryption cli_encrypt's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from proxy.cli.common import AsJson, Home, client_of, fail, print_json, secret_of, settings_of, some
+from proxy.cli.forget import forget
+from proxy.core.terminal import in_json
+
+data_app = typer.Typer()
+audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
+data_app.add_typer(audit_app, name="audit")
+
+
+@data_app.command()
+def export(
+    home: Home = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; without it stdout.")] = None,
+    rated: Annotated[bool, typer.Option("--rated", help="Rated completions only.")] = False,
+    session: Annotated[str | None, typer.Option(help="Of this session only.")] = None,
+    user: Annotated[str | None, typer.Option(help="Of this person only.")] = None,
+    version: Annotated[int | None, typer.Option(help="Of this version only; 0 is the base.")] = None,
+    turn: Annotated[str | None, typer.Option(help="main or side turns only.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="From this day or moment on, local time.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Before this day or moment.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of JSON lines.")] = False,
+) -> None:
+    """What was captured, one completion a line: docs/export.md."""
+    from urllib.parse import urlencode
+
+    from proxy.cli.http import NO_PROXY, NoProxyAnswers
+
+    only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}
+    only |= {"since": since and int(since.timestamp()), "until": until and int(until.timestamp())}
+    query = urlencode({k: v for k, v in {"rated": 1 if rated else None, **only}.items() if v is not None})
+    lines = client_of(home).lines(f"/rl/export?{query}")
+    try:
+        with _writing(output) as out:
+            count = _write(lines, out, as_json)
+    except NoProxyAnswers as error:
+        kept = f"{output} was not written" if output else "what was printed is not all"
+        fail(f"the export broke off and {kept}: {error}", NO_PROXY)
+    except BrokenPipeError:
+        raise  # whoever reads it has enough
+    except OSError as error:
+        fail(f"{output or 'the export'} could not be written ({error.strerror or error}); free some space or choose "
+             "another place, and export again.")  # fmt: skip
+    if output:
+        print(f"{count} completions written to {output}", file=sys.stderr)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # conversations are private
+
+
+@contextmanager
+def _writing(output: Path | None) -> Iterator[TextIO]:
+    """A file has its name once it is whole; what is no file, as /dev/stdout, is written as it is."""
+    if output is None:
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    special = output.exists() and not output.is_file()
+    to = output if special else Path(os.path.realpath(output))
+    part = to if special else to.with_name(to.name + ".part")
+    try:
+        with open(part, "w", encoding="utf-8", opener=_private) as out:
+            yield out
+        if not special:
+            part.replace(to)
+    finally:
+        if not special:
+            part.unlink(missing_ok=True)
+
+
+def _write(lines: Iterable[str], out: TextIO, as_json: bool) -> int:
+    count = 0
+    for line in lines:
+        if as_json:
+            out.write("[\n" if count == 0 else ",\n")
+        line = in_json(line) if out is sys.stdout else line
+        out.write(line if as_json else line + "\n")
+        count += 1
+    if as_json:
+        out.write("\n]\n" if count else "[]\n")
+    return count
+
+
+@data_app.command()
+def capture(
+    what: Annotated[str, typer.Argument(help="off or on.")],
+    session: Annotated[str, typer.Argument(help="The session, as in /s/SESSION/v1.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep nothing of a session from now on, or keep it again."""
+    found = client_of(home).call("POST", "/rl/capture", {"session": session, "capture": what})
+    if as_json:
+        print_json(found)
+    else:
+        off = found["capture"] == "off"
+        print(f"session {session}: " + ("nothing is kept from now on" if off else "captured again"))
+
+
+data_app.command()(forget)
+
+
+@data_app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="What `rlproxy export` wrote.")],
+    ours: Annotated[bool, typer.Option("--ours", help="Its version numbers are those of this home.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take in an export; what is here already is passed over."""
+    from proxy.cli.import_file import Unreadable, batches
+
+    client = client_of(home)
+    total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "refused": []}
+    try:
+        for first, lines in batches(file):
+            found = client.post_lines("/rl/import" + ("?ours" if ours else ""), lines)
+            for key in ("stored", "known", "ratings"):
+                total[key] += found[key]
+            total["refused"] += [{**one, "line": one["line"] + first} for one in found["refused"]]
+    except Unreadable as error:
+        fail(str(error))
+    if as_json:
+        print_json(total)
+    else:
+        taken = f"{some(total['stored'], 'completion')} and {some(total['ratings'], 'rating')} taken"
+        print(f"{taken}, {total['known']} were here before")
+        for one in total["refused"]:
+            print(f"line {one['line']} was not taken: {one['why']}", file=sys.stderr)
+    if total["refused"]:
+        raise typer.Exit(1)
+
+
+@data_app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the database into one file, also while rlproxy runs."""
+    from store import schema
+    from store.errors import StoreError
+    from store.safety.backup import backup as make
+
+    try:
+        settings = settings_of({"home": home})
+        size = make(settings.home / schema.NAME, file, secret_of(settings))
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        print_json({"file": str(file), "bytes": size})
+    else:
+        print(f"{size / 1e6:.1f} MB written to {file}; adapters are files of their own, copy adapters_out too")
+
+
+@data_app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `rlproxy backup` wrote.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup in the database's place; refused while rlproxy runs, or where the backup is not whole."""
+    from store.errors import StoreBusy, StoreError
+    from store.safety.backup import restore as put
+
+    try:
+        settings = settings_of({"home": home})
+        restored = put(settings.home, file, secret_of(settings))
+    except StoreBusy as busy:
+        fail(f"{busy} Stop it first; nothing was changed.")
+    except StoreError as error:
+        fail(str(error))
+    kept, keys = restored
+    if as_json:
+        print_json(
+            {
+                "restored": str(file),
+                "kept": kept and str(kept),
+                "keys": [{"id": key.id, "name": key.name, "role": key.role} for key in keys],
+            }
+        )
+        return
+    print(f"{file} is restored" + (f"; what was there before is {kept}" if kept else ""))
+    if keys:
+        print(
+            f"{some(len(keys), 'key')} of the backup hold, and nobody here knows whether they were revoked after it "
+            f"was made: {', '.join(f'{key.name} ({key.role}, {key.id})' for key in keys)}. End those that should not "
+            "hold before you start rlproxy: `rlproxy keys revoke NAME`."
+        )
+
+
+@audit_app.command("verify")
+def audit_verify(
+    home: Home = None,
+    expect: Annotated[str | None, typer.Option(help="A newest hash that you noted before.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether no line of the log was changed or taken out; also while rlproxy runs."""
+    from store.errors import StoreError
+    from store.safety.backup import audit_verdict
+
+    try:
+        settings = settings_of({"home": home})
+        verdict = audit_verdict(settings.home, expect, secret_of(settings))
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        print_json(verdict._asdict())
+    elif verdict.problem is None:
+        print(f"{verdict.lines} lines, unbroken. The newest hash, to be noted elsewhere: {verdict.head}")
+    if verdict.problem is not None:
+        fail(f"the audit log is broken after {verdict.lines} lines: {verdict.problem}.")

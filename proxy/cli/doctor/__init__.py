@@ -1,0 +1,1 @@
+"""`rlproxy doctor`: checks of a home, its proxy and this machine."""

@@ -1,0 +1,120 @@
+"""What `rlproxy doctor` knows: asked once, of the running proxy over HTTP and of this machine.
+
+Owns the asking; nothing is changed, and no lock is taken. Not here: what follows from it (checks, machine_checks).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import psutil
+
+from config.settings import Settings
+from proxy.cli.agents import drift
+from proxy.cli.http import Client, NoProxyAnswers, Refused
+from proxy.core.address_file import owner
+from proxy.training.system_load import Machine
+from store import driver, schema
+from store.lock import NAME as LOCK
+from store.safety import integrity
+from trainer.launch import Standing, standing
+
+State = Literal["ok", "note", "problem", "unknown"]
+GB: Final = 2**30
+CLOCK_S: Final = 60.0  # by which the clocks of processes and files may differ
+
+
+class Check(NamedTuple):
+    """`note` is worth knowing and may be meant so; a `problem` keeps something from working."""
+
+    name: str
+    state: State
+    line: str
+    fix: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    settings: Settings
+    url: str
+    status: Mapping[str, Any] | None  # of /rl/status; None: the proxy does not answer, or not us
+    why: str | None  # then why not
+    answers: bool  # whether a proxy is there at all
+    not_ready: str | None  # why the backend does not answer; None: it does
+    models: tuple[str, ...] | None  # that the proxy offers; None too where they are not ours
+    holder: int | None  # the process that holds the home folder
+    owner: int | None  # the process that says it serves there
+    free_gb: float  # of disk
+    memory_gb: float | None = None  # free
+    gpu_gb: float | None = None  # free on the GPU, where nvidia-smi tells it
+    keys: tuple[Mapping[str, Any], ...] | None = None  # handed out; None: not asked, or not told
+    agents: tuple[drift.Connected, ...] = ()
+    database: Literal["none", "clear", "encrypted"] = "none"
+    standing: Standing | None = None  # how far a run steps back
+    damage: str | None = None  # what was found to be wrong with it, as the note beside it says
+
+
+def gather(settings: Settings) -> Facts:
+    client = Client(settings)
+    status, why, answers, not_ready, models, keys = None, None, True, None, None, None
+    try:
+        status = client.ask("GET", "/rl/status")
+        keys = _keys(client)
+        try:
+            client.ask("GET", "/readyz")
+            if not status["backend"]["foreign"]:  # whose list may want a client's key, and has nothing of ours
+                models = tuple(m["id"] for m in client.ask("GET", "/v1/models")["data"])
+        except Refused as refused:
+            not_ready = str(refused)
+    except Refused as refused:
+        why = str(refused)
+    except NoProxyAnswers as error:
+        why, answers = str(error), False
+    free = shutil.disk_usage(_there(settings.home)).free / GB
+    use = Machine(cpu=False, gpu=shutil.which("nvidia-smi") is not None).look(time.monotonic())
+    return Facts(
+        settings, client.url, status, why, answers, not_ready, models, holder(settings.home), owner(settings), free,
+        use.free_gb, use.gpu_free_gb, keys, drift.connected(settings.home, client.url), _form(settings.home),
+        standing(settings.train.nice, owner(settings) or "self"),
+        integrity.noted(settings.home / schema.NAME),
+    )  # fmt: skip
+
+
+def _keys(client: Client) -> tuple[Mapping[str, Any], ...] | None:
+    """They are told to an admin only."""
+    try:
+        return tuple(client.ask("GET", "/rl/keys")["data"])
+    except Refused:
+        return None
+
+
+def _form(home: Path) -> Literal["none", "clear", "encrypted"]:
+    path = home / schema.NAME
+    try:
+        return "none" if driver.is_new(path) else "clear" if driver.is_plain(path) else "encrypted"
+    except OSError:
+        return "none"
+
+
+def holder(home: Path) -> int | None:
+    """The process that took this home's lock and still runs. The kernel lets go of the lock of one that ended."""
+    try:
+        pid = int((home / LOCK).read_text().strip() or 0)
+        taken = (home / LOCK).stat().st_mtime
+        running = psutil.Process(pid).create_time() <= taken + CLOCK_S  # not a later one that got its number
+    except (OSError, ValueError, psutil.Error):
+        return None
+    return pid if running else None
+
+
+def _there(path: Path) -> Path:
+    """The folder itself, or the nearest above it that exists."""
+    while not os.path.exists(path) and path != path.parent:
+        path = path.parent
+    return path

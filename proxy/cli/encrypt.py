@@ -1,0 +1,103 @@
+"""`rlproxy encrypt` and `rlproxy decrypt`: words, progress and exit codes. Heavy imports are inside, as in cli."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from proxy.cli.common import AsJson, Home, fail, print_json, settings_of
+from proxy.core.terminal import plain, styled
+
+if TYPE_CHECKING:
+    from proxy.cli.encrypting import Report
+    from store.safety.conversion import Progress, Step
+
+encrypt_app = typer.Typer(rich_markup_mode=None)
+
+WORDS = {"check": "checked", "copy": "copied", "compare": "compared", "wipe": "old one overwritten"}
+
+
+@encrypt_app.command()
+def encrypt(
+    key: Annotated[
+        str, typer.Option(help="Where its key is, or is to be: keyring, file:PATH, prompt or env.", show_default=False)
+    ] = "",
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Encrypt the database, its backups and the run folders; rlproxy must not run."""
+    from proxy.cli import encrypting
+    from store.safety.conversion import throttled
+
+    settings = settings_of({"home": home, "store.key_from": key or None})
+    before = settings_of({"home": home})
+    report = _done(lambda: encrypting.encrypt(before, settings.store.key_from, throttled(_progress(as_json))))
+    if as_json:
+        print_json(asdict(report))
+    else:
+        _say_encrypted(report)
+    _say_left(report)
+
+
+@encrypt_app.command()
+def decrypt(home: Home = None, as_json: AsJson = False) -> None:
+    """Take the encryption off again; rlproxy must not run."""
+    from proxy.cli import encrypting
+    from store.safety.conversion import throttled
+
+    settings = settings_of({"home": home})
+    report = _done(lambda: encrypting.decrypt(settings, throttled(_progress(as_json))))
+    if as_json:
+        print_json(asdict(report))
+    else:
+        print(f"{len(report.files)} databases and {report.runs} run folders are in the clear.")
+        print(f"The key is still there ({report.key_from}): backups of before need it.")
+        if report.setting:
+            print(f"store.key_from comes from {report.setting}: take it away there before the next start.")
+    _say_left(report)
+
+
+def _say_encrypted(report: Report) -> None:
+    if not report.files and not report.runs:
+        print("There was nothing left to encrypt." if report.was else "The database will be encrypted from the start.")
+    else:
+        print(f"{len(report.files)} databases and {report.runs} run folders are encrypted.")
+    if report.key_made:
+        print(f"The key was made just now ({report.key_from}). Keep a copy elsewhere: without it nothing can be read.")
+    if report.files:
+        print("What was there in the clear is overwritten; a solid-state disk or a snapshot may keep it all the same.")
+    print("Adapters, logs and backups that you made elsewhere are as they were.")
+
+
+def _say_left(report: Report) -> None:
+    for name, why in report.left.items():
+        print(f"rlproxy: {name} is as it was: {why}", file=sys.stderr)
+    if report.left:
+        raise typer.Exit(1)
+
+
+def _done(work: Any) -> Report:
+    from store.errors import StoreBusy, StoreError
+
+    try:
+        report: Report = work()
+    except StoreBusy as busy:
+        fail(f"{busy} Stop it first; nothing was changed.")
+    except StoreError as error:
+        fail(str(error))
+    return report
+
+
+def _progress(quiet: bool) -> Progress:
+    def told(path: Path, step: Step, share: float) -> None:
+        out = styled(sys.stderr)
+        if not quiet and step in WORDS and out.isatty():
+            print(f"\r\033[K{plain(path.name)}: {WORDS[step]} {share:.0%}", end="", file=out, flush=True)
+        elif not quiet and step == "done" and out.isatty():
+            print("\r\033[K", end="", file=out, flush=True)
+
+    return told

@@ -1,0 +1,161 @@
+"""The CLI's side of HTTP: one short request to the running proxy, by the standard library (it starts quickly)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from config.settings import Settings
+from proxy.cli.common import fail
+
+PIECE: Final = 65536
+TIMEOUT_S: Final = 180.0  # a rollback may have to load an adapter
+NO_PROXY: Final = 3
+ANOTHER_HOME: Final = 421  # a proxy is there, and it is not the one of this home
+
+
+class Refused(Exception):
+    """The proxy's own sentence."""
+
+
+class NoProxyAnswers(Exception):
+    pass
+
+
+class Client:
+    def __init__(self, settings: Settings) -> None:
+        from proxy.core.address_file import address, home_header, local_key
+
+        self.url = address(settings)
+        key = settings.server.admin_key or settings.server.api_key
+        text = key.get_secret_value() if key else local_key(settings)
+        self._headers = {"authorization": f"Bearer {text}"} if text else {}
+        self._headers |= home_header(settings, self.url)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON answer; ends the command with one sentence where the proxy refuses or is not there."""
+        with self._or_fail():
+            return self.ask(method, path, body)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON answer. Raises Refused, NoProxyAnswers."""
+        return self._loaded(self._read(self._send(method, path, body)))
+
+    def post_lines(self, path: str, lines: bytes) -> Any:
+        """As `call`, with JSON lines."""
+        with self._or_fail():
+            return self._loaded(self._read(self._send("POST", path, lines)))
+
+    def lines(self, path: str) -> Iterator[str]:
+        """Asked now, not at the first line: who opens a file for them opens none where there are none.
+
+        They raise NoProxyAnswers where they break off.
+        """
+        with self._or_fail():
+            response = self._send("GET", path, None)
+        return (line.decode() for line in self._lines(response))
+
+    def events(self, path: str, body: Any, turn: str | None = None) -> Generator[Any, None, None]:
+        """The events of a stream, as JSON; closing it ends the connection. `turn`: as in `x-rl-turn`. Raises Refused,
+        NoProxyAnswers."""
+        from proxy.core.sse import Splitter
+
+        with self._send("POST", path, body, {"x-rl-turn": turn} if turn else {}) as response:
+            splitter = Splitter()
+            for line in self._lines(response):
+                for event in splitter.feed(line + b"\n"):
+                    if event.data is not None and (data := event.data.strip()) not in (b"", b"[DONE]"):
+                        yield self._loaded(data)
+
+    @contextmanager
+    def _or_fail(self) -> Iterator[None]:
+        try:
+            yield
+        except Refused as refused:
+            fail(str(refused))
+        except NoProxyAnswers as error:
+            fail(str(error), NO_PROXY)
+
+    def _send(
+        self, method: str, path: str, body: Any, more: Mapping[str, str] | None = None
+    ) -> http.client.HTTPResponse:
+        where = urlsplit(self.url)
+        connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=TIMEOUT_S)
+        if isinstance(body, dict):
+            body = json.dumps({k: v for k, v in body.items() if v is not None}).encode()
+        data: bytes | None = body
+        kind = {"content-type": "application/json"} if data else {}
+        # One request each: the answer, read, ends it.
+        headers = {**self._headers, **(more or {}), **kind, "connection": "close"}
+        try:
+            connection.request(method, path, body=data, headers=headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise NoProxyAnswers(
+                f"no rlproxy answers at {self.url} ({_why(error)}); start it with `rlproxy serve`, or "
+                "say with --home or RLPROXY_SERVER__PORT where it runs."
+            ) from error
+        if response.status >= 400:
+            if (message := _message(self._read(response))) is None:
+                raise self._somebody_else()
+            raise NoProxyAnswers(message) if response.status == ANOTHER_HOME else Refused(message)
+        return response
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        with self._reading():
+            return response.read()
+
+    def _lines(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        """Whole ones. `for line in response` would take a connection that breaks between two chunks for the end."""
+        parts: list[bytes] = []
+        with self._reading():
+            while piece := response.read1(PIECE):
+                last, *more = piece.split(b"\n")
+                for following in more:
+                    yield b"".join((*parts, last))
+                    parts, last = [], following
+                parts.append(last)
+            if response.length:
+                raise http.client.IncompleteRead(b"", response.length)
+        if rest := b"".join(parts):
+            yield rest
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            raise NoProxyAnswers(
+                f"the rlproxy at {self.url} went away in the middle of its answer ({_why(error)}); what it had done it "
+                "keeps, so start it with `rlproxy serve` if it does not run, look with `rlproxy status`, and ask again."
+            ) from error
+
+    def _loaded(self, text: bytes) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise self._somebody_else() from None
+
+    def _somebody_else(self) -> NoProxyAnswers:
+        return NoProxyAnswers(
+            f"what answers at {self.url} is another program; say with --home or RLPROXY_SERVER__PORT where rlproxy "
+            "runs, or start it on another port: `rlproxy serve --port 8485`."
+        )
+
+
+def _why(error: Exception) -> str:
+    why = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return why[:1].lower() + why[1:]
+
+
+def _message(text: bytes) -> str | None:
+    """Of an error as rlproxy shapes it; None where it was somebody else's."""
+    try:
+        error = json.loads(text)["error"]
+        return str(error["message"]) if {"type", "param", "code"} <= error.keys() else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

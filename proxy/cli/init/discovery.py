@@ -1,0 +1,263 @@
+"""Which model servers run on this machine, and what they say of their models.
+
+Owns the ports that are tried and how a server is recognised: by routes of its own, never by its port. Everything is
+asked with GET but Ollama's `/api/show`, which is a POST that changes nothing. Not here: which weights a model was
+made from (matching), what the person chooses (questions).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from proxy.backends import modelfile
+from proxy.backends.gguf_head import NoGguf, read_head
+from proxy.cli.init import commands
+from proxy.core.json_edit import loads
+
+PORTS: Final = (11434, 8000, 1234, 8080, 30000)  # Ollama, vLLM, LM Studio, llama.cpp and MLX, SGLang
+ASK_S: Final = 2.0  # loopback: what takes longer is stuck, or loading a model
+OWN_API: Final = ("ollama", "lmstudio")  # people add its /api to the address; a cloud's address may end so, too
+OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}  # as their model lists say
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    window: int | None = None  # tokens it takes, where the server tells
+    root: str | None = None  # the folder or hub id that was loaded, where the server tells
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    kind: str  # as backend.kind
+    url: str  # without /v1
+    models: tuple[Model, ...] = ()
+    version: str = ""
+    presets: str = ""  # backend.presets: of a llama-server that is a router
+    note: str = ""  # what a person has to do or know first
+    about: Mapping[str, Any] = field(default_factory=dict)  # of the server, as it tells
+
+
+class Asker:
+    """GET at one server: (status, JSON or None, headers). Never raises: what does not answer is (0, None, {})."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, key: str | None) -> None:
+        self._http, self.url = http, url
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    async def get(self, path: str) -> tuple[int, Any, Mapping[str, str]]:
+        return await self.ask("GET", path)
+
+    async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any, Mapping[str, str]]:
+        timeout = aiohttp.ClientTimeout(total=ASK_S)
+        try:
+            async with self._http.request(
+                method, self.url + path, headers=self._headers, json=body, timeout=timeout, allow_redirects=False
+            ) as response:
+                raw, status, headers = await response.read(), response.status, response.headers
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
+            return 0, None, {}
+        try:
+            return status, loads(raw), headers
+        except ValueError:
+            return status, None, headers
+
+    async def table(self, path: str) -> dict[str, Any]:
+        """What a route of a server's own says; empty where it has no such route."""
+        status, found, _ = await self.get(path)
+        return found if status == 200 and isinstance(found, dict) and "error" not in found else {}
+
+
+async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({})) -> list[Server]:
+    """The servers that answer at these addresses, in their order, all asked at once; `keys` by plain address.
+
+    Who listens on a port is known only once it answers, so none is sent a key that is another's.
+    """
+    async with aiohttp.ClientSession() as http:
+        unique = dict.fromkeys(plain(url) for url in urls)
+        found = await asyncio.gather(*(_at(http, url, keys) for url in unique))
+    return [server for server in found if server is not None]
+
+
+async def _at(http: aiohttp.ClientSession, url: str, keys: Mapping[str, str]) -> Server | None:
+    root = url.removesuffix("/api")
+    found = await recognise(Asker(http, root, keys.get(root))) if root != url else None
+    return found if found and found.kind in OWN_API else await recognise(Asker(http, url, keys.get(url)))
+
+
+def loopback(ports: Iterable[int] = PORTS) -> list[str]:
+    return [f"http://127.0.0.1:{port}" for port in ports]
+
+
+def plain(url: str, kind: str | None = None) -> str:
+    """As the settings have it, without what the server's kind adds by itself."""
+    url = url if "://" in url else f"http://{url}"
+    url = url.replace("//0.0.0.0", "//127.0.0.1")  # where a server listens, not where it is asked
+    url = url.rstrip("/").removesuffix("/v1")
+    return url.removesuffix("/api") if kind in OWN_API else url
+
+
+async def recognise(asker: Asker) -> Server | None:
+    status, listed, headers = await asker.get("/v1/models")
+    if status == 0:
+        return None
+    if await asker.table("/healthz") == {"ok": True}:
+        return None  # an rlproxy: what it lists is another server's
+    entries = [m for m in _list(listed, "data") if isinstance(m, dict) and m.get("id")]
+    owners = {OWNERS[o] for m in entries if (o := str(m.get("owned_by"))) in OWNERS}
+    if status in (401, 403):
+        note = f"it wants a key: start init again with RLPROXY_BACKEND__API_KEY and RLPROXY_BACKEND__URL={asker.url}"
+        return Server(await _by_open_routes(asker), asker.url, note=note)
+    if version := (await asker.table("/api/version")).get("version"):
+        return await _ollama(asker, str(version))
+    if (server := await _lmstudio(asker)) is not None:
+        return server
+    models = tuple(_model(m) for m in entries if not m.get("parent"))
+    if "llamacpp" in owners or _is_llama(await asker.table("/props")):
+        return await asyncio.to_thread(_llamacpp, asker.url, models, await asker.table("/props"))
+    if "vllm" in owners:
+        return Server("vllm", asker.url, models, str((await asker.table("/version")).get("version") or ""))
+    if "sglang" in owners or "model_path" in await asker.table("/get_model_info"):
+        return Server("sglang", asker.url, models)
+    if str(headers.get("server", "")).startswith("BaseHTTP/") and await asker.table("/health") == {"status": "ok"}:
+        return await asyncio.to_thread(_mlx, asker.url)
+    if status == 200 and entries:
+        return Server("openai", asker.url, models, note="a server that I do not know: captured and rated only")
+    return None
+
+
+async def _by_open_routes(asker: Asker) -> str:
+    """Of a server whose model list wants a key. vLLM guards only what is under /v1."""
+    if (await asker.table("/version")).get("version"):
+        return "vllm"
+    return "llamacpp" if (await asker.table("/health")) == {"status": "ok"} else "openai"
+
+
+async def _ollama(asker: Asker, version: str) -> Server:
+    found = _list(await asker.table("/api/tags"), "models")
+    names = [str(m["name"]) for m in found if isinstance(m, dict) and m.get("name") and not _embeds(m)]
+    models = tuple(Model(name.removesuffix(":latest")) for name in names if "-rl:v" not in name)  # those are ours
+    return Server("ollama", asker.url, models, version, "" if models else "it has no model yet: `ollama pull` one")
+
+
+def _embeds(entry: Mapping[str, Any]) -> bool:
+    families = (entry.get("details") or {}).get("families") or ()
+    return any("bert" in str(family) for family in families)
+
+
+async def _lmstudio(asker: Asker) -> Server | None:
+    found = _list(await asker.table("/api/v1/models"), "models")
+    if any(isinstance(m, dict) and "loaded_instances" in m for m in found):
+        ours = [m for m in found if m.get("type") == "llm" and m.get("publisher") != "rlproxy"]
+        ours.sort(key=lambda m: not m["loaded_instances"])  # what is loaded comes first
+        models = tuple(Model(str(m["key"]), m.get("max_context_length")) for m in ours)
+        return Server("lmstudio", asker.url, models, about={"models": ours})
+    _, unknown, _ = await asker.get("/api/v1/models")
+    if isinstance(unknown, dict) and "Unexpected endpoint" in str(unknown.get("error")):
+        return Server("lmstudio", asker.url, note="it is too old for new versions (no REST API v1): update it")
+    return None
+
+
+def _is_llama(props: Mapping[str, Any]) -> bool:
+    return props.get("role") == "router" or "total_slots" in props
+
+
+def _llamacpp(url: str, models: tuple[Model, ...], props: Mapping[str, Any]) -> Server:
+    if props.get("role") != "router":
+        note = "a plain server: a new version waits for its restart; better as a router (docs/backends.md)"
+        return Server("llamacpp", url, models, note=note, about=props)
+    presets = commands.option(url, "llama-server", "--models-preset")
+    if presets and Path(presets).is_absolute():
+        return Server("llamacpp", url, models, about=props, presets=presets)
+    note = "a router: name its --models-preset file in backend.presets, so that versions can go in"
+    return Server("llamacpp", url, models, note=note, about=props)
+
+
+def _mlx(url: str) -> Server:
+    """Its list is of whatever is on the disk; which of them it serves stands in its command line only."""
+    if (model := commands.option(url, "mlx_lm", "--model")) is not None:
+        return Server("mlx", url, (Model(model),))
+    return Server("mlx", url, note="it does not tell its model; say which one it was started with, as in --answers")
+
+
+def _model(entry: Mapping[str, Any]) -> Model:
+    meta = entry.get("meta") if isinstance(entry.get("meta"), dict) else {}
+    window = entry.get("max_model_len") or (meta or {}).get("n_ctx")
+    root = entry.get("root")
+    return Model(str(entry["id"]), window if isinstance(window, int) else None, root if isinstance(root, str) else None)
+
+
+def _list(found: Any, key: str) -> list[Any]:
+    value = found.get(key) if isinstance(found, dict) else None
+    return value if isinstance(value, list) else []
+
+
+# What a server tells of one model, in the words of GGUF (`general.name`, `llama.embedding_length`, …)
+
+
+async def metadata(server: Server, model: str, models_dir: Path, key: str | None = None) -> dict[str, Any]:
+    """Empty where nothing is told, or where the file is not on this machine."""
+    if server.kind == "ollama":
+        async with aiohttp.ClientSession() as http:
+            _, found, _ = await Asker(http, server.url, key).ask("POST", "/api/show", {"model": model})
+        told = found if isinstance(found, dict) else {}
+        info = told.get("model_info")
+        head = await _head(_blob(server, told))  # Ollama leaves out the model's name and template
+        return {**head, **(info if isinstance(info, dict) else {}), "details": told.get("details") or {}}
+    return await _head(gguf_file(server, model, models_dir))
+
+
+async def _head(file: Path | None) -> dict[str, Any]:
+    try:
+        return await asyncio.to_thread(read_head, file) if file is not None else {}
+    except NoGguf:
+        return {}
+
+
+async def ollama_file(server: Server, model: str, key: str | None = None) -> tuple[Path | None, int | None]:
+    """The file that an Ollama of this machine has the model in, where we may read it; its `num_ctx` if it has one."""
+    async with aiohttp.ClientSession() as http:
+        _, found, _ = await Asker(http, server.url, key).ask("POST", "/api/show", {"model": model})
+    told = found if isinstance(found, dict) else {}
+    context = modelfile.parse(str(told.get("modelfile") or "")).parameters.get("num_ctx")
+    return _blob(server, told), context if isinstance(context, int) else None
+
+
+def _blob(server: Server, told: Mapping[str, Any]) -> Path | None:
+    """The file that an Ollama of this machine has made the model from, where we may read it."""
+    if not _is_here(server):
+        return None
+    named = modelfile.parse(str(told.get("modelfile") or "")).files
+    file = Path(named[0]) if named else None
+    return file if file is not None and file.is_absolute() and file.is_file() else None
+
+
+def _is_here(server: Server) -> bool:
+    return urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def gguf_file(server: Server, model: str, models_dir: Path) -> Path | None:
+    """The model's file, where the server says it or keeps it in a known folder of this machine."""
+    if not _is_here(server):
+        return None
+    if server.kind == "llamacpp" and (path := server.about.get("model_path")):
+        file = Path(str(path))
+        return file if file.is_file() else None
+    if server.kind == "lmstudio":
+        entry: Mapping[str, Any] = next((m for m in server.about.get("models", ()) if m.get("key") == model), {})
+        name = model.rpartition("/")[2].lower()
+        found = [
+            file
+            for file in sorted((models_dir / str(entry.get("publisher") or "-")).glob("*/*.gguf"))
+            if file.parent.name.lower().removesuffix("-gguf") == name and not file.name.startswith("mmproj")
+        ]
+        return found[0] if found else None
+    return None

@@ -1,0 +1,111 @@
+"""What else is on this machine: the agents that `rlproxy connect` knows, the accelerator, memory and room.
+
+Owns how each is found. Nothing is changed, and what cannot be found out is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+from proxy.cli.agents import connection
+from proxy.cli.agents.catalog import AGENTS, Home, Link
+from proxy.cli.agents.paths import Unreadable
+
+GB: Final = 2**30
+SMI_S: Final = 10.0
+PROGRAMS: Final[Mapping[str, str]] = {
+    "claude-code": "claude", "codex": "codex", "opencode": "opencode", "openclaw": "openclaw", "aider": "aider",
+    "continue": "cn", "open-webui": "open-webui", "llm": "llm",
+}  # fmt: skip
+
+
+class Agent(NamedTuple):
+    name: str
+    where: str  # how it was found
+    connected: bool  # from this home, already
+
+
+class Machine(NamedTuple):
+    accelerator: str | None  # in words
+    kind: str  # cuda, metal or cpu
+    accelerator_gb: float | None
+    memory_gb: float
+    free_gb: float  # of memory
+    disk_gb: float  # free where rlproxy keeps its things
+
+    @property
+    def line(self) -> str:
+        room = f", {self.accelerator_gb:.0f} GB" if self.accelerator_gb else ""
+        what = f"{self.accelerator}{room}" if self.accelerator else "no accelerator"
+        return f"{what}; {self.free_gb:.0f} of {self.memory_gb:.0f} GB memory free, {self.disk_gb:.0f} GB of disk"
+
+
+def agents(home: Path) -> list[Agent]:
+    """Those that have a program on the PATH, or settings in this person's folder."""
+    person = Home(Path.home(), os.environ)
+    found = []
+    for name in AGENTS:
+        where = shutil.which(PROGRAMS[name]) or _settings(name, person)
+        if where:
+            found.append(Agent(name, where, _connected(home, name)))
+    return found
+
+
+def _settings(name: str, person: Home) -> str | None:
+    try:
+        puts = AGENTS[name](Link("", "", None), person).puts
+    except Unreadable:
+        return None
+    for put in puts:
+        if put.file.exists():
+            return str(put.file)
+        if put.file.parent != person.folder and put.file.parent.is_dir():
+            return str(put.file.parent)
+    return None
+
+
+def _connected(home: Path, name: str) -> bool:
+    try:
+        return connection.load(home, name) is not None
+    except Unreadable:
+        return True
+
+
+def machine(home: Path) -> Machine:
+    memory = psutil.virtual_memory()
+    there = next(p for p in (home, *home.parents) if p.exists())
+    free = shutil.disk_usage(there).free / GB
+    name, kind, room = _accelerator(memory.total / GB)
+    return Machine(name, kind, room, memory.total / GB, memory.available / GB, free)
+
+
+def _accelerator(memory_gb: float) -> tuple[str | None, str, float | None]:
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return "Apple silicon", "metal", memory_gb
+    if (smi := shutil.which("nvidia-smi")) is None:
+        return None, "cpu", None
+    command = [smi, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S, check=True)
+        return gpus(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None, "cpu", None
+
+
+def gpus(printed: str) -> tuple[str | None, str, float | None]:
+    """From what nvidia-smi prints: the first GPU, and how many there are. Raises ValueError."""
+    rows = [line.rpartition(",") for line in printed.strip().splitlines() if line.strip()]
+    if not rows:
+        return None, "cpu", None
+    name, _, room = rows[0]
+    more = f" × {len(rows)}" if len(rows) > 1 else ""
+    return f"{name.strip()}{more}", "cuda", float(room) / 1024

@@ -1,0 +1,173 @@
+"""What `rlproxy init` will write, shown before it is written: the settings file, and agents' own settings.
+
+Owns the text of the settings (an existing file keeps its comments and its other keys), the check that rlproxy can read
+it, the backup, and the order of writing. Each file is replaced whole or not at all. Not here: how agents are told
+(proxy.cli.agents), the service (proxy.cli.service).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import tomlkit
+
+from config.errors import SettingsError
+from config.settings import FILE_NAME, PREFIX, Loaded, Settings, load, secrets
+from proxy.cli.agents import connection
+from proxy.cli.agents.catalog import AGENTS, OWN_KEY, Home, Link
+from proxy.cli.agents.connection import Change
+from proxy.cli.agents.paths import MISSING, Unreadable, look
+from proxy.cli.agents.toml_text import drop, parse, put
+from proxy.cli.init.questions import Choices
+
+HEAD: Final = "# rlproxy's settings, as `rlproxy init` found them; `rlproxy config show` has all others.\n\n"
+
+
+class NotWritable(Exception):
+    """One sentence: what keeps this from being written. Nothing was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    settings: Settings  # as they will be in force
+    file: Change
+    backup: Change | None
+    agents: dict[str, tuple[list[Change], dict[str, Any] | None]]  # with the record of an earlier connection
+    notes: list[str]
+
+    @property
+    def keys(self) -> list[str]:
+        """What nobody is shown of these changes."""
+        tables = [parse(text.decode()) for text in (self.file.now, self.file.then) if text]
+        found = [look(table, tuple(key.split("."))) for table in tables for key in secrets()]
+        if self.settings.server.api_key:  # from the environment, and told to agents
+            found.append(self.settings.server.api_key.get_secret_value())
+        return sorted({key for key in found if isinstance(key, str) and key}, key=len, reverse=True)
+
+    @property
+    def changes(self) -> list[Change]:
+        """What a person is shown."""
+        mine = [change for changes, _ in self.agents.values() for change in changes]
+        return [change for change in (self.file, *mine) if change.changes]
+
+
+def make(home: Path, choices: Choices) -> Plan:
+    """Raises NotWritable. Reads files, and writes none that stays."""
+    path = home / FILE_NAME
+    try:
+        now = path.read_bytes()
+    except FileNotFoundError:
+        now = None
+    except OSError as error:
+        raise NotWritable(f"{path} cannot be read: {error}.") from None
+    try:
+        text = settings_text((now or b"").decode("utf-8"), choices)
+    except (UnicodeDecodeError, Unreadable) as error:
+        raise NotWritable(f"{path} was left as it is: {error}.") from None
+    loaded = _checked(home, text)
+    change = Change(path, now, text.encode())
+    backup = None
+    if now is not None and change.changes:
+        backup = Change(path.with_name(f"{FILE_NAME}.{time.strftime('%Y%m%dT%H%M%S')}.bak"), None, now)
+    link = _link(loaded.settings, choices)
+    agents = {name: _connecting(loaded.settings, name, link) for name in choices.agents}
+    notes = _overruled(loaded, choices) + ([OWN_KEY] if agents and link.own_key else [])
+    notes += [choices.offered] if choices.offered else []
+    return Plan(loaded.settings, change, backup, agents, notes)
+
+
+def settings_text(text: str, choices: Choices) -> str:
+    """The settings with these choices."""
+    found = parse(text) if text.strip() else {}
+    text = text if text.strip() else HEAD
+    for key, value in values(choices).items():
+        place = tuple(key.split("."))
+        was = look(found, place)
+        if was == value or (was is MISSING and value == ""):
+            continue
+        text = put(text, place, value)
+    for key in choices.stale:
+        if look(found, place := tuple(key.split("."))) is not MISSING:
+            text = drop(text, place)
+    return _spaced(text)
+
+
+def values(choices: Choices) -> dict[str, Any]:
+    found = {
+        "backend.kind": choices.kind, "backend.url": choices.url, "backend.model": choices.model,
+        "train.weights": choices.weights, "train.preset": choices.preset,
+    }  # fmt: skip
+    more = {"backend.presets": choices.presets, "backend.command": choices.command}
+    return found | {key: value for key, value in more.items() if value}
+
+
+def write(plan: Plan) -> None:
+    """Raises NotWritable, with what was written until then."""
+    done = "nothing was written"
+    try:
+        home = plan.file.file.parent
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if plan.backup is not None:
+            connection.apply([plan.backup])
+        connection.apply([plan.file])
+        done = "the settings are written, the agents' are not"
+        for agent, (changes, record) in plan.agents.items():
+            connection.connect(home, agent, changes, record)
+            done = f"the settings and {agent}'s are written"
+    except OSError as error:
+        raise NotWritable(f"Writing stopped ({error}); {done}.") from None
+
+
+def _checked(home: Path, text: str) -> Loaded:
+    """As `serve` will read it. Raises NotWritable."""
+    handle, name = tempfile.mkstemp(suffix=f"-{FILE_NAME}")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+        return load({"home": home}, file=Path(name))
+    except SettingsError as error:
+        raise NotWritable(str(error).replace(name, str(home / FILE_NAME))) from None
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _overruled(loaded: Loaded, choices: Choices) -> list[str]:
+    """Where the environment would go before what is written."""
+    return [
+        f"{key} is set by {loaded.sources[key]}, which goes before the file: unset it."
+        for key in (*values(choices), *choices.stale)
+        if loaded.sources[key].startswith(f"env {PREFIX}")
+    ]
+
+
+def _link(settings: Settings, choices: Choices) -> Link:
+    server = settings.server
+    host = "127.0.0.1" if server.host in ("0.0.0.0", "::") else server.host  # noqa: S104  agents here need one
+    url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
+    key = server.api_key.get_secret_value() if server.api_key else None
+    own = choices.kind == "openai" and not (key or settings.backend.api_key)
+    return Link(url, choices.model, key, choices.window, own)
+
+
+def _connecting(settings: Settings, agent: str, link: Link) -> tuple[list[Change], dict[str, Any] | None]:
+    try:
+        record = connection.load(settings.home, agent)
+        return connection.connecting(AGENTS[agent](link, Home(Path.home(), os.environ)), record), record
+    except Unreadable as error:
+        raise NotWritable(str(error)) from None
+
+
+def _spaced(text: str) -> str:
+    """tomlkit puts a new table right under the line before it."""
+    lines: list[str] = []
+    for line in text.rstrip("\n").split("\n"):  # splitlines knows more ends of a line than TOML does
+        if line.startswith("[") and lines and lines[-1].strip() and not lines[-1].startswith("#"):
+            lines.append("")
+        lines.append(line)
+    spaced = "\n".join(lines) + "\n"
+    return spaced if tomlkit.parse(spaced).unwrap() == tomlkit.parse(text).unwrap() else text

@@ -1,0 +1,371 @@
+"""The five questions of `rlproxy init`, each with its default: asked of a person, or answered by a file.
+
+Owns order, wording and defaults. A question whose answer is no choice is not asked. Nothing is written here, so an
+interruption leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from config.sections import Backend
+from config.settings import Settings
+from proxy.cli.init import discovery, own_server, weights_search
+from proxy.cli.init.answers import Answers, BadAnswers
+from proxy.cli.init.console import Console, Wrong
+from proxy.cli.init.discovery import Model, Server
+from proxy.cli.init.environment import Agent, Machine
+from proxy.cli.init.own_server import Offer
+from proxy.cli.init.weights_search import Proposal
+
+SHOWN: Final = 12  # models of one server
+PRESETS: Final = {
+    "careful": "small steps, held nearer to the model as it was",
+    "balanced": "the one that most was measured with",
+    "aggressive": "larger steps; sooner there, and sooner refused by the gate",
+}
+BUILTIN: Final = Server("builtin", "", (Model(""),))
+USUAL: Final = {"ollama": 11434, "lmstudio": 1234}  # ports that everybody knows
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    servers: list[Server]
+    agents: list[Agent]
+    machine: Machine
+    now: Settings  # in force until now: what they say is the first default
+    service: str | None  # systemd, launchd, or None where rlproxy cannot start at login
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    kind: str
+    url: str
+    model: str
+    window: int | None
+    weights: str
+    agents: tuple[str, ...]
+    preset: str
+    start_at_login: bool
+    note: str = ""  # of the server
+    why_weights: str = ""
+    out_of_reach: str = ""  # why these weights cannot be had
+    presets: str = ""
+    command: str = ""  # backend.command, where rlproxy is to run the server
+    offered: str = ""  # another way that nobody took
+    stale: tuple[str, ...] = ()  # settings of the server or model before; most go before what is chosen
+
+
+class Asked:
+    """`console` None: nobody is asked, the defaults hold where the answers are silent."""
+
+    def __init__(self, found: Found, answers: Answers, console: Console | None, models_dir: Path) -> None:
+        self._found, self._answers, self._console = found, answers, console
+        self._models_dir, self._keys = models_dir, keys(found.now.backend, answers.url)
+        self._asked = 0
+
+    def choices(self) -> Choices:
+        server, model = self._backend()
+        written = self._found.now.backend.url if self._stays(server) else ""  # as the person wrote it
+        weights = self._weights(server, model)
+        other = self._own_server(server, model)
+        takes = other is not None and self._takes(other)
+        agents = self._agents()
+        preset = self._preset()
+        at_login = self._at_login()
+        choices = Choices(
+            server.kind, written or server.url, model.name, model.window, weights.spec, agents, preset, at_login,
+            server.note, weights.why, weights_search.out_of_reach(weights.spec) or "", server.presets, "",
+            "", self._stale(server, model),
+        )  # fmt: skip
+        if other is None:
+            return choices
+        if not takes:
+            return replace(choices, offered="" if self._console is not None else other.note)
+        stale = {*choices.stale, "backend.replicas", "backend.presets", "backend.gguf", "backend.models_dir"}
+        return replace(
+            choices, kind="llamacpp", url="", note="", presets="", command=other.command,
+            stale=tuple(sorted(stale - {"backend.command"})),
+        )  # fmt: skip
+
+    def _question(self, text: str) -> str:
+        """With its number among those that are asked."""
+        self._asked += 1
+        return f"\n{self._asked}  {text}"
+
+    # Which server, and which of its models
+
+    def _backend(self) -> tuple[Server, Model]:
+        if self._answers.backend or self._answers.url or self._answers.model or self._console is None:
+            return self._answered()
+        pairs = self._pairs(self._found.servers)
+        question = self._question("Which model shall learn? A number, or the address of another server.")
+        while True:
+            lines = [f"  {n}  {_pair(*pair)}" for n, pair in enumerate(pairs, 1)]
+            self._console.say(question)
+            self._console.say("\n".join(lines))
+            given = self._console.ask("   [1]", _number(len(pairs), address=True))
+            if isinstance(given, int):
+                return pairs[given - 1]
+            pairs = self._pairs(self._ask_there(given)) or pairs
+
+    def _ask_there(self, url: str) -> list[Server]:
+        self._keys = keys(self._found.now.backend, url)
+        found = asyncio.run(discovery.look([url], self._keys))
+        assert self._console is not None
+        if not found:
+            self._console.say(f"  No model server answers at {url}.")
+        return found
+
+    def _pairs(self, servers: list[Server]) -> list[tuple[Server, Model]]:
+        """The one in the settings first, the built-in one last."""
+        pairs = [(server, model) for server in servers for model in server.models[:SHOWN]]
+        now = self._now()
+        ahead = [] if now is None else [next((p for p in pairs if _same(p, now)), now)]
+        return [*ahead, *(p for p in pairs if p not in ahead), (BUILTIN, BUILTIN.models[0])]
+
+    def _now(self) -> tuple[Server, Model] | None:
+        """What the settings name, also where it does not run at the moment."""
+        backend = self._found.now.backend
+        if backend.kind == "builtin":
+            return None
+        url = address(backend)
+        if not (url or _managed(backend)):
+            return None
+        server = next((s for s in self._found.servers if s.url == url), Server(backend.kind, url))
+        only = server.models[0] if len(server.models) == 1 else Model("")
+        return server, Model(backend.model) if backend.model else only
+
+    def _stays(self, server: Server) -> bool:
+        backend = self._found.now.backend
+        return (backend.kind, address(backend)) == (server.kind, server.url)
+
+    def _stale(self, server: Server, model: Model) -> tuple[str, ...]:
+        other, now = not self._stays(server), self._now()
+        plain = bool(server.about) and server.about.get("role") != "router"  # one that does not answer tells nothing
+        stale = {
+            "command": other,
+            "replicas": other,
+            "presets": not server.presets and (other or plain),
+            "gguf": other or (now is not None and now[1].name != model.name),
+            "models_dir": self._found.now.backend.kind != server.kind,
+            "api_key": other and bool(self._keys) and server.url not in self._keys,
+        }
+        return tuple(f"backend.{key}" for key, goes in stale.items() if goes)
+
+    def _answered(self) -> tuple[Server, Model]:
+        """By the file, and where it is silent the first that fits."""
+        given = self._answers
+        if not (given.backend or given.url or given.model):
+            return self._pairs(self._found.servers)[0]
+        if given.backend == "builtin":
+            return BUILTIN, Model(given.model or "")
+        url = given.url and discovery.plain(given.url, given.backend)
+        fits = [s for s in self._found.servers if given.backend in (None, s.kind) and _is_at(s, given.url)]
+        for server in fits:
+            model = next((m for m in server.models if given.model in (None, m.name)), None)
+            if model is not None:
+                return server, model
+        if given.backend is None:
+            raise BadAnswers(f"{_nothing(given)} answers here; name its kind too, as backend = 'vllm'.")
+        if fits and given.model and fits[0].models:
+            has = ", ".join(m.name for m in fits[0].models[:SHOWN])
+            raise BadAnswers(f"The {fits[0].kind} at {fits[0].url} has no model {given.model!r}; it has {has}.")
+        if fits:
+            return fits[0], Model(given.model or "")
+        usual = USUAL.get(given.backend)
+        if url is None and usual is None:
+            raise BadAnswers(f'No {given.backend} runs here; start it, or name its address, as url = "http://…".')
+        return Server(given.backend, url or f"http://127.0.0.1:{usual}"), Model(given.model or "")
+
+    # Where versions would be large: who runs it
+
+    def _own_server(self, server: Server, model: Model) -> Offer | None:
+        if server.kind != "ollama" or self._answers.own_server is False or not model.name:
+            return None
+        key = self._keys.get(server.url)
+        file, context = asyncio.run(discovery.ollama_file(server, model.name, key))
+        return own_server.offer(server, model.name, file, context, self._found.machine)
+
+    def _takes(self, other: Offer) -> bool:
+        if self._answers.own_server is not None or self._console is None:
+            return bool(self._answers.own_server)
+        self._console.say(f"\n{other.why}\n{other.lost}")
+        return self._console.agree("Shall rlproxy run it?", default=True)
+
+    # What trains for it
+
+    def _weights(self, server: Server, model: Model) -> Proposal:
+        if self._answers.weights is not None:
+            return Proposal(_lasting(self._answers.weights), "as answered", True)
+        now = self._found.now
+        if server.kind == "builtin":
+            own = now.train.weights if now.backend.kind == "builtin" else ""
+            return Proposal(own, "the built-in server trains what it serves", True)
+        key = self._keys.get(server.url)
+        about = asyncio.run(discovery.metadata(server, model.name, self._models_dir, key)) if model.name else {}
+        proposals = weights_search.propose(server.kind, model.name, model.root, about)
+        if now.train.weights and (same := self._now()) is not None and _same(same, (server, model)):
+            kept = Proposal(
+                now.train.weights, "as in the settings now", weights_search.local(now.train.weights) is not None
+            )
+            proposals = [kept, *(p for p in proposals if p.spec != kept.spec)]
+        if self._console is None:
+            return proposals[0] if proposals else Proposal("", "none were found", True)
+        self._console.say(
+            self._question(
+                f"Which weights train for {model.name or 'it'}? They must be of this very model, in Hugging Face form."
+            )
+            + "\n   A number, a folder, a hub id, or - for none: then answers are kept and rated, and nothing trains."
+        )
+        size = weights_search.download_gb(about)
+        self._console.say("\n".join(f"  {n}  {_proposal(p, size)}" for n, p in enumerate(proposals, 1)))
+        default = "1" if proposals else "-"
+        return self._console.ask(f"   [{default}]", _weights_given(proposals, about))
+
+    # Agents, how far, and when
+
+    def _agents(self) -> tuple[str, ...]:
+        there = [agent for agent in self._found.agents if not agent.connected]
+        if self._answers.agents is not None:
+            known = {agent.name for agent in self._found.agents}
+            if strange := [name for name in self._answers.agents if name not in known]:
+                raise BadAnswers(f"There is no agent {strange[0]} here; I found {', '.join(sorted(known)) or 'none'}.")
+            return tuple(dict.fromkeys(self._answers.agents))
+        if self._console is None or not there:
+            return ()
+        self._console.say(
+            self._question(
+                "Which agents shall talk to it? Numbers, or Enter for none: `rlproxy connect` does it at any time."
+            )
+        )
+        self._console.say("\n".join(f"  {n}  {a.name} ({a.where})" for n, a in enumerate(there, 1)))
+        return self._console.ask("   [none]", _several([a.name for a in there]))
+
+    def _preset(self) -> str:
+        if self._answers.preset is not None or self._console is None:
+            return self._answers.preset or self._found.now.train.preset
+        self._console.say(self._question("How far may a run go?"))
+        self._console.say("\n".join(f"  {n}  {name}: {why}" for n, (name, why) in enumerate(PRESETS.items(), 1)))
+        names = list(PRESETS)
+        now = self._found.now.train.preset
+        default = names.index(now) + 1 if now in names else 2
+        given = self._console.ask(f"   [{default}]", _number(3, default=default))
+        return names[int(given) - 1]
+
+    def _at_login(self) -> bool:
+        if self._answers.start_at_login is not None:
+            if self._answers.start_at_login and self._found.service is None:
+                raise BadAnswers("rlproxy cannot start at login here: there is neither systemd --user nor launchd.")
+            return self._answers.start_at_login
+        if self._console is None or self._found.service is None:
+            return False
+        return self._console.agree(
+            self._question(f"Start rlproxy at login, as a service of {self._found.service}?"), default=False
+        )
+
+
+def address(backend: Backend) -> str:
+    """Where the settings have their server; empty where they name none, or rlproxy starts it."""
+    if backend.kind == "builtin" or _managed(backend):
+        return ""
+    usual = USUAL.get(backend.kind)
+    url = backend.url or (f"http://127.0.0.1:{usual}" if usual else "")
+    return discovery.plain(url, backend.kind) if url else ""
+
+
+def _managed(backend: Backend) -> bool:
+    return backend.kind == "llamacpp" and bool(backend.command)
+
+
+def _is_at(server: Server, url: str | None) -> bool:
+    return not url or discovery.plain(url, server.kind) == server.url
+
+
+def keys(backend: Backend, named: str | None) -> dict[str, str]:
+    """The backend's key, by the one address that it is for: the settings' own, or where they name no server yet, the
+    one that a person names."""
+    url = address(backend) or (backend.kind == "builtin" and (backend.url or named))
+    return {discovery.plain(url): backend.api_key.get_secret_value()} if url and backend.api_key else {}
+
+
+def _same(one: tuple[Server, Model], other: tuple[Server, Model]) -> bool:
+    return (one[0].kind, one[0].url, one[1].name) == (other[0].kind, other[0].url, other[1].name)
+
+
+def _pair(server: Server, model: Model) -> str:
+    if server.kind == "builtin":
+        return "the built-in server: a small model on this machine's CPU, to try it out"
+    window = f", {model.window} tokens" if model.window else ""
+    version = f" {server.version}" if server.version else ""
+    where = f" at {server.url}" if server.url else ", which rlproxy starts"
+    return f"{model.name or 'its model'}  ({server.kind}{version}{where}{window})"
+
+
+def _proposal(proposal: Proposal, size: float | None) -> str:
+    if proposal.here:
+        return f"{proposal.spec}: {proposal.why}; it is here already"
+    much = f", about {size:.1f} GB" if size else ""
+    return f"{proposal.spec}: {proposal.why}; to be downloaded when the first rating comes{much}"
+
+
+def _nothing(answers: Answers) -> str:
+    what = f"No server with {answers.model}" if answers.model else "No server"
+    return f"{what} at {answers.url}" if answers.url else what
+
+
+# Reading what was typed
+
+
+def _number(most: int, *, default: int = 1, address: bool = False) -> Callable[[str], int | str]:
+    def read(line: str) -> int | str:
+        if not line:
+            return default
+        if line.isdecimal() and 1 <= int(line) <= most:
+            return int(line)
+        if address and (":" in line or "." in line):
+            return discovery.plain(line)
+        raise Wrong(f"A number from 1 to {most}{', or an address as http://127.0.0.1:8000' if address else ''}.")
+
+    return read
+
+
+def _weights_given(proposals: list[Proposal], about: Mapping[str, Any]) -> Callable[[str], Proposal]:
+    def read(line: str) -> Proposal:
+        if line == "-" or (not line and not proposals):
+            return Proposal("", "none", True)
+        if not line or (line.isdecimal() and 1 <= int(line) <= len(proposals)):
+            return proposals[int(line or 1) - 1]
+        folder = weights_search.local(line)
+        if folder is None and (line.count("/") != 1 or line.startswith((".", "/", "~"))):
+            raise Wrong("There is no model folder of that name (config.json with *.safetensors), and it is no hub id.")
+        if (why := weights_search.differs(line, about)) is not None:
+            raise Wrong(f"Not these: {why}.")
+        return Proposal(_lasting(line), "as you said", folder is not None)
+
+    return read
+
+
+def _lasting(spec: str) -> str:
+    """A folder by its whole path: rlproxy may be started elsewhere."""
+    folder = Path(spec).expanduser()
+    return str(folder.absolute()) if spec and folder.is_dir() else spec
+
+
+def _several(names: list[str]) -> Callable[[str], tuple[str, ...]]:
+    def read(line: str) -> tuple[str, ...]:
+        chosen = []
+        for word in line.replace(",", " ").split():
+            if word.isdecimal() and 1 <= int(word) <= len(names):
+                chosen.append(names[int(word) - 1])
+            elif word in names:
+                chosen.append(word)
+            elif word != "none":
+                raise Wrong(f"{word} is not one of them: numbers from 1 to {len(names)}, or Enter for none.")
+        return tuple(dict.fromkeys(chosen))
+
+    return read

@@ -1,0 +1,155 @@
+"""The proof that it works: one question through the proxy, one rating, seen in its status, and taken back.
+
+Owns the order, and the proxy that is started for it where none runs. The rating is taken back in the end: it is about
+the wires, and must not teach. Not here: what is said about it (cli_init).
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from config.settings import Settings
+from proxy.cli.http import Client, NoProxyAnswers, Refused
+from proxy.core.address_file import owner
+from trainer.launch import open_log
+
+START_S: Final = 900.0  # the built-in server may have to get its model first
+MATCH_S: Final = 180.0  # three short answers and one look at weights that are here
+POLL_S: Final = 0.5
+SESSION: Final = "rlproxy-init"
+QUESTION: Final = "Say in one sentence why the sky is blue."
+LOG: Final = "serve.log"
+
+
+class Unproven(Exception):
+    """One sentence: what does not work yet, and what to do."""
+
+
+class Proof(NamedTuple):
+    completion: str
+    answer: str
+    rated: int  # ratings that the status showed, with ours
+    status: dict[str, Any]  # as it was then
+    match: str | None  # what the comparison of model and weights said; None: not asked, or not yet
+    seconds: float
+
+
+def running(settings: Settings) -> int | None:
+    """The process of this home's proxy, 0 where it does not say; None where none answers."""
+    try:
+        ours = Client(settings).ask("GET", "/healthz") == {"ok": True}
+    except (NoProxyAnswers, Refused, ValueError):  # nobody, or somebody else
+        return None
+    return (owner(settings) or 0) if ours else None
+
+
+def start(settings: Settings, wait: Callable[[float], None]) -> int:
+    """`rlproxy serve` in the background; returns its process when it answers. Raises Unproven."""
+    logs = settings.home / "logs"
+    command = [sys.executable, "-P", "-m", "proxy.cli", "serve", "--home", str(settings.home)]
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:  # Ctrl-C in the middle of this would leave a process that nobody knows of
+        with open_log(logs / LOG) as out:
+            # A session of its own: neither this terminal's Ctrl-C nor its end is meant for it.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        if pressed:
+            raise KeyboardInterrupt
+        until_ready(settings, wait, lambda: process.poll() is not None, logs / LOG)
+    except BaseException:
+        process.terminate()
+        raise
+    return process.pid
+
+
+def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callable[[], bool], log: Path) -> None:
+    """Raises Unproven."""
+    began = time.monotonic()
+    why = ""
+    while time.monotonic() - began < START_S:
+        try:
+            client = Client(settings)
+            client.ask("GET", "/readyz")
+            return
+        except NoProxyAnswers:
+            why = "it does not answer yet"
+        except Refused as refused:
+            why = str(refused)
+            if time.monotonic() - began > settings.backend.ready_timeout_s:
+                break
+        if ended():
+            raise Unproven(f"rlproxy did not start: {_last_line(log).removeprefix('rlproxy: ')}")
+        wait(time.monotonic() - began)
+        time.sleep(POLL_S)
+    raise Unproven(f"rlproxy was started and is not ready: {why} (its log: {log}).")
+
+
+def prove(settings: Settings, model: str, wait: Callable[[float], None], seen: Callable[[Proof, bool], None]) -> Proof:
+    """`seen` is told as soon as the status shows the rating, and whether a comparison follows. Raises Unproven."""
+    client = Client(settings)
+    began = time.monotonic()
+    try:
+        model = model or str(client.ask("GET", "/rl/status")["model"])
+        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
+        answered = client.ask("POST", f"/s/{SESSION}/v1/chat/completions", body)
+        seconds = time.monotonic() - began
+        completion = str(answered["id"])
+        text = str(answered["choices"][0]["message"].get("content") or "")
+        before = _rated(client.ask("GET", "/rl/status"))
+        rating = {"completion_id": completion, "rating": "good", "source": "cli"}
+        given = client.ask("POST", "/v1/feedback", rating)
+        try:
+            status = client.ask("GET", "/rl/status")
+            if _rated(status) != before + 1:
+                raise Unproven(f"The rating of {completion} was taken and is not in the status; `rlproxy doctor`.")
+            proof = Proof(completion, text, before + 1, status, None, seconds)
+            compares = _comparable(settings) and bool(status["backend"]["adapters"])
+            seen(proof, compares and status["match"]["state"] == "unasked")
+            match = _match(client, status["match"], wait) if compares else None
+        finally:
+            client.ask("DELETE", f"/v1/feedback/{given['id']}")
+    except (Refused, NoProxyAnswers) as error:
+        raise Unproven(str(error)) from None
+    except (KeyError, TypeError, IndexError) as error:
+        raise Unproven(f"What answered is no chat completion ({error!r}); `rlproxy doctor` tells more.") from None
+    return proof._replace(match=match)
+
+
+def _rated(status: dict[str, Any]) -> int:
+    return int(status["counts"]["good"]) + int(status["counts"]["bad"])
+
+
+def _comparable(settings: Settings) -> bool:
+    """Only with weights that are here: this is no moment to download gigabytes."""
+    from proxy.cli.init.weights_search import local
+
+    return settings.backend.kind == "builtin" or local(settings.train.weights or "/") is not None
+
+
+def _match(client: Client, found: dict[str, Any], wait: Callable[[float], None]) -> str | None:
+    """What rlproxy finds when it asks the served model and the weights the same; it begins with the first rating."""
+    began = time.monotonic()
+    while found["state"] == "unasked" and time.monotonic() - began < MATCH_S:
+        wait(time.monotonic() - began)
+        time.sleep(POLL_S)
+        found = client.ask("GET", "/rl/status")["match"]
+    return None if found["state"] == "unasked" else str(found["line"])
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return next((line.strip() for line in reversed(lines) if line.strip()), f"see {log}")

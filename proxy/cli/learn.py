@@ -1,0 +1,119 @@
+"""`rlproxy status` and the acts on training and versions: train, pause, resume, cancel, rollback, promote, reset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from proxy.cli.common import AsJson, Home, client_of, fail, print_json
+from proxy.cli.forget import cancel
+
+learn_app = typer.Typer()
+
+
+@learn_app.command()
+def status(
+    home: Home = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep it up to date until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What answers, what is collected, and what training waits for."""
+    from proxy.cli import status
+
+    if watch:
+        status.watch(client_of(home), as_json=as_json, fail=fail)
+    else:
+        status.show(client_of(home), as_json=as_json)
+
+
+@learn_app.command()
+def train(home: Home = None, as_json: AsJson = False) -> None:
+    """Start a run now, however few ratings there are."""
+    _act(home, as_json, "/rl/train", lambda found: f"a run starts: {found['why']}")
+
+
+@learn_app.command()
+def pause(home: Home = None, as_json: AsJson = False) -> None:
+    """No training until `resume`; a run under way stops at its next step."""
+    _act(home, as_json, "/rl/pause", lambda _: "training is paused")
+
+
+@learn_app.command()
+def resume(home: Home = None, as_json: AsJson = False) -> None:
+    """Train again; a run that was stopped goes on from its checkpoint."""
+    _act(home, as_json, "/rl/resume", lambda _: "training goes on")
+
+
+learn_app.command()(cancel)
+
+
+@learn_app.command()
+def rollback(
+    home: Home = None,
+    base: Annotated[bool, typer.Option("--base", help="All the way to the base model.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Back to the version that was live before, at once."""
+    _act(home, as_json, "/rl/rollback" + ("?base" if base else ""), _live)
+
+
+@learn_app.command()
+def promote(
+    version: Annotated[str, typer.Argument(help="v3, 3 or base.")], home: Home = None, as_json: AsJson = False
+) -> None:
+    """Make any version live."""
+    from urllib.parse import quote
+
+    _act(home, as_json, f"/rl/promote/{quote(version, safe='')}", _live)
+
+
+@learn_app.command()
+def reset(home: Home = None, as_json: AsJson = False) -> None:
+    """Start over from the base model; nothing is deleted, `promote` brings a version back."""
+    _act(home, as_json, "/rl/reset", lambda _: "the base model answers, and the next run starts from it")
+
+
+def _act(home: Path | None, as_json: bool, path: str, say: Any) -> None:
+    found = client_of(home).call("POST", path)
+    if as_json:
+        print_json(found)
+    else:
+        print(say(found))
+
+
+def _live(found: dict[str, Any]) -> str:
+    live = found["live"]
+    return f"v{live} is live" if live else "the base model is live"
+
+
+@learn_app.command()
+def adapters(home: Home = None, as_json: AsJson = False) -> None:
+    """The versions, with their gate numbers."""
+    found = client_of(home).call("GET", "/rl/adapters")
+    if as_json:
+        print_json(found["data"])
+        return
+    from proxy.cli.tables import show_adapters
+
+    show_adapters(found)
+
+
+@learn_app.command()
+def runs(
+    run: Annotated[int | None, typer.Argument(help="One run in full: gate, choices, odd replies.")] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """The training runs, with what the gate said."""
+    found = client_of(home).call("GET", "/rl/runs" if run is None else f"/rl/runs/{run}")
+    if as_json:
+        print_json(found["data"] if run is None else found)
+        return
+    from proxy.cli.tables import show_run, show_runs
+
+    if run is None:
+        show_runs(found["data"])
+    else:
+        show_run(found)

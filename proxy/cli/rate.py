@@ -1,0 +1,108 @@
+"""`rlproxy good`, `bad`, `undo` and `chat`: what a person says of an answer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from proxy.cli.common import AsJson, Home, client_of, fail, print_json
+
+rate_app = typer.Typer()
+
+Rater = Annotated[str | None, typer.Option(help="Who rates.", show_default="owner")]
+Session = Annotated[str | None, typer.Option(help="The last main turn of this session.")]
+Comment = Annotated[list[str] | None, typer.Argument(help="Why; it trains too.")]
+Completion = Annotated[str, typer.Option("--id", help="The completion; without it the last main turn.")]
+
+
+@rate_app.command()
+def good(
+    comment: Comment = None, id: Completion = "", session: Session = None, rater: Rater = None, home: Home = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Rate an answer good."""
+    _rate("good", comment, id, session, rater, home, as_json)
+
+
+@rate_app.command()
+def bad(
+    comment: Comment = None, id: Completion = "", session: Session = None, rater: Rater = None, home: Home = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Rate an answer bad."""
+    _rate("bad", comment, id, session, rater, home, as_json)
+
+
+def _rate(
+    word: str,
+    comment: list[str] | None,
+    id: str,
+    session: str | None,
+    rater: str | None,
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    body: dict[str, Any] = {
+        "rating": word,
+        "comment": " ".join(comment or ()) or None,
+        "rater": rater,
+        "source": "cli",
+    }
+    if session and not id:
+        body["session"] = session
+    else:
+        body["completion_id"] = id or "last"
+    found = client_of(home).call("POST", "/v1/feedback", body)
+    if as_json:
+        print_json(found)
+    else:
+        known = ", as before" if found["duplicate"] else "; replaces your earlier rating" if found["replaced"] else ""
+        print(f"rated {word}: {_which(found)}{known}")
+
+
+@rate_app.command()
+def undo(
+    rating: Annotated[str, typer.Argument(help="The rating; without it your newest.")] = "last",
+    session: Session = None,
+    rater: Rater = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a rating back."""
+    from urllib.parse import quote, urlencode
+
+    query = urlencode({k: v for k, v in (("rater", rater), ("session", session)) if v})
+    found = client_of(home).call("DELETE", f"/v1/feedback/{quote(rating, safe='')}?{query}")
+    if as_json:
+        print_json(found)
+    else:
+        print(f"taken back: the rating of {_which(found)}")
+
+
+def _which(found: dict[str, Any]) -> str:
+    """By its first words, which people know; and its id, which no other answer has."""
+    id = str(found["completion_id"])
+    return id if found["answer"] is None else f"{found['answer']} ({id})"
+
+
+@rate_app.command()
+def chat(
+    version: Annotated[str | None, typer.Option("--version", help="v3 or base.", show_default="the live one")] = None,
+    vs: Annotated[str | None, typer.Option("--vs", help="Another one beside it; you pick, blindly.")] = None,
+    system: Annotated[str | None, typer.Option("--system", help="What the model is told first.")] = None,
+    model: Annotated[str | None, typer.Option(help="Of a backend with many; without it the proxy's own.")] = None,
+    home: Home = None,
+) -> None:
+    """Talk to a version, compare two, rate with one key."""
+    from proxy.cli.chat import Chat
+
+    if not sys.stdin.isatty() or not sys.stdout.isatty():
+        fail("chat needs a terminal; for programs there is /v1/chat/completions.", 2)
+    client = client_of(home)
+    name = model or client.call("GET", "/rl/status")["model"]
+    if not name:
+        fail("this backend has many models; say which one with --model.", 2)
+    Chat(client, name, version, vs, system).run()

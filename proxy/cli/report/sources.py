@@ -1,0 +1,118 @@
+"""What a report is made of, as the running proxy tells it, or read-only from a home whose proxy does not answer.
+
+Owns the reading, and that both ways give the same. Not here: what follows from it (gather).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from proxy.cli.http import Client
+from proxy.web.control import adapter_json
+from proxy.web.pages.compare import SESSION
+from proxy.web.run_detail import account
+from store.captured.export import Filter
+from store.records import BASE, Rating
+from store.safety.db_key import Secret
+from store.safety.read_only import look
+
+RUNS: Final = 1000  # the newest; what /rl/runs gives at most
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A completion without what no report shows: no token ids, and of the prompt only what was asked last."""
+
+    id: str
+    at: float
+    model: str
+    version: int | None
+    turn: str
+    asked: str
+    prompt: str  # a hash of all that was said before; system texts change with every turn and are not in it
+    alone: bool  # nothing was said before the question
+    text: str
+    ratings: tuple[Rating, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    live: int
+    previous: int
+    adapters: list[dict[str, Any]]  # as GET /rl/adapters
+    runs: list[dict[str, Any]]  # as GET /rl/runs/{id}, newest first
+    completions: list[Told]  # the rated ones, and what was asked for to compare versions; oldest first
+
+
+def ask(client: Client) -> Found:
+    """Of the running proxy. Raises Refused, NoProxyAnswers."""
+    adapters = client.ask("GET", "/rl/adapters")
+    runs = [client.ask("GET", f"/rl/runs/{r['id']}") for r in client.ask("GET", f"/rl/runs?limit={RUNS}")["data"]]
+    told = _merged(
+        told_of(orjson.loads(line))
+        for query in ("rated=1", f"session={SESSION}")
+        for line in client.lines(f"/rl/export?{query}")
+    )
+    return Found(adapters["live"], _previous(adapters["data"]), adapters["data"], runs, told)
+
+
+async def read(home: Path, secret: Secret | None) -> Found:
+    """Of the files. Raises StoreError."""
+    async with look(home, secret) as store:
+        pointer = await store.pointer()
+        adapters = [adapter_json(a, pointer) for a in await store.adapters()]
+        runs = [await account(store, run) for run in await store.runs(RUNS)]
+        told = [
+            told_of(line) for only in (Filter(rated=True), Filter(session=SESSION)) async for line in store.export(only)
+        ]
+    return Found(pointer.live, _previous(adapters), adapters, runs, _merged(told))
+
+
+def told_of(line: Mapping[str, Any]) -> Told:
+    """A line of an export."""
+    said = [message for message in line["messages"] if message["role"] not in ("system", "developer")]
+    return Told(
+        id=line["id"],
+        at=line["created_at"],
+        model=line["model"],
+        version=line["version"],
+        turn=line["turn"],
+        asked=_asked(said),
+        prompt=hashlib.blake2b(orjson.dumps(said, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest(),
+        alone=len(said) == 1,
+        text=line["text"] or "",
+        ratings=tuple(_rating(line["id"], one) for one in line["ratings"]),
+    )
+
+
+def _asked(said: Iterable[Mapping[str, Any]]) -> str:
+    """The words of the last message of a user."""
+    for message in reversed(list(said)):
+        content = message.get("content")
+        if isinstance(content, list):
+            content = " ".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+        if message["role"] == "user" and isinstance(content, str) and content.strip():
+            return content.strip()
+    return ""
+
+
+def _rating(completion: str, one: Mapping[str, Any]) -> Rating:
+    known = ("id", "rater", "value", "comment", "correction", "weight", "source", "created_at", "scale")
+    return Rating(
+        completion_id=completion, source_event_id=None, live=True, retracted_at=None, **{key: one[key] for key in known}
+    )
+
+
+def _merged(told: Iterable[Told]) -> list[Told]:
+    """Each once, oldest first."""
+    return sorted({one.id: one for one in told}.values(), key=lambda one: (one.at, one.id))
+
+
+def _previous(adapters: Iterable[Mapping[str, Any]]) -> int:
+    return next((a["version"] for a in adapters if a["previous"]), BASE)

@@ -1,0 +1,173 @@
+"""`rlproxy status`: what is shown, once or each second.
+
+Owns the rows and the redrawing. While it watches, the terminal's other screen is used, so that Ctrl-C leaves behind
+nothing but what was there before; a proxy that goes away is said in its place, and waited for.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from proxy.cli.common import print_json, some
+from proxy.cli.http import Client, NoProxyAnswers, Refused
+from proxy.cli.rendering_words import side_by_side
+from proxy.cli.tables import acceptance, console, gate, label
+
+EVERY_S: Final = 1.0
+ENOUGH: Final = 8  # ratings of one kind, after which the other is missed
+
+
+def show(client: Client, *, as_json: bool) -> None:
+    found = client.call("GET", "/rl/status")
+    if as_json:
+        print_json(found)
+    else:
+        console().print(table(found, client.url))
+
+
+def watch(client: Client, *, as_json: bool, fail: Callable[[str, int], None]) -> None:
+    """Until Ctrl-C. `as_json`: a line a second, for programs."""
+    if not as_json and not sys.stdout.isatty():
+        fail("--watch draws on a terminal, and here is none; with --json it prints a line each second.", 2)
+    client.call("GET", "/rl/status")  # a wrong key or a wrong home is said at once, as without --watch
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        if as_json:
+            while True:
+                print_json(client.call("GET", "/rl/status"), indent=None)
+                time.sleep(EVERY_S)
+        with Live(console=console(), screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(_now(client), refresh=True)
+                time.sleep(EVERY_S)
+    except KeyboardInterrupt:
+        return
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(*_: object) -> None:
+    """As Ctrl-C: the terminal is given back first."""
+    raise KeyboardInterrupt
+
+
+def _now(client: Client) -> RenderableType:
+    foot = Text(f"\n{time.strftime('%H:%M:%S')}, each second; Ctrl-C ends it", style="dim")
+    try:
+        return Group(table(client.ask("GET", "/rl/status"), client.url), foot)
+    except (NoProxyAnswers, Refused) as error:
+        return Group(Text(str(error), style="red"), foot)
+
+
+def table(s: dict[str, Any], url: str) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    for name, value, style in [*_answering(s, url), *_ratings(s), *_training(s), *_health(s)]:
+        grid.add_row(name, Text(value, style=style))
+    return grid
+
+
+Row = tuple[str, str, str]  # name, value, style
+
+
+def _answering(s: dict[str, Any], url: str) -> list[Row]:
+    rows: list[Row] = [("base URL", f"{url}/v1", "")]
+    trains = s["trains"]
+    if trains:
+        rows.append(("model", f"{s['model'] or 'whichever is asked for'}, not ours", ""))
+    else:
+        before = f" (before: {label(s['previous'])})" if s["previous"] != s["live"] else ""
+        who = f"{label(s['live'])} answers{before}"
+        rows.append(("model", f"{s['model'] or 'not known yet'}, {who}", ""))
+    rows.append(("backend", s["backend"]["state"], ""))
+    if trains:
+        rows.append(("trains", trains["line"], ""))
+    elif s["backend"]["lacks"]:
+        rows.append(("", s["backend"]["lacks"], "yellow"))
+    return rows
+
+
+def _ratings(s: dict[str, Any]) -> list[Row]:
+    ratings = s["ratings"]
+    more = f", {ratings['stale']} too old to train" if ratings["stale"] else ""
+    if never := ratings["untrainable"]:
+        more += f", {sum(never.values())} never train ({', '.join(never)})"
+    kinds = f"{ratings['good']} good : {ratings['bad']} bad"
+    of = "" if _never_trains(s) else f" of {ratings['needed']}"
+    rows: list[Row] = [("ratings", f"{ratings['fresh']} fresh{of}, {kinds}{more}", "")]
+    if ratings["fresh"] >= ENOUGH and min(ratings["good"], ratings["bad"]) == 0:
+        rows.append(("", "only one kind of rating: rate the other kind too", "yellow"))
+    if waiting := ratings.get("dampened"):
+        whose = ", ".join(f"{n} of {who}" for who, n in sorted(waiting.items()))
+        rows.append(("", f"waiting for other raters: {whose}", "yellow"))
+    rows.append(("baseline", f"{s['baseline']:+.2f}: what your ratings are on average, from -1 (bad) to +1 (good)", ""))
+    return rows
+
+
+def _never_trains(s: dict[str, Any]) -> bool:
+    """Whether no number of ratings starts a run: a cloud without a local model, or a backend that takes no adapter."""
+    return not s["trains"]["model"] if s["trains"] else not s["backend"].get("adapters", True)
+
+
+def _training(s: dict[str, Any]) -> list[Row]:
+    training, rows = s["training"], list[Row]()
+    last = s["last_run"]
+    if last and last["id"] != training["run"]:  # else it is told as this run
+        why = f": {last['reason']}" if last["reason"] else ""
+        rows.append(("last run", f"{last['id']}, {last['status']}{why}", ""))
+        if verdict := gate(last):
+            rows.append(("its gate", verdict, "" if verdict.startswith("passed") else "yellow"))
+        if accepted := acceptance(last["metrics"] or {}):
+            rows.append(("", accepted, ""))
+    rows.append(("this run" if training["run"] else "next run", training["line"], ""))
+    if training["run"] and (accepted := acceptance(training["progress"].get("filter") or {})):
+        rows.append(("", accepted, ""))
+    # How a rebuild ended is told until another run has something to tell.
+    if (rebuild := s["rebuild"]) and (
+        rebuild["state"] == "under way" or not last or last["id"] <= max(rebuild["runs"], default=0)
+    ):
+        rows.append(("forgotten", rebuild["line"], "yellow" if rebuild["state"] == "under way" else ""))
+    if found := s["watch"]:
+        rows.append(("watch", found["line"], "red" if found["state"] == "rolled back" else ""))
+    return rows
+
+
+def _health(s: dict[str, Any]) -> list[Row]:
+    counts = s["counts"]
+    rest = [f"{counts[k]} {k}" for k in ("pending", "partial") if counts[k]]
+    kept = f"{some(counts['done'], 'whole answer')}, {counts['captured_today']} today"
+    others = f" ({', '.join(rest)})" if rest else ""
+    rows: list[Row] = [("captured", f"{kept}{others}; rated {counts['good']} good, {counts['bad']} bad", "")]
+    failed = some(counts["error"], "failed answer") if counts["error"] else "no failed answers"
+    rows.append(("errors", failed, "yellow" if counts["error"] else ""))
+    if s["database"]["state"] == "checking":
+        seconds = time.time() - s["database"]["checked_since"]
+        rows.append(("database", f"{s['database']['line']} ({seconds:.0f} s by now)", "yellow"))
+    rows += _prompts(s)
+    if s["problem"]:
+        rows.append(("problem", s["problem"], "red"))
+    return rows
+
+
+def _prompts(s: dict[str, Any]) -> list[Row]:
+    """What a run would not train on as it was sent, or not at all."""
+    rendering, tried = s["match"]["rendering"], s["rehearsal"]
+    rows: list[Row] = []
+    if texts := side_by_side(rendering):
+        rows.append(("template", rendering["line"], "" if rendering["known"] else "yellow"))
+        rows += [("", text, "") for text in texts]
+    if tried["refused"]:
+        rows.append(("prompts", tried["line"], "yellow"))
+    if s["cut"]:
+        rows.append(("cut", s["cut"], "yellow"))
+    return rows

@@ -1,0 +1,211 @@
+"""What the CLI prints for people: tables with rich. For programs there is `--json`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from config.settings import Row
+from proxy.core.terminal import plain, styled
+
+if TYPE_CHECKING:
+    from proxy.cli.doctor.facts import Check
+
+REJECTED = {
+    "rejected_fresh_mismatch": "as served otherwise than trained",
+    "rejected_stale": "as stale",
+    "rejected_token": "token by token",
+}
+
+
+MARKS: Final = {"ok": ("✓", "green"), "note": ("!", "yellow"), "problem": ("✗", "red"), "unknown": ("?", "dim")}
+
+
+class _Console(Console):
+    """What is in a cell is text: no markup, and nothing that a terminal would act on. Styles are added to it later."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(plain(segment.text), segment.style)
+
+
+def console() -> Console:
+    return _Console(file=styled(sys.stdout), markup=False, emoji=False)
+
+
+def show_checks(checks: Iterable[Check]) -> None:
+    """A line each, and the fix below it. What cannot be known for one reason is one line."""
+    grid = Table.grid(padding=(0, 2))
+    by_line: dict[str, list[str]] = {}
+    for check in (checks := list(checks)):
+        if check.state == "unknown" and not check.fix:
+            by_line.setdefault(check.line, []).append(check.name)
+    for check in checks:
+        if len(alike := by_line.get(check.line, [])) > 1 and check.name in alike:
+            continue
+        mark, style = MARKS[check.state]
+        grid.add_row(Text(mark, style=style), Text(check.name), Text(check.line))
+        if check.fix:
+            grid.add_row("", "", Text(f"→ {check.fix}", style="bold"))
+    mark, style = MARKS["unknown"]
+    for line, names in by_line.items():
+        if len(names) > 1:
+            grid.add_row(Text(mark, style=style), Text(f"{len(names)} more"), Text(f"{line}: {', '.join(names)}"))
+    console().print(grid)
+
+
+def acceptance(metrics: dict[str, Any]) -> str:
+    """Which share of the reply tokens trained, and what kept out the rest."""
+    if metrics.get("acceptance") is None:
+        return ""
+    causes = ", ".join(
+        f"{metrics[key]:.1%} {words}" for key, words in REJECTED.items() if (metrics.get(key) or 0.0) >= 0.0005
+    )
+    return f"{metrics['acceptance']:.1%} of the tokens accepted" + (f"; rejected {causes}" if causes else "")
+
+
+def show_adapters(found: dict[str, Any]) -> None:
+    if not found["data"]:
+        print("There is no version yet: the base model answers. `rlproxy status` says what the first run waits for.")
+        return
+    table = _table("version", "parent", "run", "made", "live", "gate")
+    for a in found["data"]:
+        mark = (
+            "live"
+            if a["live"]
+            else "gone"
+            if not a["path"]
+            else "rolled back"
+            if a["withdrawn"]
+            else "previous"
+            if a["previous"]
+            else ""
+        )
+        table.add_row(
+            f"v{a['version']}",
+            label(a["parent"]),
+            str(a["run"] or ""),
+            when(a["created_at"]),
+            mark,
+            gate(a),
+        )
+    console().print(table)
+
+
+def show_runs(runs: list[dict[str, Any]]) -> None:
+    if not runs:
+        print("There was no run yet. `rlproxy status` says what the first one waits for.")
+        return
+    table = _table("run", "status", "version", "samples", "seconds", "gate", "reason", long=2)
+    for r in runs:
+        seconds = f"{r['ended_at'] - r['started_at']:.0f}" if r["ended_at"] and r["started_at"] else ""
+        version = f"v{r['version']}" if r["version"] else ""
+        samples = f"{r['samples']} + {r['held']} held"
+        # A reason that only says what the gate said is in the column before.
+        reason = "" if r["status"] in ("rejected", "done") and r["gate"] else r["reason"] or ""
+        table.add_row(str(r["id"]), r["status"], version, samples, seconds, gate(r), reason)
+    console().print(table)
+
+
+def show_run(r: dict[str, Any]) -> None:
+    """All there is to know of one run."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    grid.add_row(
+        "run", f"{r['id']}, {r['status']}, from {label(r['parent'])}" + (f" to v{r['version']}" * bool(r["version"]))
+    )
+    grid.add_row("reason", Text(r["reason"] or ""))
+    if r["retried"]:
+        grid.add_row("first try", Text(f"refused: {r['retried']}; the numbers below are of the second"))
+    if r["back"]:
+        grid.add_row("at its end", Text(f"refused: {r['back']}; the numbers below are of half of the way back"))
+    grid.add_row("samples", f"{r['samples']}, {r['held']} of them held back for the gate")
+    if accepted := acceptance(r["metrics"] or {}):
+        grid.add_row("tokens", accepted)
+    for message in r["warnings"]:
+        grid.add_row("warning", Text(message, style="yellow"))
+    grid.add_row("folder", Text(r["folder"]))
+    console().print(grid)
+    if r["gate"]:
+        table = _table("gate", "value", "bound", "", "note")
+        for name, c in r["gate"].items():
+            mark = Text("✓", style="green") if c["ok"] else Text("✗", style="red")
+            table.add_row(name, number(c["value"]), number(c["bound"]), mark, c.get("note") or "")
+        console().print(table)
+    odd = [one for one in r["account"] if one.get("flags") or one["cause"]]
+    if odd:
+        table = _table("completion", "odd", "trained", "kept out as", "why")
+        for one in odd:
+            flags = ", ".join(one.get("flags") or ())
+            trained = "yes" if one["used"] else "no"
+            table.add_row(one["completion"] or "", flags, trained, one["cause"] or "", one.get("reason") or "")
+        console().print(table)
+    if r["choices"]:
+        table = _table("choice", "value", "why", long=2)
+        for choice in r["choices"]:
+            table.add_row(choice["name"], number(choice["value"]), choice["why"])
+        console().print(table)
+
+
+def _table(*columns: str, long: int = 1) -> Table:
+    """The last columns, `long` of them, give way where the terminal is narrow; the others stay on one line."""
+    table = Table()
+    for at, column in enumerate(columns, long):
+        table.add_column(column, no_wrap=at < len(columns))
+    return table
+
+
+def show_settings(rows: Iterable[Row]) -> None:
+    table = Table("setting", "value", "from", "meaning")
+    for row in rows:
+        table.add_row(row.key, row.value, row.source, row.help)
+    console().print(table)
+
+
+def show_keys(keys: list[dict[str, Any]]) -> None:
+    if not keys:
+        print("There are no keys; on loopback none is needed.")
+        return
+    table = _table("key", "name", "role", "made", "last used", "")
+    for key in keys:
+        used = when(key["last_used"]) if key["last_used"] else "never"
+        ended = Text(f"revoked {when(key['revoked_at'])}", style="yellow") if key["revoked_at"] else ""
+        table.add_row(key["id"], key["name"], key["role"], when(key["created_at"]), used, ended)
+    console().print(table)
+
+
+def gate(of: dict[str, Any]) -> str:
+    """In one line: passed, or the first check that refused a run. A version is one that passed."""
+    checks = of["gate"] or {}
+    failed = next((name for name, c in checks.items() if not c["ok"]), None)
+    if failed and of.get("status", "done") != "done":
+        c = checks[failed]
+        side = "<" if c["value"] < c["bound"] else ">"
+        return f"rejected: {failed} {number(c['value'])} {side} {number(c['bound'])}"
+    again = " at the second try" if of.get("retried") else ""
+    again += ", half of the way back" if of.get("back") else ""
+    alone = "; only comments taught" if failed else ""  # what judges the ratings stops none but them
+    return f"passed{again}{alone}" if checks else ""
+
+
+def number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else "–" if value is None else str(value)
+
+
+def label(version: int) -> str:
+    return f"v{version}" if version else "base"
+
+
+def when(at: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+    except (OverflowError, ValueError, OSError):  # no calendar has it
+        return "–"

@@ -1,0 +1,337 @@
+"""Which answer was on a person's screen: the one right above a command, or the last one.
+
+A conversation that is sent back names its answer by its thread. Where a client has rewritten it, the answer is looked
+for by its words, among what was said to the same key and person lately, and by how far the conversations go together
+above it. Owns when that is certain enough. Where it is not, nothing is chosen: the answer to a command says what is
+known. An answer that is under way or was broken off counts as far as it was shown. Not here: whose answers may be
+looked at (reach), how alike two conversations are (same_text), what is done to the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from proxy.access.reach import Reach
+from proxy.conversation.conversations import as_chat, canonical, thread, without_commands
+from proxy.conversation.first_words import first_words, quote_of
+from proxy.conversation.inserted_messages import without_fillers
+from proxy.conversation.redaction import Redactor
+from proxy.conversation.same_calls import same_calls
+from proxy.conversation.same_text import (
+    Alike,
+    Run,
+    Said,
+    alike,
+    asked_alike,
+    broken_off,
+    letters_of,
+    spoken,
+    text_in,
+    together,
+)
+from proxy.conversation.underway import Underway
+from proxy.conversation.user_text import silent
+from proxy.core.agent_wrappers import Agent
+from proxy.core.errors import Conflict
+from store.captured import tree
+from store.captured.tree import ASIDE
+from store.records import Asker, Candidate, Completion, Lately, SentBack
+from store.store import Store
+
+LATELY: Final = 200  # answers of a key and a person that are looked through for the words of one
+CLOSE: Final = 40  # of them, whose whole conversations are compared
+TURNS: Final = 50  # main turns that are looked through for one that is under way, or was broken off
+TELLING: Final = 20  # letters and digits by which an answer is known, where little else speaks for it
+TOGETHER: Final = 40  # the same, of it and of several messages above it
+UNMISTAKABLE: Final = 200  # the same, where what is above it speaks against it
+SHOWN: Final = 5  # candidates in one answer
+
+NONE_SENT: Final = (
+    "your client sent no answer with this command, so I cannot tell which one you mean, and nothing was rated. "
+    "`rlproxy good` rates the newest one; on the page you can rate any."
+)
+NONE_ABOVE: Final = (
+    "what your client sent has no answer right above this command, so I cannot tell which one you mean, and nothing "
+    "was rated. `rlproxy good` rates the newest one; on the page you can rate any."
+)
+UNKNOWN: Final = (
+    "I have not captured the answer above this command, so nothing was rated. If it did come through rlproxy, rate it "
+    "on the page."
+)
+REFERENCE: Final = (
+    "the answer above this command came as a reference to an id that I do not know, so nothing was rated. `rlproxy "
+    "good` rates the newest one; on the page you can rate any."
+)
+NOT_BEGUN: Final = (
+    "the newest answer is not finished, and nothing of it has come yet, so nothing was rated. Say it again when you "
+    "see the answer; on the page you can rate any other one."
+)
+CUT_SHORT: Final = (
+    "the newest answer was broken off before it said anything, so nothing was rated. On the page you can rate any "
+    "other one."
+)
+ANOTHER: Final = (
+    "another answer of this session is not finished yet, so I cannot tell which one you mean, and nothing was rated. "
+    "Say it again when it is there."
+)
+
+
+class CannotTell(Conflict):
+    """Which answer is meant is not certain; nothing was chosen."""
+
+
+class Ambiguous(CannotTell):
+    """Several completions may be meant."""
+
+
+class Place(NamedTuple):
+    """Where somebody types a command: whose answers may be meant, and what came with it."""
+
+    reach: Reach
+    session: str | None
+    model: str
+    agent: Agent | None
+
+
+class Fit(NamedTuple):
+    """What speaks for one candidate."""
+
+    one: Lately
+    session: int  # 2: the same, 1: not known, 0: another
+    run: Run
+    alike: Alike
+    against: bool  # something above it was answered in another conversation
+    rest: int  # 2 for the same system texts, and 1 for the same model
+
+
+class OnScreen:
+    def __init__(self, store: Store, redactor: Redactor, underway: Underway) -> None:
+        self._store = store
+        self._redactor = redactor
+        self._underway = underway
+
+    async def above(self, before: list[dict[str, Any]], place: Place) -> Lately:
+        """The answer right above a command, which the messages `before` are in front of. Raises CannotTell."""
+        history = [before[i] for i in without_commands(before, place.agent)]
+        while history and (history[-1].get("role") in (*ASIDE, "tool") or silent(history[-1])):
+            history.pop()
+        history = [dict(message) for message in without_fillers(history, place.agent)]
+        if not any(message.get("role") not in ASIDE for message in history):
+            raise CannotTell(NONE_SENT)
+        if history[-1].get("role") != "assistant":
+            return await self._unanswered(history, place)
+        if _is_reference(history[-1]):
+            raise CannotTell(REFERENCE)
+        return await self._below(await self._reply(history, place), place)
+
+    async def last(self, askers: Sequence[Asker], session: str | None) -> Lately | None:
+        """The newest main turn of these, as far as it was shown. Raises CannotTell."""
+        return await self.settled(await self._store.newest_of(askers, session=session))
+
+    async def settled(self, newest: Lately | None) -> Lately | None:
+        """That one, with as much of it as has come. Raises CannotTell where that is nothing."""
+        if newest is None:
+            return None
+        newest = await self._so_far(newest)
+        if newest.shown or newest.status in ("done", "error"):
+            return newest
+        raise CannotTell(NOT_BEGUN if newest.status == "pending" else CUT_SHORT)
+
+    async def _so_far(self, one: Lately) -> Lately:
+        if one.status != "pending":
+            return one
+        if text := self._underway.text(one.id):
+            return replace(one, text=await asyncio.to_thread(self._redactor.text, text))
+        return await self._store.lately(one.id) or one  # it may have ended in this moment
+
+    # The answer above
+
+    async def _reply(self, history: list[dict[str, Any]], place: Place) -> Lately:
+        askers = place.reach.own()
+        sent, kept = await asyncio.to_thread(self._sent_back, history, place)  # it may have pictures in it
+        found = [] if sent is None else await self._store.find_reply(sent, askers)
+        if len(found) > 1:
+            raise Ambiguous(_which(found))
+        if found:
+            one = await self._store.lately(found[0].id)
+        else:
+            one = await self._by_words(kept, sent, askers, place)
+        if one is None:
+            raise CannotTell(UNKNOWN)
+        return one
+
+    def _sent_back(self, history: list[dict[str, Any]], place: Place) -> tuple[SentBack | None, list[dict[str, Any]]]:
+        """The conversation by its names, and its messages as they are stored."""
+        name = thread(history, self._redactor.message)
+        kept = [self._redactor.message(canonical(message)) for message in history]
+        said, _ = tree.said(kept)
+        system = tuple(tree.message_hash(None, kept[at].role, kept[at].body) for at in tree.places(kept))
+        sent = None if name is None else SentBack(name, tree.chain(said)[-1], system, place.model, place.session)
+        return sent, [as_chat(message) for message in kept]
+
+    async def _by_words(
+        self, history: list[dict[str, Any]], sent: SentBack | None, askers: Sequence[Asker], place: Place
+    ) -> Lately | None:
+        """The client has rewritten the conversation. Raises Ambiguous."""
+        *before, reply = history
+        text = text_in(reply)
+        if not text and not reply.get("tool_calls"):
+            return None
+        longest = len(text) + len(text) // 2 + 1000
+        rows = await self._store.said_to(askers, limit=LATELY, longest=longest)
+        rows = [await self._so_far(one) for one in rows]
+        close = await asyncio.to_thread(_close, reply, text, rows)
+        if place.session is not None and len(close) > CLOSE:
+            close = [(one, how) for one, how in close if one.session == place.session] or close
+        if not close:
+            return None
+        whole = await self._store.completions_by_id([one.id for one, _ in close[:CLOSE]])
+        fits = await asyncio.to_thread(_fits, before, close, whole, sent, place, rows)
+        found = _best([fit for fit in fits if _is_enough(fit, text or str(reply["tool_calls"]), bool(spoken(before)))])
+        if len(found) > 1 or (found and len(close) > CLOSE):
+            raise Ambiguous(_which(_candidates(found)))
+        return found[0] if found else None
+
+    async def _below(self, one: Lately, place: Place) -> Lately:
+        """`one`, unless an answer came below it that the client has not sent: it is under way, or was broken off.
+        Raises CannotTell."""
+        for newer in await self._store.main_turns_of(place.reach.own(), limit=TURNS):
+            if newer.seq <= one.seq or newer.created_at < (one.finished_at or newer.created_at + 1):
+                continue
+            same = newer.conversation == one.conversation
+            if not same and (place.session is None or newer.session != place.session):
+                continue
+            if newer.status == "pending" and (newer := await self._so_far(newer)).status == "pending":
+                if same and newer.shown:
+                    return newer
+                raise CannotTell(NOT_BEGUN if same else ANOTHER)
+            if same and newer.status == "partial" and newer.shown:
+                raise Ambiguous(_which(_candidates([newer, one])))
+            if same:
+                break
+        return one
+
+    async def _unanswered(self, history: list[dict[str, Any]], place: Place) -> Lately:
+        """The person's own message is the last one: its answer is under way, or its client keeps none that was broken
+        off. Raises CannotTell."""
+        _, kept = await asyncio.to_thread(self._sent_back, history, place)
+        turns = await self._store.main_turns_of(place.reach.own(), limit=TURNS)
+        turns = [one for one in turns if asked_alike(text_in(kept[-1]), one.asked)][:CLOSE]
+        whole = await self._store.completions_by_id([one.id for one in turns])
+        close = [(one, Alike.EXACT) for one in turns]
+        fits = await asyncio.to_thread(_fits, kept, close, whole, None, place)
+        enough = [fit for fit in fits if fit.run.messages and (fit.run.whole or fit.session == 2)]
+        found = [await self._so_far(one) for one in _best(enough, alone=False)]
+        shown = [one for one in found if one.shown]
+        if len(shown) == 1:
+            return shown[0]
+        if shown:
+            raise Ambiguous(_which(_candidates(shown)))
+        if not found:
+            raise CannotTell(NONE_ABOVE)
+        raise CannotTell(NOT_BEGUN if any(one.status == "pending" for one in found) else CUT_SHORT)
+
+
+def _is_reference(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    return any(isinstance(part, Mapping) and part.get("type") == "item_reference" for part in parts)
+
+
+def _close(reply: Mapping[str, Any], text: str, rows: Iterable[Lately]) -> list[tuple[Lately, Alike]]:
+    """Those that say the same."""
+    found: list[tuple[Lately, Alike]] = []
+    for one in rows:
+        if text:
+            compare = alike if one.status in ("done", "error") else broken_off
+            how = compare(text, text_in({"role": "assistant", "content": one.text}))
+        else:
+            how = Alike.EXACT if one.calls is not None and same_calls(reply, as_chat(one.calls)) else Alike.NOT
+        if how is not Alike.NOT:
+            found.append((one, how))
+    return found
+
+
+def _fits(
+    before: Sequence[Mapping[str, Any]],
+    close: Sequence[tuple[Lately, Alike]],
+    whole: Sequence[Completion],
+    sent: SentBack | None,
+    place: Place,
+    rows: Iterable[Lately] = (),
+) -> list[Fit]:
+    """`rows`: all that was answered lately, whatever it says."""
+    said, known = spoken(without_fillers(before, place.agent)), {one.new.id: one for one in whole}
+    answers = _answers(said)
+    elsewhere = answers & {letters_of(one.text) for one in rows} if answers else set()
+    found = []
+    for one, how in close:
+        completion = known.get(one.id)
+        if completion is None:  # it went in this moment
+            continue
+        prompt = completion.new.prompt
+        session = 1 if None in (place.session, one.session) else 2 if place.session == one.session else 0
+        system = tuple(tree.message_hash(None, prompt[at].role, prompt[at].body) for at in tree.places(prompt))
+        rest = 2 * (sent is not None and system == sent.system) + (one.model == place.model)
+        seen = without_fillers([as_chat(message) for message in prompt], place.agent)
+        theirs = spoken(seen)
+        run = together(said, theirs)
+        found.append(Fit(one, session, run, how, not run.whole and not elsewhere <= _answers(theirs), rest))
+    return found
+
+
+def _answers(said: Iterable[Said]) -> set[str]:
+    return {letters_of(one.text) for one in said if one.role == "assistant"}
+
+
+def _is_enough(fit: Fit, text: str, asked: bool) -> bool:
+    """Whether it is certain that this is the answer, if it is the only one. An answer that is not captured may have the
+    same words: short ones need more to speak for them. `asked`: whether there are words above the answer."""
+    letters, run = len(letters_of(text)), fit.run
+    if fit.against:
+        return False
+    if fit.session == 2:
+        return run.messages > 0 or not asked or letters >= UNMISTAKABLE
+    if fit.session == 0:
+        return run.messages > 0 and run.whole and letters >= TELLING
+    if run.messages:
+        return run.whole or letters >= TELLING or (run.messages > 1 and letters + run.letters >= TOGETHER)
+    return letters >= (UNMISTAKABLE if asked else TELLING)
+
+
+def _best(fits: Sequence[Fit], *, alone: bool = True) -> list[Lately]:
+    """The one for which in no way less speaks than for any other; else all between which it is not certain. The same
+    said to the same question of the same conversation means the newest; with `alone` false all of these."""
+    best = [fit for fit in fits if all(_weighs(fit, other) for other in fits)]
+    if not best:
+        return [fit.one for fit in fits]
+    rest = max(fit.rest for fit in best)
+    best = [fit for fit in best if fit.rest == rest]
+    if any(fit.alike >= Alike.SPACES for fit in best):
+        best = [fit for fit in best if fit.alike >= Alike.SPACES]
+    same = best[0].one.thread is not None and len({(fit.one.thread, fit.one.session) for fit in best}) == 1
+    return [best[0].one] if same and alone else [fit.one for fit in best]
+
+
+def _weighs(fit: Fit, other: Fit) -> bool:
+    return fit.session >= other.session and fit.run.messages >= other.run.messages
+
+
+def _candidates(found: Iterable[Lately]) -> list[Candidate]:
+    return [Candidate(one.id, one.created_at, one.text or quote_of(one)) for one in found]
+
+
+def _which(found: Sequence[Candidate]) -> str:
+    lines = [
+        f"- `{one.id}`, {time.strftime('%d %b %H:%M', time.localtime(one.created_at))}: “{first_words(one.text)}”"
+        for one in found[:SHOWN]
+    ]
+    more = f"\n- and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return (
+        "this conversation reads like several that were captured, so nothing was rated. Rate the one you mean with "
+        "`rlproxy good --id ID` (or `bad`), or on the page:\n" + "\n".join(lines) + more
+    )

@@ -1,0 +1,137 @@
+"""How the messages of a request were written, as far as their stored form leaves it out.
+
+The tree keeps a message's text joined and without the white space around it, and the arguments of calls sorted, so that
+all the ways in which clients send it back are one. A server reads it as it was sent: some make a message of each part,
+and templates keep spaces and order. Owns these differences: lengths, spaces and places, which tell nothing of what was
+said, and the reasoning of the turn that goes on, which templates show and clients drop later. They are kept with the
+completion, and go with it. Not here: the canonical form itself (conversations), who reads them (run_folder).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from proxy.conversation.conversations import arguments_in
+from proxy.core.agent_wrappers import ATTACHED, TEXT_PARTS
+from proxy.core.json_edit import deeper
+from proxy.dialects.chat_form import text_part
+
+# Of one message: white space before, white space behind, the lengths of its parts or null, the order of the arguments
+# of each call or null, its reasoning or null.
+Form = list[Any]
+AS_STORED: Final = ["", "", None, None]
+DEEPEST: Final = 32  # levels of arguments; an order has two for each, and JSON is written to 254
+THOUGHT: Final = ("reasoning_content", "reasoning")  # members; a server may know one of them only
+
+
+def form_of(message: Mapping[str, Any]) -> Form | None:
+    """What the stored form of this message leaves out; None where that is nothing."""
+    content, lengths = message.get("content"), None
+    if isinstance(content, list):
+        texts = [str(p.get("text", "")) for p in content if isinstance(p, dict) and p.get("type") in TEXT_PARTS]
+        kept_joined = len(texts) == len(content)
+        lengths = [len(text) for text in texts] if kept_joined and not _is_marked(content) else None
+        content = "".join(texts) if kept_joined else ""
+    content = content if isinstance(content, str) else ""
+    inner = content.strip()
+    before = content[: len(content) - len(content.lstrip())]
+    behind = content[len(before) + len(inner) :]
+    found = [before, behind, lengths, _orders(message.get("tool_calls")), _thought(message)]
+    return None if found == [*AS_STORED, None] else found
+
+
+def thought_in(form: Form | None) -> dict[str, str] | None:
+    """The reasoning, which has words in it."""
+    return None if form is None else form[-1]
+
+
+def _is_marked(content: list[Any]) -> bool:
+    """A lone text with a mark of ours: servers get it as a string (chat_form.unmarked)."""
+    return len(content) == 1 and ATTACHED in content[0]
+
+
+def _orders(calls: Any) -> list[Any] | None:
+    calls = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    functions = [call.get("function") for call in calls]
+    said = [arguments_in(f) if isinstance(f, Mapping) else None for f in functions]
+    found = [None if deeper(arguments, DEEPEST) else _order(arguments) for arguments in said]
+    return found if any(found) else None
+
+
+def _order(value: Any) -> Any:
+    """The places of an object's members in their sorted order, and the same of what is in them; None: as sorted."""
+    if not isinstance(value, dict | list):
+        return None
+    names = sorted(value) if isinstance(value, dict) else range(len(value))
+    at = {name: place for place, name in enumerate(names)}
+    own = [at[name] for name in value] if isinstance(value, dict) else list(names)
+    inner = {str(at[name]): found for name in names if (found := _order(value[name])) is not None}
+    return [own, inner] if inner or own != sorted(own) else None
+
+
+def _thought(message: Mapping[str, Any]) -> dict[str, str] | None:
+    if message.get("role") != "assistant":
+        return None
+    said = {key: message.get(key) for key in THOUGHT}
+    return {key: text for key, text in said.items() if isinstance(text, str) and text and _is_text(text)} or None
+
+
+def _is_text(text: str) -> bool:
+    """Not half of a character, as JSON may have it: the store takes none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def forms_of(each: Sequence[Form | None], newest: int) -> dict[str, Form]:
+    """Of a whole prompt, by the places of its messages. `newest`: of the last message of a person; templates leave out
+    the reasoning of turns before it."""
+    found = {}
+    for at, form in enumerate(each):
+        if form is not None and at < newest:
+            form = [*form[:-1], None]
+        if form is not None and form != [*AS_STORED, None]:
+            found[str(at)] = form
+    return found
+
+
+def as_sent(messages: Sequence[dict[str, Any]], forms: Mapping[str, Form] | None) -> list[dict[str, Any]]:
+    """The messages in chat form as they were written; as they are stored, where no forms were kept of them."""
+    return [_as_sent(message, (forms or {}).get(str(at))) for at, message in enumerate(messages)]
+
+
+def _as_sent(message: dict[str, Any], form: Form | None) -> dict[str, Any]:
+    if form is None:
+        return message
+    before, behind, lengths, orders, thought = form
+    found = {**message, **(thought or {})}
+    if isinstance(content := message.get("content"), str):
+        text = f"{before}{content}{behind}"
+        found["content"] = text if lengths is None else _cut(text, lengths)
+    if orders:
+        found["tool_calls"] = [_reordered(call, o) for call, o in zip(message["tool_calls"], orders, strict=True)]
+    return found
+
+
+def _cut(text: str, lengths: Sequence[int]) -> list[dict[str, Any]]:
+    ends = list(accumulate(lengths))
+    return [text_part(text[end - length : end]) for length, end in zip(lengths, ends, strict=True)]
+
+
+def _reordered(call: dict[str, Any], order: Any) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": _in_order(function["arguments"], order)}}
+
+
+def _in_order(value: Any, order: Any) -> Any:
+    if order is None:
+        return value
+    own, inner = order
+    if isinstance(value, list):
+        return [_in_order(one, inner.get(str(at))) for at, one in enumerate(value)]
+    names = list(value)
+    return {names[at]: _in_order(value[names[at]], inner.get(str(at))) for at in own}

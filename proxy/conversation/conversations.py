@@ -1,0 +1,210 @@
+"""Which reply belongs to which conversation.
+
+Owns the canonical form of a message, as it is stored; the thread, a looser name of a conversation by which a reply
+that comes back is known again; the `/rl` lines in a history and how they are removed. The tree itself is the store's,
+what a person said `user_text`'s, main or side `turns`', session and user of a request `speaker`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from proxy.conversation.user_text import command_of, silent, without_blocks
+from proxy.core.agent_wrappers import ATTACHED, TEXT_PARTS, Agent, added_after
+from proxy.core.json_edit import DEEPEST, deeper, dumps
+from store.captured.tree import ASIDE, message_hash
+from store.records import Message
+
+# What makes a message the same message. Reasoning, refusals, audio, annotations and ids come and go in clients.
+_IDENTITY: Final = ("name", "tool_call_id")
+_THINKING: Final = re.compile(r"\s*<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
+
+
+def canonical(message: Mapping[str, Any]) -> Message:
+    """The message as the tree keeps it. Equal for all the ways in which clients send the same message back."""
+    body: dict[str, Any] = {"content": _content(message.get("content"))}
+    if calls := message.get("tool_calls"):
+        body["tool_calls"] = [_tool_call(call) for call in calls if isinstance(call, dict)]
+    for key in _IDENTITY:
+        if message.get(key):
+            body[key] = message[key]
+    return Message(str(message.get("role") or "assistant"), dumps(body, in_order=True))
+
+
+def _content(content: Any) -> Any:
+    """Text parts and a plain string are the same text; outer white space does not count."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content.strip()
+    if isinstance(content, list):
+        parts = [p for p in content if isinstance(p, dict)]
+        if len(parts) == len(content) and all(p.get("type") in TEXT_PARTS for p in parts):
+            return "".join(str(p.get("text", "")) for p in parts).strip()
+        if any(ATTACHED in part for part in parts):  # a mark of ours, and no part of the message
+            return [{k: v for k, v in p.items() if k != ATTACHED} if isinstance(p, dict) else p for p in content]
+    return content
+
+
+def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    function = function if isinstance(function, Mapping) else {}  # the backend says what is wrong with it
+    said = {"name": function.get("name"), "arguments": arguments_in(function)}
+    found = {"type": "function", "function": said}
+    return {**found, "id": call["id"]} if call.get("id") else found
+
+
+def arguments_in(function: Mapping[str, Any]) -> Any:
+    """What a call is given, as JSON. A model may write anything; then the text itself is compared."""
+    arguments = function.get("arguments")
+    with contextlib.suppress(orjson.JSONDecodeError):
+        found = orjson.loads(arguments) if isinstance(arguments, str) else arguments
+        return arguments if deeper(found, DEEPEST) else found
+    return arguments
+
+
+def as_chat(message: Message) -> dict[str, Any]:
+    """A message of the tree in OpenAI chat form, for chat templates and exports."""
+    return {"role": message.role, **orjson.loads(message.body)}
+
+
+def text_of(message: Mapping[str, Any]) -> str | None:
+    content = _content(message.get("content"))
+    return content if isinstance(content, str) else None
+
+
+def thread(messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], Message]) -> bytes | None:
+    """The name of this conversation by what no client changes when it sends it again; None for an empty one.
+
+    System texts, agents' blocks, reasoning and tool-call ids do not count. Everything a person or the model said does,
+    so an edited message is another conversation. Only for finding a reply: what is stored and trained is exact.
+    `keepable` takes its secrets out: a name made of a card's number would give it away to whoever tries all numbers.
+    """
+    return thread_and_above(messages, keepable)[0]
+
+
+def thread_and_above(
+    messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], Message]
+) -> tuple[bytes | None, bytes | None]:
+    """The thread, and the thread up to the newest reply in it; None where there is no reply."""
+    name = above = None
+    for message in messages:
+        name = extend_thread(name, message, keepable)
+        if message.get("role") == "assistant":
+            above = name
+    return name, above
+
+
+def extend_thread(
+    name: bytes | None,
+    message: Mapping[str, Any],
+    keepable: Callable[[Message], Message],
+    kept: Message | None = None,
+) -> bytes | None:
+    if message.get("role") in ASIDE or silent(message):
+        return name
+    loose = kept if kept is not None and _is_loose(message) else keepable(canonical(_loose(message)))
+    return message_hash(name, loose.role, loose.body)
+
+
+def _is_loose(message: Mapping[str, Any]) -> bool:
+    """Whether there is nothing in it to pass over, as in most: then its canonical form is made once only."""
+    content = message.get("content")
+    if not isinstance(content, str) or any(message.get(key) for key in ("tool_calls", *_IDENTITY)):
+        return False
+    return bool(loose_content(message) == content.strip())
+
+
+def _loose(message: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": message.get("role"), "content": loose_content(message)}
+    if calls := message.get("tool_calls"):
+        found["tool_calls"] = [{k: v for k, v in call.items() if k != "id"} for call in calls if isinstance(call, dict)]
+    return found
+
+
+def loose_content(message: Mapping[str, Any]) -> Any:
+    """Without what clients change when they send it back."""
+    content = _content(message.get("content"))
+    if isinstance(content, str):
+        if message.get("role") == "assistant":
+            thought = _THINKING.match(content)
+            return content[thought.end() :].strip() if thought else content
+        return without_blocks(content) if message.get("role") == "user" else content
+    if not isinstance(content, list):
+        return content
+    parts = [{k: v for k, v in p.items() if k != "cache_control"} for p in content if isinstance(p, dict)]
+    texts = [
+        {**p, "text": without_blocks(str(p["text"]))} if p.get("type") in TEXT_PARTS and "text" in p else p
+        for p in parts
+    ]
+    return [p for p in texts if p.get("text") != ""]
+
+
+def is_command(message: Mapping[str, Any], agent: Agent | None = None) -> bool:
+    """Whether this is a person's `/rl …` line."""
+    return command_of(message, agent) is not None
+
+
+def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> int | None:
+    """Where the command is that this request ends in: the newest message of the person.
+
+    Only system texts and what this very agent adds may follow. A message that merely looks like reminders may be a
+    pasted document, and must not let an older command act again.
+    """
+    theirs = (i for i in range(len(messages) - 1, -1, -1) if not _aside(messages[i], agent))
+    at, above = next(theirs, None), next(theirs, None)
+    if at is None or not is_command(messages[at], agent):
+        return None
+    return None if above is not None and _may_act(messages[above], agent) else at
+
+
+def _aside(message: Mapping[str, Any], agent: Agent | None) -> bool:
+    """Neither a person nor the model said this."""
+    return message.get("role") in ASIDE or added_after(message, agent)
+
+
+class Sight(NamedTuple):
+    """Whether the model may see a message, and what the next one has to know of it."""
+
+    kept: bool
+    ours: bool  # after a command: the next assistant message is our answer to it
+    acts: bool = False  # after a tool's result: the next message of the person may be the model's doing
+
+
+def sight(above: Sight | None, message: Mapping[str, Any], agent: Agent | None = None) -> Sight:
+    """Of a message below another: no `/rl` line, and none of our answers to one.
+
+    A command never reaches the model, so the assistant message after it can only be ours.
+    """
+    aside = _aside(message, agent)
+    acts = above is not None and above.acts
+    if not acts and is_command(message, agent):
+        return Sight(False, True)
+    acts = acts if aside else _may_act(message, agent)
+    if above is None or not above.ours:
+        return Sight(True, False, acts)
+    if message.get("role") == "assistant":
+        return Sight(False, False)
+    return Sight(True, aside, acts)
+
+
+def _may_act(above: Mapping[str, Any], agent: Agent | None) -> bool:
+    """Whether the message of a user below this one may be what the model had its agent send. What a person types comes
+    below an answer, also where they broke off a tool: then the agent says so in a part of its own."""
+    return agent is not None and agent.acts and above.get("role") == "tool"
+
+
+def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> list[int]:
+    """Which messages of the history the model may see."""
+    kept: list[int] = []
+    state: Sight | None = None
+    for i, message in enumerate(messages):
+        state = sight(state, message, agent)
+        if state.kept:
+            kept.append(i)
+    return kept

@@ -1,0 +1,75 @@
+"""Prompts that a server cut without a word, seen by how few tokens it says that it read.
+
+Owns the estimate, which nobody's tokeniser is needed for, and what is known of it for `status` and the page. Ollama
+leaves out whole messages of what does not fit its context, the oldest first. Such a completion trains on what was read
+(served_prompts, trainer.lessons.samples). Not here: what was left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from store.errors import StoreError
+from store.records import Message
+from store.store import Store
+
+CUT: Final = "the server cut the prompt: "  # of such a completion, why it is not exact
+LAST: Final = 50  # answers that are spoken of
+WORTH: Final = 4000  # characters; less fits any context
+A_TOKEN: Final = 12  # characters, at most, in a text of some length: prose and code have three to five
+_READ: Final = {"system", "developer", "user", "tool"}  # of a model's own turns templates leave out the reasoning
+
+
+class CutPrompts:
+    """Among the last answers: what was put right is no longer said when enough others have come."""
+
+    def __init__(self, setting: str) -> None:
+        self.setting = setting  # what to change at the server
+        self._last: deque[str | None] = deque(maxlen=LAST)
+
+    async def start(self, store: Store) -> None:
+        """Puts what was seen before the start in front of what has been seen since. A damaged database says so itself;
+        only an old warning is missed then."""
+        with contextlib.suppress(StoreError):
+            before = reversed(await store.completions(limit=LAST, turn="main"))
+            reasons = [(one.end and one.end.inexact_reason) or "" for one in before]
+            cut = [reason.removeprefix(CUT) if reason.startswith(CUT) else None for reason in reasons]
+            self._last = deque([*cut, *self._last], maxlen=LAST)
+
+    def seen(self, why: str | None) -> str | None:
+        """Of the newest answer. One sentence to say aloud, where it is the first that was cut."""
+        first = why is not None and not any(tuple(self._last))  # some answers end in threads
+        self._last.append(why)
+        return self.line if first else None
+
+    @property
+    def line(self) -> str | None:
+        if not (cut := [why for why in tuple(self._last) if why is not None]):
+            return None
+        times = "a conversation was" if len(cut) == 1 else f"{len(cut)} conversations were"
+        return f"{times} longer than the server's context, and it left out the beginning: {cut[-1]}; {self.setting}"
+
+
+def why_cut(prompt: Sequence[Message], usage: Mapping[str, Any] | None) -> str | None:
+    """Why the server cannot have read all of it; None where it may have."""
+    tokens = (usage or {}).get("prompt_tokens")
+    if type(tokens) is not int or tokens <= 0:
+        return None
+    most = tokens * A_TOKEN
+    if (whole := sum(len(message.body) for message in prompt)) < WORTH or whole <= most:
+        return None
+    said = sum(len(_text(message)) for message in prompt if message.role in _READ)
+    if said < WORTH or said <= most:
+        return None
+    return f"it read {tokens:,} tokens of {said:,} characters"
+
+
+def _text(message: Message) -> str:
+    content = orjson.loads(message.body).get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return "".join(text for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))

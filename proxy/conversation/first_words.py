@@ -1,0 +1,39 @@
+"""The first words of an answer, by which people see which one was rated.
+
+Owns how they are cut and made harmless: control characters are spelt out, and line breaks are spaces, so that an answer
+can neither move a cursor nor begin a line of its own. Not here: who may see them (reach), where they are shown.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.conversation.conversations import as_chat
+from proxy.core.terminal import plain
+from store.records import Lately, Message
+
+QUOTED: Final = 60  # characters
+
+
+def first_words(text: str) -> str:
+    """Without quotation marks."""
+    said = plain(" ".join(text[: 20 * QUOTED].split()))
+    return said if len(said) <= QUOTED else f"{said[:QUOTED].rstrip()}…"
+
+
+def quoted(text: str, calls: Message | None = None) -> str:
+    """In quotation marks; a call of tools where nothing else was said."""
+    if said := first_words(text):
+        return f"“{said}”"
+    names = [] if calls is None else _names(calls)
+    return f"a call of {first_words(', '.join(names))}" if names else "no words"
+
+
+def quote_of(one: Lately) -> str:
+    return quoted(one.text, one.calls)
+
+
+def _names(reply: Message) -> list[str]:
+    calls = as_chat(reply).get("tool_calls")
+    functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
+    return [str(function.get("name")) for function in functions if isinstance(function, dict)]

@@ -1,0 +1,259 @@
+"""What follows from the messages of a conversation, worked out once: each turn costs its new messages only.
+
+An agent sends the whole history again with every turn. Owns what each message adds to what is above it: whether the
+model may see it, how it is stored, the names of the conversation up to there. Not here: how much of it is remembered
+(bounded_cache), what a command, a canonical message, a thread or a secret is (conversations, redaction), the tree
+(store).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from proxy.conversation import turns
+from proxy.conversation.as_sent import Form, form_of, forms_of, thought_in
+from proxy.conversation.conversations import Sight, canonical, extend_thread, sight
+from proxy.conversation.modalities import more_than_text
+from proxy.conversation.redaction import Redactor
+from proxy.core.agent_wrappers import AGENTS, NOBODY, Agent
+from proxy.core.bounded_cache import Running, common
+from proxy.core.json_edit import dumps
+from proxy.core.offload import length
+from store.captured.tree import ASIDE, message_hash, without, woven
+from store.records import Message
+
+Said = dict[str, Any]  # a message in chat form
+S = TypeVar("S")
+
+
+class _Turn(NamedTuple, Generic[S]):
+    """The newest request of a conversation."""
+
+    messages: list[Said]
+    states: list[S]
+    odd: list[int]  # messages with more than texts in them: 1, 1.0 and true are equal, and are not the same
+
+
+class Known(NamedTuple, Generic[S]):
+    """What is known of the first messages of a request."""
+
+    states: list[S]
+    odd: list[int]
+    turn: _Turn[S] | None  # that had them
+
+
+class Fold(Generic[S]):
+    """A state after each message, from the state above it and the message. May be used from any thread."""
+
+    def __init__(self, step: Callable[[S | None, Said], S]) -> None:
+        self._step = step
+        self._turns: Running[_Turn[S]] = Running()
+
+    def known(self, messages: list[Said]) -> Known[S]:
+        """The states after as many of the first messages as came in this order before."""
+        most, best = 0, None
+        for turn in self._turns if messages else ():
+            if turn.messages[0] != messages[0]:  # nearly every other conversation
+                continue
+            same = _same(turn, messages)
+            if same > most:
+                most, best = same, turn
+                if same == len(turn.messages):
+                    break
+        if best is None:
+            return Known([], [], None)
+        return Known(best.states[:most], [at for at in best.odd if at < most], best)
+
+    def rest(self, known: Known[S], messages: list[Said], size: int) -> list[S]:
+        """The state after each message. `size`: bytes of the request; `known`: what `known` said, is used up."""
+        states, odd, before = known
+        went_on = before is not None and len(states) >= len(before.messages) - 1
+        for at in range(len(states), len(messages)):
+            message = messages[at]
+            states.append(self._step(states[-1] if states else None, message))
+            if not all(type(value) is str for value in message.values()):
+                odd.append(at)
+        if messages:
+            self._turns.remember(_Turn(messages, states, odd), size, before if went_on else None)
+        return states
+
+    def newest(self, messages: list[Said]) -> S | None:
+        """The state after the last of these very messages, where it is known."""
+        return next((turn.states[-1] for turn in self._turns if turn.messages is messages), None)
+
+    def clear(self) -> None:
+        self._turns.clear()
+
+
+def _same(turn: _Turn[Any], messages: list[Said]) -> int:
+    """How many of the first messages are the same."""
+    seen = turn.messages
+    same = common(min(len(seen), len(messages)), lambda start, end: seen[start:end] == messages[start:end])
+    doubtful = (at for at in turn.odd if at < same and seen[at] is not messages[at])
+    return next((at for at in doubtful if dumps(seen[at]) != dumps(messages[at])), same)
+
+
+class Aside(NamedTuple):
+    """Where a system text is, and the one before it: with all their places in each state, a thousand of them would
+    have half a million."""
+
+    at: int
+    before: Aside | None
+
+
+class Seen(NamedTuple):
+    """What is seen at a glance, of a message and all above it."""
+
+    at: int
+    sight: Sight
+    aside: Aside | None  # the newest system text
+    all_kept: bool
+
+
+class Fact(NamedTuple):
+    """What is known after a message, of it and of all above it."""
+
+    message: Message  # as it is stored
+    node: bytes  # its name in the store's tree
+    thread: bytes | None
+    above: bytes | None  # the thread up to the newest reply
+    secrets: frozenset[str]  # the kinds that were taken out
+    untrainable: str | None  # the first thing that is no text
+    used_tools: bool
+    form: Form | None  # how the message itself was written
+
+
+class Told(NamedTuple):
+    """What is known of all the messages of a request."""
+
+    prompt: tuple[Message, ...]
+    nodes: tuple[bytes, ...]  # of each of them
+    asides: tuple[int, ...]  # which of them are system texts
+    thread: bytes | None
+    above: bytes | None
+    secrets: frozenset[str]
+    untrainable: str | None
+    turns: turns.Known
+    forms: dict[str, Form] | None  # how all of them were written; None where secrets were taken out
+
+
+class History:
+    def __init__(self, redactor: Redactor) -> None:
+        # The same messages may hold a command of one agent, and a quotation of it for every other client.
+        self._seen = {agent: Fold(partial(_seen, agent)) for agent in (None, NOBODY, *AGENTS)}
+        # System texts are not part of the conversation: agents change them from turn to turn.
+        self._said = Fold(partial(_fact, redactor))
+        self._aside = Fold(partial(_aside_fact, redactor))
+
+    def kept(self, messages: list[Said], size: int, agent: Agent | None = None) -> Sequence[int]:
+        """As `without_commands`."""
+        fold = self._seen[agent]
+        states = fold.rest(fold.known(messages), messages, size)
+        if not states or states[-1].all_kept:
+            return range(len(messages))
+        return [state.at for state in states if state.sight.kept]
+
+    def telling(self, messages: list[Said], size: int) -> Telling:
+        seen = next((state for fold in self._seen.values() if (state := fold.newest(messages))), None)
+        return Telling(self._said, self._aside, messages, size, None if seen is None else _places(seen.aside))
+
+    def clear(self) -> None:
+        for fold in (*self._seen.values(), self._said, self._aside):
+            fold.clear()
+
+
+class Telling:
+    """One request's messages: what is known of them, and the way to know the rest."""
+
+    def __init__(
+        self,
+        said: Fold[Fact],
+        aside: Fold[Fact],
+        messages: list[Said],
+        size: int,
+        asides: tuple[int, ...] | None = None,
+    ) -> None:
+        """`side_requests`: which of the messages are system texts, if that is known."""
+        self._size = size
+        self._places = _asides(messages) if asides is None else asides
+        self._apart = [messages[at] for at in self._places]
+        together = list(without(messages, self._places))
+        self._parts = [(fold, fold.known(part), part) for fold, part in ((said, together), (aside, self._apart))]
+        new = (message for _, known, part in self._parts for message in part[len(known.states) :])
+        self.fresh = sum(map(length, new))  # characters, about: what `told` still has to read
+
+    def told(self) -> Told:
+        """Once."""
+        said, aside = (fold.rest(known, part, self._size) for fold, known, part in self._parts)
+        facts = woven(said, zip(self._places, aside, strict=True))
+        last, apart = said[-1] if said else None, aside[-1] if aside else None
+        ends = [fact for fact in (apart, last) if fact is not None]
+        secrets = frozenset[str]().union(*(fact.secrets for fact in ends))
+        newest = max((at for at, fact in enumerate(facts) if fact.message.role == "user"), default=-1)
+        return Told(
+            prompt=tuple([fact.message for fact in facts]),
+            nodes=tuple([fact.node for fact in facts]),
+            asides=self._places,
+            thread=last.thread if last else None,
+            above=last.above if last else None,
+            secrets=secrets,
+            untrainable=next((fact.untrainable for fact in ends if fact.untrainable), None),
+            turns=turns.Known(self._apart, bool(last and last.used_tools)),
+            forms=None if secrets else forms_of([fact.form for fact in facts], newest),
+        )
+
+
+def _asides(messages: list[Said]) -> tuple[int, ...]:
+    return tuple(at for at, message in enumerate(messages) if message.get("role") in ASIDE)
+
+
+def _seen(agent: Agent | None, above: Seen | None, message: Said) -> Seen:
+    here = sight(above.sight if above else None, message, agent)
+    at, aside = (above.at + 1, above.aside) if above else (0, None)
+    return Seen(
+        at,
+        here,
+        Aside(at, aside) if message.get("role") in ASIDE else aside,
+        here.kept and (above is None or above.all_kept),
+    )
+
+
+def _places(aside: Aside | None) -> tuple[int, ...]:
+    found = []
+    while aside is not None:
+        found.append(aside.at)
+        aside = aside.before
+    return tuple(reversed(found))
+
+
+def _fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
+    found: set[str] = set()
+    kept, form = redactor.message(canonical(message), found), form_of(message)
+    if (thought := thought_in(form)) is not None:
+        redactor.value(thought, found)  # the token ids have the reasoning too
+    thread = extend_thread(above.thread if above else None, message, redactor.message, kept)
+    return Fact(
+        kept,
+        message_hash(above.node if above else None, kept.role, kept.body),
+        thread,
+        thread if message.get("role") == "assistant" else above.above if above else None,
+        _more(above, found),
+        (above and above.untrainable) or more_than_text([message]),
+        bool((above and above.used_tools) or message.get("role") == "tool" or message.get("tool_calls")),
+        form,
+    )
+
+
+def _aside_fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
+    found: set[str] = set()
+    kept, form = redactor.message(canonical(message), found), form_of(message)
+    untrainable = (above and above.untrainable) or more_than_text([message])
+    node = message_hash(None, kept.role, kept.body)
+    return Fact(kept, node, None, None, _more(above, found), untrainable, False, form)
+
+
+def _more(above: Fact | None, found: set[str]) -> frozenset[str]:
+    before = above.secrets if above else frozenset()
+    return before | found if found else before

@@ -1,0 +1,137 @@
+"""Secrets taken out of what is stored; what is sent stays as it is.
+
+Owns what stands in a secret's place, which texts of a request and an answer are looked at (all of them, the names of
+members too), and what that means for training. The same text always becomes the same text, so a conversation that
+comes back is known again by what was stored of it. Not here: what a secret looks like (`secret_shapes`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Set
+from hashlib import blake2b
+from typing import Any, Final
+
+from config.sections import Redaction
+from proxy.conversation.secret_shapes import BASE64_FINDERS, FINDERS, Span, may_have, room_in
+from proxy.core.json_edit import dumps, loads
+from store.records import Message
+
+PLACE: Final = "[redacted:"
+UNTRAINABLE: Final = "redacted"  # the reply was: nobody should learn to say what stands there
+INEXACT: Final = "a secret was redacted, so token ids and log-probs were not kept"
+WORTH_A_THREAD: Final = 1 << 15  # bytes: about a millisecond of looking
+REMEMBERED: Final = 50_000  # messages
+SHORTEST: Final = 14  # characters of a card's number; keys are longer
+SLICED: Final = 1024  # characters from which a text may be a picture rather than words
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\r\n]*={0,2}")
+_DATA_URL: Final = re.compile(r"data:[a-z]{1,20}/[a-z0-9.+-]{1,80};base64,")
+_AT_ONCE: Final = 1 << 18  # characters: a search holds up all other threads
+
+Kinds = set[str]
+
+
+class Redactor:
+    """Made once of the settings; may be used from any thread."""
+
+    def __init__(self, settings: Redaction) -> None:
+        kinds = ["private_key", "jwt", "api_key"] * settings.keys + ["card"] * settings.cards
+        kinds += ["email"] * settings.emails
+        self._finders = [(kind, FINDERS[kind]) for kind in kinds]
+        self._base64_finders = [(kind, BASE64_FINDERS[kind]) for kind in kinds if kind in BASE64_FINDERS]
+        self._any_length = settings.emails or bool(settings.patterns)
+        self._clean: set[bytes] = set()  # messages without a secret: they come again with every turn
+        self._own = [re.compile(pattern) for pattern in settings.patterns]
+
+    def text(self, text: str, kinds: Kinds | None = None) -> str:
+        """The text with every secret replaced, itself where it has none. `kinds` takes what was found."""
+        if not self._any_length and (len(text) < SHORTEST or not may_have(text)):
+            return text
+        start = _start_of_base64(text) if len(text) >= SLICED else None
+        for kind, find in self._finders if start is None else self._base64_finders:
+            text = _replaced(text, kind, find(text), kinds)
+        # Letters at random, in which a short pattern finds something in every picture.
+        for own in () if start else self._own:
+            text = _replaced(text, "own", (Span(*m.span()) for m in own.finditer(text)), kinds)
+        return text
+
+    def clean(self, raw: bytes) -> bool:
+        """Whether this JSON has no room for a secret, as most: seen in one pass. No secret has what JSON escapes."""
+        return not self._any_length and not room_in(raw)
+
+    def value(self, value: Any, kinds: Kinds | None = None) -> Any:
+        """The same of any JSON value; the very same object where it has no secret."""
+        return value if self.clean(dumps(value)) else self._walked(value, kinds)
+
+    def _walked(self, value: Any, kinds: Kinds | None) -> Any:
+        if isinstance(value, str):
+            return self.text(value, kinds)
+        if isinstance(value, list):
+            items = [self._walked(item, kinds) for item in value]
+            return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+        if isinstance(value, dict):
+            pairs = [(self.text(str(key), kinds), self._walked(item, kinds)) for key, item in value.items()]
+            same = all(k is key and v is item for (k, v), (key, item) in zip(pairs, value.items(), strict=True))
+            return value if same else dict(pairs)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**12:
+            text = str(value)
+            return value if (found := self.text(text, kinds)) is text else found
+        return value
+
+    def json(self, raw: bytes, kinds: Kinds | None = None, *, in_order: bool = False) -> bytes:
+        """The same of JSON; the very same bytes where it has no secret."""
+        if self.clean(raw):
+            return raw
+        value = loads(raw)
+        found = self._walked(value, kinds)
+        return raw if found is value else dumps(found, in_order=in_order)
+
+    def message(self, message: Message, kinds: Kinds | None = None) -> Message:
+        """A message in canonical form, in canonical form again."""
+        if self.clean(message.body):
+            return message
+        key = blake2b(message.body, digest_size=16).digest()
+        if key in self._clean:
+            return message
+        body = self.json(message.body, kinds, in_order=True)
+        if body is not message.body:
+            return Message(message.role, body)
+        if len(self._clean) >= REMEMBERED:
+            self._clean.clear()
+        self._clean.add(key)
+        return message
+
+
+def places(**found: Set[str]) -> tuple[str, ...]:
+    """What was found where, as it is stored with the completion: `prompt:api_key`."""
+    return tuple(f"{place}:{kind}" for place, kinds in found.items() for kind in sorted(kinds))
+
+
+def was_redacted(text: str | None) -> bool:
+    return text is not None and PLACE in text
+
+
+def _start_of_base64(text: str) -> int | None:
+    """Where the letters of base64 begin, where the text has no others: behind 0 characters or those of a `data:` URL.
+
+    A picture, a sound, a file; or a list of numbers, one a line, so it is no proof that there is no secret in it.
+    """
+    head = _DATA_URL.match(text)
+    start = 0 if head is None else head.end()
+    pieces = range(start, len(text), _AT_ONCE)
+    return start if all(_BASE64.fullmatch(text, at, at + _AT_ONCE) for at in pieces) else None
+
+
+def _replaced(text: str, kind: str, spans: Iterator[Span], kinds: Kinds | None) -> str:
+    found = sorted(spans)
+    if not found:
+        return text
+    out: list[str] = []
+    done = 0
+    for start, end in found:
+        if start >= done:
+            out += [text[done:start], f"{PLACE}{kind}]"]
+        done = max(done, end)
+    if kinds is not None:
+        kinds.add(kind)
+    return "".join([*out, text[done:]])

@@ -1,0 +1,141 @@
+"""Whether two conversations are the same one, though a client has rewritten it. Pure.
+
+Clients drop the oldest turns, put a summary in their place, add reminders and files to the newest message only,
+normalise white space, leave out pictures, reasoning and calls. Owns how much of that two messages may differ by, and
+how far two conversations go together, from their ends. Not here: which completion is meant (answer_on_screen).
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from proxy.conversation.conversations import loose_content
+from proxy.conversation.user_text import SHOWN, silent
+from proxy.core.agent_wrappers import TEXT_PARTS
+
+_OTHER: Final = re.compile(r"[\W_]+")
+_LONG_NUMBER: Final = re.compile(r"&#[0-9]{8,}")  # of no character: Python refuses to read one of 5,000 digits
+_MOST_ADDED: Final = 100  # characters that a client adds to an answer that was broken off
+
+
+class Alike(IntEnum):
+    """How alike two texts are."""
+
+    NOT = 0
+    LETTERS = 1  # in letters and digits: marks were lost, or written otherwise
+    SPACES = 2  # but for white space
+    EXACT = 3
+
+
+class Said(NamedTuple):
+    """What one message says."""
+
+    role: str
+    text: str
+
+
+class Run(NamedTuple):
+    """How far two conversations go together, from their ends."""
+
+    messages: int  # that are the same
+    letters: int  # in them, and digits
+    whole: bool  # the first one to its beginning: nothing in it speaks against the other
+
+
+def text_in(message: Mapping[str, Any]) -> str:
+    """The words of a message, without agents' blocks and reasoning; pictures and files say none."""
+    content = loose_content(message)
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    texts = (p.get("text") for p in content if isinstance(p, Mapping) and p.get("type") in TEXT_PARTS)
+    return "\n".join(text for text in texts if isinstance(text, str)).strip()
+
+
+def spoken(messages: Sequence[Mapping[str, Any]]) -> list[Said]:
+    """What people and the model said with words. Results of tools and mere calls come and go in clients."""
+    found = []
+    for message in messages:
+        role = str(message.get("role"))
+        if role in ("user", "assistant") and not silent(message) and (text := text_in(message)):
+            found.append(Said(role, text))
+    return found
+
+
+def alike(one: str, other: str) -> Alike:
+    if one.strip() == other.strip():
+        return Alike.EXACT
+    if _spaced(one) == _spaced(other):
+        return Alike.SPACES
+    letters = letters_of(one)
+    return Alike.LETTERS if letters and letters == letters_of(other) else Alike.NOT
+
+
+def broken_off(shown: str, kept: str) -> Alike:
+    """The same for an answer that broke off: a client may have shown less of it, or may say below it that it did."""
+    if (found := alike(shown, kept)) is not Alike.NOT:
+        return found
+    one, other = _spaced(shown), _spaced(kept)
+    shorter, longer = sorted((one, other), key=len)
+    fits = (
+        bool(shorter) and longer.startswith(shorter) and (longer is other or len(longer) - len(shorter) <= _MOST_ADDED)
+    )
+    return Alike.SPACES if fits else Alike.NOT
+
+
+def letters_of(text: str) -> str:
+    """Letters and digits alone; the whole text where it has none. Marks of Markdown and HTML do not count."""
+    plain = html.unescape(_LONG_NUMBER.sub("", unicodedata.normalize("NFKC", text)))
+    return _OTHER.sub("", plain.casefold()) or plain.strip()
+
+
+def _spaced(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def together(one: Sequence[Said], other: Sequence[Said]) -> Run:
+    """`one` is a conversation as it was sent back, `other` as the model had seen it; both from their ends."""
+    count = letters = 0
+    for mine, theirs in zip(reversed(one), reversed(other), strict=False):
+        if mine.role != theirs.role or not _same(mine, theirs):
+            return Run(count, letters, False)
+        count += 1
+        letters += min(len(letters_of(mine.text)), len(letters_of(theirs.text)))
+    return Run(count, letters, count == len(one))
+
+
+def asked_alike(text: str, asked: str) -> bool:
+    """Whether a question may be the one whose beginning was kept for lists."""
+    return len(asked) >= SHOWN or _same(Said("user", text), Said("user", asked))
+
+
+def _same(one: Said, other: Said) -> bool:
+    if alike(one.text, other.text):
+        return True
+    return one.role == "user" and (_within(one.text, other.text) or _within(other.text, one.text))
+
+
+def _within(text: str, longer: str) -> bool:
+    """All of the text, on lines of its own in the longer one, or behind a label at its end (`Question: …`): that is
+    where clients put files, context and reminders. Words that go on in the same line are other words."""
+    lines, more = _lines(text), _lines(longer)
+    said, around = " ".join(lines), " ".join(more)
+    if not said or len(said) >= len(around):
+        return False
+    starts = set(accumulate((len(line) + 1 for line in more), initial=0))
+    if around.startswith(said) and len(said) + 1 in starts:
+        return True
+    if around.endswith(said) and (len(around) - len(said) in starts or around[: -len(said)].endswith((": ", "> "))):
+        return True
+    return "\n".join(("", *lines, "")) in "\n".join(("", *more, ""))
+
+
+def _lines(text: str) -> list[str]:
+    return [line for part in text.splitlines() if (line := _spaced(part))]

@@ -1,0 +1,329 @@
+"""What a secret looks like: the shapes of known providers' keys and tokens, private keys, cards, e-mail addresses.
+
+Owns where in a text they are. A shape needs letters that only its issuer writes (`ghp_`, `AKIA`, …): a name, a UUID, a
+hash or `password: str` in source code is none, nor is what is written in place of a key (`sk-xxxxxxxx`). Each is looked
+for by those letters first, which costs a fraction of a search by pattern. Secrets of one shape may stand in a row, with
+nothing or one joining sign between them. Every search reads each character a bounded number of times, whatever the text
+is (tests/attacker/test_linear.py). Not here: what becomes of what is found (`redaction`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+
+class Span(NamedTuple):
+    start: int
+    end: int
+
+
+class Shape(NamedTuple):
+    letters: str  # what it begins with
+    rest: re.Pattern[str]  # matched where the letters are
+    apart: bool = True  # the letters are short: nothing that belongs to a word may stand before them
+
+
+def _shape(letters: str, rest: str, *, apart: bool = True, before: str = "") -> Shape:
+    """`before`: the characters that must not follow, for then it is part of something longer. The next of a row may."""
+    begin = re.escape(letters)
+    end = f"(?:(?!{before})|(?={before}?{begin}))" if before else ""
+    return Shape(letters, re.compile(begin + rest + end, re.ASCII), apart)
+
+
+_MIXED: Final = r"(?=[\w-]*[a-z])(?=[\w-]*[A-Z])(?=[\w-]*\d)"  # lower and upper case and digits: no name has all three
+KEYS: Final = (
+    _shape("sk-ant-", r"[\w-]{20,}", apart=False),  # Anthropic
+    _shape("sk-or-v1-", r"[0-9a-f]{40,}", apart=False),  # OpenRouter
+    # OpenAI, Langfuse; the plain ones are LiteLLM's, DeepSeek's and OpenAI's old ones.
+    _shape("sk-", r"(?:proj|svcacct|admin)-[\w-]{20,}"),
+    _shape("sk-lf-", r"[0-9a-f-]{36}"),
+    _shape("sk-", rf"(?:(?=[a-zA-Z]*\d)[A-Za-z0-9]{{20,}}|{_MIXED}[\w-]{{20,}})"),
+    _shape("sk_live_", r"\w{16,}"),  # Stripe
+    _shape("sk_test_", r"\w{16,}"),
+    _shape("rk_live_", r"\w{16,}"),
+    _shape("whsec_", r"[A-Za-z0-9+/=]{24,}"),  # Stripe, Standard Webhooks
+    _shape("AKIA", r"[A-Z2-7]{16}", before=r"[\w/+=]"),  # AWS
+    _shape("ASIA", r"[A-Z2-7]{16}", before=r"[\w/+=]"),
+    _shape("AIza", r"[\w-]{35}", before=r"[\w-]"),  # Google
+    _shape("ya29.", r"[\w-]{20,}"),
+    _shape("GOCSPX-", r"[\w-]{20,}"),
+    *(_shape(f"gh{kind}_", r"[A-Za-z0-9]{36,}") for kind in "pousr"),  # GitHub
+    _shape("github_pat_", r"\w{22,}", apart=False),
+    *(_shape(name, r"[\w-]{20,}") for name in ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-")),  # GitLab
+    *(_shape(f"xox{kind}-", r"(?=[\w-]*\d)[\w-]{16,}") for kind in "abeprs"),  # Slack
+    _shape("xapp-", r"\d-[\w-]{16,}"),
+    _shape("hooks.slack.com/services/", r"T\w+/B\w+/\w{16,}", apart=False),
+    _shape("hf_", r"[A-Za-z0-9]{30,}"),  # Hugging Face
+    _shape("gsk_", r"[A-Za-z0-9]{40,}"),  # Groq
+    _shape("xai-", r"[A-Za-z0-9]{60,}"),
+    _shape("pplx-", r"[A-Za-z0-9]{40,}"),  # Perplexity
+    _shape("r8_", r"[A-Za-z0-9]{37}", before=r"\w"),  # Replicate
+    _shape("nvapi-", r"[\w-]{40,}"),  # NVIDIA
+    _shape("tvly-", rf"{_MIXED}[\w-]{{24,}}"),  # Tavily
+    _shape("lsv2_", r"(?:pt|sk)_\w{32,}"),  # LangSmith
+    _shape("npm_", r"[A-Za-z0-9]{36}", before=r"\w"),
+    _shape("pypi-AgE", r"[\w-]{50,}"),
+    _shape("dckr_pat_", r"[\w-]{20,}"),  # Docker
+    _shape("SG.", r"[\w-]{22}\.[\w-]{43}", before=r"[\w-]"),  # SendGrid
+    _shape("dop_v1_", r"[0-9a-f]{64}"),  # DigitalOcean
+    *(_shape(f"shp{kind}_", r"[0-9a-fA-F]{32}", before=r"\w") for kind in ("at", "ca", "pa", "ss")),  # Shopify
+    _shape("ATATT3", r"[\w=-]{100,}"),  # Atlassian
+    _shape("lin_api_", r"[A-Za-z0-9]{32,}"),  # Linear
+    _shape("ntn_", r"[A-Za-z0-9]{40,}"),  # Notion
+    _shape("dapi", r"[0-9a-f]{32}", before=r"\w"),  # Databricks
+    _shape("hvs.", r"[\w-]{24,}"),  # Vault
+    _shape("glsa_", r"[A-Za-z0-9]{32}_[0-9a-f]{8}"),  # Grafana
+    _shape("figd_", r"[\w-]{36,}"),  # Figma
+    _shape("sbp_", r"[0-9a-f]{40}", before=r"\w"),  # Supabase
+    _shape("AGE-SECRET-KEY-1", r"[A-Z0-9]{50,}"),
+    _shape("rlp_", r"[0-9a-f]{8}_[\w-]{43}"),  # our own (proxy.access.keys)
+)
+JWT: Final = (_shape("eyJ", r"[\w-]{10,}\.[\w-]*\.[\w-]{16,}(?:\.[\w-]*){0,2}(?:\.[\w-]{16,})*"),)
+# Told by what stands before: the first group is the secret.
+NAMED: Final = (
+    _shape("AccountKey=", r"([A-Za-z0-9+/]{86}==)", apart=False),  # Azure
+    *(
+        _shape(
+            name,
+            r"""(?:\\{0,7}["'])?\s{0,30}[=:]\s{0,30}(?:\\{0,7}["'])?([A-Za-z0-9/+]{40})""",
+            apart=False,
+            before="[A-Za-z0-9/+=]",
+        )
+        for name in ("aws_secret_access_key", "AWS_SECRET_ACCESS_KEY", "SecretAccessKey", "secretAccessKey")
+    ),
+)
+# Telegram: after the bot's number.
+BOT: Final = re.compile(r":(AA[\w-]{33})(?:(?![\w-])|(?=[_-]?\d{6,12}:AA))", re.ASCII)
+# Those that base64 could spell: all their letters are letters of it.
+IN_BASE64: Final = tuple(shape for shape in KEYS if shape.letters.isalnum())
+_ROOM: Final = b"0" * 16  # letters in a row: every key is within such a run
+_LETTERS: Final = bytes(ord("0") if re.match(r"[\w+/=.-]", chr(i), re.ASCII) else ord(" ") for i in range(256))
+STEP: Final = 1 << 18  # characters
+OVERLAP: Final = 64
+DISTINCT: Final = 8  # letters: what has fewer is written in place of a key
+
+_BEGIN: Final = "-----BEGIN "
+_END: Final = "-----END "
+_KEY_BEGINS: Final = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+KEY_LINE: Final = 32  # characters of its body in a line
+_KEY_LINE: Final = re.compile(rf"[A-Za-z0-9+/=]{{{KEY_LINE}}}")
+_KEY_BODY: Final = re.compile(r"(?:[\s\"'+,]|\\[nr]|[A-Za-z0-9+/=]{16,}|[\w-]{4,20}: [^\n\\]{1,100})*")
+KEY_LENGTH: Final = 20_000  # characters in which a private key ends
+END_LENGTH: Final = 100  # characters in which the line ends that ends it
+LONGEST: Final = KEY_LENGTH + END_LENGTH  # characters of a secret: what is cut is searched first, or so far beyond
+
+_FOUR_DIGITS: Final = b"0000"
+_DIGITS: Final = bytes(ord("0") if chr(i).isdigit() and i < 128 else ord(" ") for i in range(256))
+# One sign, the same each time: also spaces that do not break a line, as pages and word processors write them, hyphens
+# likewise, and a space as addresses write it.
+_BETWEEN: Final = "[ +\\-\u00a0\u2007\u2009\u200b\u202f\u2010-\u2013]|%20"
+_IN_GROUPS: Final = re.compile(
+    rf"\d{{4}}({_BETWEEN})\d{{4}}\1\d{{4}}\1\d{{4}}(?:\1\d{{3}})?(?!\d)|\d{{4}}({_BETWEEN})\d{{6}}\2\d{{4,5}}(?!\d)",
+    re.ASCII,
+)
+_ISSUED: Final = re.compile(  # Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay
+    r"4\d{15}|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|6(?:011|5\d\d|4[4-9]\d)\d{12}|35\d{14}|62\d{14}",
+    re.ASCII,
+)
+_LONG: Final = re.compile(r"62\d{17}(?!\d)", re.ASCII)  # UnionPay's, the most of them
+_ESCAPES: Final = (("\\u", 4), ("\\x", 2))  # of a character, and how many digits it has
+_BEFORE_CARD: Final = re.compile(r"[\w.+-]", re.ASCII)
+_DOUBLED: Final = str.maketrans("0123456789", "0246813579")  # and the digits of that added up
+_JOINING: Final = ("-", "_", "+", ".")  # between two numbers of a row; else they would make one of something longer
+
+_LOCAL: Final = re.compile(r"[\w.%+-]{1,64}\Z", re.ASCII)
+_DOMAIN: Final = re.compile(r"@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.){1,8}[A-Za-z]{2,24}(?![\w-])", re.ASCII)
+_NO_PERSON: Final = ("git", "hg", "svn")  # git@host is where a repository is
+
+
+def may_have(text: str) -> bool:
+    """Whether there is room in it for any secret but an e-mail address: a run of letters, or four digits in a row. Most
+    texts have neither, and that is seen at once."""
+    return len(text) > STEP or room_in(text.encode("ascii", "replace"))
+
+
+def room_in(letters: bytes) -> bool:
+    """The same of bytes, in any code of which ASCII is a part."""
+    if len(letters) > STEP:
+        return True
+    return _ROOM in letters.translate(_LETTERS) or _FOUR_DIGITS in letters.translate(_DIGITS)
+
+
+def keys(text: str) -> Iterator[Span]:
+    dense = _dense(text)
+    yield from _keys(text, [shape for shape in KEYS if shape.letters in dense] if dense else ())
+    for shape in [shape for shape in NAMED if shape.letters in text]:
+        yield from (Span(*match.span(1)) for match in _matches(text, shape))
+    at = text.find(":AA")
+    while at >= 0:
+        token = BOT.match(text, at)
+        if token is not None and text[max(0, at - 6) : at].isdecimal():
+            yield Span(*token.span(1))
+        at = text.find(":AA", at + 1)
+
+
+def keys_in_base64(text: str) -> Iterator[Span]:
+    """The same of a text that has no letters but those of base64."""
+    return _keys(text, IN_BASE64)
+
+
+def _keys(text: str, shapes: Iterable[Shape]) -> Iterator[Span]:
+    for shape in shapes:
+        for match in _matches(text, shape):
+            if len(set(match[0][len(shape.letters) :])) >= DISTINCT:
+                yield Span(*match.span())
+
+
+def jwts(text: str) -> Iterator[Span]:
+    for shape in JWT:
+        yield from (Span(*match.span()) for match in _matches(text, shape))
+
+
+def private_keys(text: str) -> Iterator[Span]:
+    """From BEGIN to END with what is between, or to where the text was cut. BEGIN alone, as in source code, is none."""
+    at, end = text.find(_BEGIN), 0
+    while at >= 0:
+        after = at + len(_BEGIN)
+        if (begin := _KEY_BEGINS.match(text, at)) is not None:
+            start = begin.end()
+            if 0 <= end < start:  # else it is known already, or there is none from here on
+                end = text.find(_END, start)
+            stop, last = _end_of_key(text, start, end)
+            if _KEY_LINE.search(text, start, stop):
+                yield Span(at, last)
+                after = last
+            else:  # a line of a key may be cut where we stopped to look
+                after = max(start, stop - KEY_LINE)
+        at = text.find(_BEGIN, after)
+
+
+def _end_of_key(text: str, start: int, end: int) -> tuple[int, int]:
+    """Where the body of a key ends, and its last line. `end`: the next END, if there is one."""
+    if start <= end <= start + KEY_LENGTH - len(_END):
+        last = text.find("-----", end + len(_END), end + END_LENGTH)
+        if last >= 0:
+            return end, last + 5
+    body = _KEY_BODY.match(text, start, start + KEY_LENGTH)
+    stop = body.end() if body is not None else start
+    return stop, stop
+
+
+def cards(text: str) -> Iterator[Span]:
+    if not any(digit in text for digit in "0123456789"):
+        return
+    digits = text.encode("ascii", "replace").translate(_DIGITS)  # a byte a character, so places are the same
+    at = digits.find(_FOUR_DIGITS)
+    while at >= 0:
+        start = _behind_escape(text, at)
+        inside = start == at > 0 and _BEFORE_CARD.match(text, at - 1) and not _escaped(text, at)
+        row = [] if inside else _row_of_cards(text, start)
+        # One alone may be the beginning of something longer; two numbers in a row that both hold are cards.
+        if len(row) > 1 or (row and not _goes_on(text, row[0].end)):
+            yield from row
+            at = digits.find(_FOUR_DIGITS, row[-1].end)
+        else:
+            after = digits.find(b" ", at)
+            at = digits.find(_FOUR_DIGITS, after) if after >= 0 else -1
+
+
+def _row_of_cards(text: str, at: int) -> list[Span]:
+    """Numbers of cards from here on, each right behind the one before, or behind one joining sign."""
+    row: list[Span] = []
+    while (end := _end_of_card(text, at)) is not None:
+        row.append(Span(at, end))
+        at = end + (text[end : end + 1] in _JOINING)
+    return row
+
+
+def _end_of_card(text: str, at: int) -> int | None:
+    for shape in (_LONG, _ISSUED, _IN_GROUPS):
+        if (found := shape.match(text, at)) is not None:
+            number = re.sub(r"%20|\D", "", found[0])
+            if (_ISSUED.fullmatch(number) or _LONG.fullmatch(number)) and luhn(number):
+                return found.end()
+    return None
+
+
+def emails(text: str) -> Iterator[Span]:
+    at = text.find("@")
+    while at >= 0:
+        domain = _DOMAIN.match(text, at)
+        local = _LOCAL.search(text[max(0, at - 64) : at]) if domain is not None else None
+        if domain is not None and local is not None and local[0] not in _NO_PERSON:
+            yield Span(at - len(local[0]), domain.end())
+        at = text.find("@", at + 1)
+
+
+def luhn(number: str) -> bool:
+    return sum(map(int, number[-1::-2] + number[-2::-2].translate(_DOUBLED))) % 10 == 0
+
+
+Finder = Callable[[str], Iterator[Span]]
+FINDERS: Final[dict[str, Finder]] = {
+    "private_key": private_keys, "jwt": jwts, "api_key": keys, "card": cards, "email": emails,
+}  # fmt: skip
+# What may be in a text of base64's letters alone: no picture has them by chance, and a list of secrets is such a text.
+BASE64_FINDERS: Final[dict[str, Finder]] = {"api_key": keys_in_base64, "card": cards}
+
+
+def _dense(text: str) -> str:
+    """The parts of a text that have room for a key: little of most, to be searched fifty times. In steps, since this
+    holds up all other threads; they overlap by more than what a key begins with."""
+    return "\n".join(run for at in range(0, len(text), STEP) for run in _runs(text[at : at + STEP + OVERLAP]))
+
+
+def _runs(text: str) -> Iterator[str]:
+    marks = text.encode("ascii", "replace").translate(_LETTERS)  # a byte a character, so places are the same
+    at = marks.find(_ROOM)
+    while at >= 0:
+        end = marks.find(b" ", at)
+        end = len(marks) if end < 0 else end
+        yield text[at:end]
+        at = marks.find(_ROOM, end)
+
+
+def _matches(text: str, shape: Shape) -> Iterator[re.Match[str]]:
+    """Each begins behind the one before, or in its last letters where it had taken those of the next for its own."""
+    letters, rest, apart = shape
+    row = -1  # up to where one may begin right behind another
+    at = text.find(letters)
+    while at >= 0:
+        match = None if apart and at > row and _inside_word(text, at) else rest.match(text, at)
+        if match is not None:
+            yield match
+            row = match.end() + 1
+            at = text.find(letters, match.end() - len(letters) + 1)
+        else:
+            at = text.find(letters, at + 1)
+
+
+def _inside_word(text: str, at: int) -> bool:
+    """A run of letters, digits, `_` and `-` is looked at from its start only: so no text takes more than its length."""
+    return at > 0 and (_of_ascii(text[at - 1]) or text[at - 1] in "_-") and not _escaped(text, at)
+
+
+def _of_ascii(character: str) -> bool:
+    """A letter or digit that a secret may have. Chinese and Japanese put no space between a word and a key."""
+    return character.isascii() and character.isalnum()
+
+
+def _escaped(text: str, at: int) -> bool:
+    """The letter before belongs to an escape: `\\n` and `\\u003d` in JSON within a text, `%3D` in an address."""
+    if (at > 1 and text[at - 2] == "\\" and text[at - 1] in "nrt") or (at > 2 and text[at - 3] == "%"):
+        return True
+    return any(text[max(0, at - length - 2) : at - length] == mark for mark, length in _ESCAPES)
+
+
+def _behind_escape(text: str, at: int) -> int:
+    """Where a run of digits begins whose first ones belong to an escape: `%22`, `\\u0022`."""
+    if text[at - 1 : at] == "%":
+        return at + 2
+    return at + next((length for mark, length in _ESCAPES if text[max(0, at - 2) : at] == mark), 0)
+
+
+def _goes_on(text: str, end: int) -> bool:
+    """The number is part of something longer: a UUID, a hash, a fraction."""
+    rest = text[end : end + 2]
+    return bool(rest) and (_of_ascii(rest[0]) or rest[0] in "_-+" or (rest[0] == "." and rest[1:].isdigit()))

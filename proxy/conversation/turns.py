@@ -1,0 +1,174 @@
+"""Main or side: what the person sees, or what an agent asks on the side (titles, summaries, probes, subagents).
+
+Owns the rules, each with a name that is stored with the completion. The first that fits decides: the header
+`x-rl-turn`, then the settings' own rules (`turns.rules`), then those below, then those by structure (`side_requests`),
+else main. Pure functions.
+
+The prompts below were read in the packages of the agents (docs/agents.md says which versions).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from config.sections import TurnRule
+from proxy.conversation.conversations import text_of
+from proxy.conversation.user_text import without_blocks
+from proxy.core.errors import BadRequest
+from store.captured.tree import ASIDE
+from store.records import Turn
+
+HEAD, TAIL = 4000, 2000  # characters of a prompt that are looked at: a task is said first or last
+DEFAULT: Final = "default"  # none of the rules fits
+TINY: Final = 5  # no answer for a person fits in so few tokens
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+
+RULES: Final = (
+    # Headers by which agents themselves say that nobody reads this.
+    TurnRule(name="subagent", header="x-claude-code-agent-id"),
+    TurnRule(name="subagent", header="x-openai-subagent"),
+    TurnRule(name="subagent", header="x-codex-parent-thread-id"),
+    TurnRule(name="subagent", header="x-parent-session-id"),  # opencode
+    TurnRule(name="auxiliary", header="x-claude-code-auxiliary-type"),
+    TurnRule(name="probe", max_tokens=TINY),
+    TurnRule(name="title", system=r"You are a title generator\. You output ONLY a thread title"),  # opencode
+    TurnRule(name="title", system=r"(?i)generate a (concise|short|brief)[^\n]{0,60} title"),
+    TurnRule(name="title", last=r"(?i)^(### Task:\s*)?generate a (concise|short|brief)[^\n]{0,60} (title|name)\b"),
+    TurnRule(name="title", last=r"(?i)^generate a title for this conversation:"),
+    TurnRule(name="title", last=r"(?i)^generate a short kebab-case name"),  # Claude Code
+    TurnRule(name="title", last=r"(?i)reply with a title for the chat that is 3-4 words"),  # Continue
+    TurnRule(name="title", system=r"(?i)Summarize this coding conversation in under 50 characters"),
+    TurnRule(name="topic", system=r"Analyze if this message indicates a new conversation topic"),  # Claude Code
+    TurnRule(name="suggestion", last=r"^\[SUGGESTION MODE:"),  # Claude Code
+    TurnRule(name="summary", last=r"Your task is to create a detailed summary of (the|this) conversation"),
+    TurnRule(name="summary", last=r"^You are performing a CONTEXT CHECKPOINT COMPACTION"),  # Codex
+    TurnRule(name="summary", system=r"You are a helpful AI assistant tasked with summarizing conversations"),
+    TurnRule(name="summary", system=r"context summarization (?:agent|assistant)"),  # opencode, pi
+    # nanobot asks it as a turn like any other, under its own system prompt: only the words tell.
+    TurnRule(name="summary", last=r"^Create a compact replacement checkpoint for this session\."),
+    TurnRule(name="summary", system=r"\*Briefly\* summarize this partial conversation about programming"),  # aider
+    TurnRule(name="commit-message", system=r"one-line Git commit messages based on the provided diffs"),  # aider
+    # Open WebUI's tasks all begin so.
+    TurnRule(name="tags", last=r"^### Task:\s*Generate 1-3 broad tags"),
+    TurnRule(name="follow-ups", last=r"^### Task:\s*(Suggest 3-5 relevant follow-up|Predict 3-5 useful messages)"),
+    TurnRule(name="search-query", last=r"^### Task:\s*Analyze the chat history to determine the necessity of"),
+    TurnRule(name="image-prompt", last=r"^### Task:\s*Generate a detailed prompt for am? image generation task"),
+    TurnRule(name="autocomplete", last=r"^### Task:\s*You are an autocompletion system"),
+    TurnRule(name="tool-choice", system=r"^Available Tools: [\s\S]*choose and return the correct tool"),
+    TurnRule(name="no-tools", tools=False),
+)
+
+
+class Decision(NamedTuple):
+    turn: Turn
+    rule: str
+
+
+class Known(NamedTuple):
+    """Of the messages of a request."""
+
+    system: Sequence[Mapping[str, Any]]  # those with system texts
+    used_tools: bool
+
+
+def said_turn(headers: Mapping[str, str]) -> Turn | None:
+    """What our own header says. Raises BadRequest."""
+    given = headers.get("x-rl-turn")
+    match given if given is None else given.strip().lower():
+        case "main":
+            return "main"
+        case "side":
+            return "side"
+        case None:
+            return None
+        case _:
+            raise BadRequest("The header `x-rl-turn` must be `main` or `side`.", param="x-rl-turn")
+
+
+def marked_side(headers: Mapping[str, str], rules: Sequence[TurnRule] = ()) -> bool:
+    """A header alone says that this is a side turn: ours, or the first one that a rule knows. A text says it never
+    here, as whoever wrote it may not be the agent."""
+    if (said := said_turn(headers)) is not None:
+        return said == "side"
+    found = (rule for rule in (*rules, *RULES) if rule.header and headers.get(rule.header) and _is_bare(rule))
+    return next((rule.turn == "side" for rule in found), False)
+
+
+def _is_bare(rule: TurnRule) -> bool:
+    """It looks at nothing but a header."""
+    return rule.system is None and rule.last is None and rule.max_tokens is None and rule.tools is None
+
+
+def turn_of(
+    headers: Mapping[str, str],
+    body: Any,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Any] | None,
+    rules: Sequence[TurnRule] = (),
+    known: Known | None = None,
+) -> Decision:
+    """`known`: what of these messages need not be looked for.
+
+    Raises BadRequest where our header says neither main nor side.
+    """
+    if (said := said_turn(headers)) is not None:
+        return Decision(said, "header")
+    if known is None:
+        known = Known([m for m in messages if m.get("role") in ASIDE], _used_tools(messages))
+    system, last = _ends("\n".join(text_of(m) or "" for m in known.system)), _ends(_said_last(messages))
+    limit, toolless = _limit(body), not tools and known.used_tools and not _after_a_tool(messages)
+    for rule in (*rules, *RULES):
+        if (
+            (rule.header is None or bool(headers.get(rule.header)))
+            and (rule.system is None or bool(_pattern(rule.system).search(system)))
+            and (rule.last is None or bool(_pattern(rule.last).search(last)))
+            and (rule.max_tokens is None or (limit is not None and limit <= rule.max_tokens))
+            and (rule.tools is None or toolless != rule.tools)
+        ):
+            return Decision(rule.turn, rule.name)
+    return Decision("main", DEFAULT)
+
+
+@lru_cache(maxsize=256)
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text)
+
+
+def _said_last(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Without agents' blocks."""
+    said = (_text(m) for m in reversed(messages) if m.get("role") == "user")
+    return next((text for text in said if text), "")
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [str(part["text"]) for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+    return without_blocks("\n".join(texts))
+
+
+def _ends(text: str) -> str:
+    return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n{text[-TAIL:]}"
+
+
+def _limit(body: Any) -> int | None:
+    """How long the answer may be, in any dialect's word for it."""
+    if not isinstance(body, Mapping):
+        return None
+    options = body.get("options")  # Ollama
+    values = [body.get(key) for key in _LIMITS] + [options.get("num_predict") if isinstance(options, Mapping) else None]
+    limits = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    return min(limits, default=None)
+
+
+def _after_a_tool(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """It goes on with what a tool brought: the answer of this very turn, whether it may call more of them or not."""
+    newest = next((m for m in reversed(messages) if m.get("role") not in ASIDE), None)
+    return newest is not None and newest.get("role") == "tool"
+
+
+def _used_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
+    return any(m.get("role") == "tool" or m.get("tool_calls") for m in messages)

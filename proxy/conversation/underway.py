@@ -1,0 +1,33 @@
+"""Answers that are under way, and how much of each has come.
+
+Owns which they are: what is on a person's screen is often no whole answer yet. In memory only; the row of each is in
+the store, pending. Not here: what the events of a stream mean (dialects), what is stored (capture).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from proxy.dialects import Reply
+
+
+class Answering(Protocol):
+    def replies(self) -> list[Reply]:
+        """What has come so far."""
+        ...
+
+
+class Underway:
+    def __init__(self) -> None:
+        self._answers: dict[str, Answering] = {}
+
+    def begun(self, id: str, answer: Answering) -> None:
+        self._answers[id] = answer
+
+    def ended(self, id: str) -> None:
+        self._answers.pop(id, None)
+
+    def text(self, id: str) -> str:
+        """What a stream has brought so far; empty for what is not under way, and where nothing has come."""
+        answer = self._answers.get(id)
+        return "" if answer is None else next((reply.text for reply in answer.replies() if reply.index == 0), "")

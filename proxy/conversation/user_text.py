@@ -1,0 +1,99 @@
+"""What a person said in a message, without what their agent put around it.
+
+Owns whether a message is a person's `/rl` line, which is strict, and what a person said as lists show it and as
+conversations are compared, which is lenient since nothing is done because of it. The formats of agents are
+`agent_wrappers`'. Not here: what a command means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from proxy.core.agent_wrappers import CONTEXT, TEXT_PARTS, Agent, own_text, texts_of
+
+# Blocks that agents add to a person's message: Claude Code, Cline and Roo, Codex, Cursor, OpenClaw.
+_BLOCKS: Final = (
+    "system-reminder", "environment_details", "environment_context", "local-command-caveat", "local-command-stdout",
+    "ide_selection", "ide_opened_file", "user_info", "additional_data", "relevant-memories",
+)  # fmt: skip
+_OPENING: Final = re.compile("<(?:" + "|".join(_BLOCKS) + f")|{CONTEXT[0]}")
+_NAME_ENDS: Final = (">", " ", "\n")
+SHOWN: Final = 2000  # characters of a person's words that lists show
+# With a slash; or without one, for clients that keep such lines for themselves: then with one of these words right
+# behind the colon, which nobody writes by accident.
+PREFIX: Final = re.compile(
+    r"/rl(?=\s|$)|(?:rl|Rl|RL):(?=(?i:good|bad|[1-5]|👍|👎|fix|undo|status|help|train|pause|resume|rollback|reset)(?:[\s:,]|$))"
+)
+_MARKS: Final = ("/rl", "rl:", "Rl:", "RL:")
+
+
+def command_of(message: Mapping[str, Any], agent: Agent | None = None) -> str | None:
+    """The `/rl …` or `rl:…` line that is all the person typed in this message; None for every other message.
+
+    `agent` is the one that sent it, where that is known. Without one there are no wrappers: a message is the bare line
+    or it is text. A line at the end of a pasted document, in quotes, in a tool's result or in an agent's block is text.
+    """
+    if message.get("role") != "user" or not any(_is_marked(text) for text in texts_of(message.get("content"))):
+        return None
+    said = own_text(message, agent)
+    return said if said is not None and PREFIX.match(said) else None
+
+
+def _is_marked(text: str) -> bool:
+    return any(mark in text for mark in _MARKS)
+
+
+def silent(message: Mapping[str, Any]) -> bool:
+    """Nobody said this: it looks like an agent's reminders alone. A document may look so too, so nothing may be done
+    because a message is silent."""
+    if message.get("role") != "user":
+        return False
+    texts = texts_of(message.get("content"))
+    return bool(texts) and all(text.lstrip()[:1] in ("", "<") and not without_blocks(text) for text in texts)
+
+
+def without_blocks(text: str) -> str:
+    """The text without agents' blocks, to know it again: they differ from one request to the next."""
+    if _OPENING.search(text) is None:  # as in most
+        return text.strip()
+    for tag in _BLOCKS:
+        text = _cut(text, f"<{tag}", f"</{tag}>", _NAME_ENDS)
+    return _cut(text, *CONTEXT, ("\n",)).strip()
+
+
+def _cut(text: str, opening: str, closing: str, goes_on: tuple[str, ...]) -> str:
+    """Without what is from each `opening` that goes on so to the next `closing`. One pass, whatever the text is."""
+    kept, at, start = [], 0, text.find(opening)
+    while start >= 0:
+        inside = start + len(opening)
+        if not text.startswith(goes_on, inside):  # the beginning of a longer name
+            start = text.find(opening, inside)
+            continue
+        if (end := text.find(closing, inside)) < 0:
+            break
+        kept.append(text[at:start])
+        at = end + len(closing)
+        start = text.find(opening, at)
+    return "".join(kept) + text[at:]
+
+
+def words(messages: Sequence[Mapping[str, Any]], most: int = SHOWN) -> str:
+    """What a person said last in this conversation, for lists and the search; agents' own messages are passed over.
+
+    `most` characters of it: more than are shown where secrets are still to be taken out, since half a key is one too.
+    """
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            content = message.get("content")
+            parts = [content] if isinstance(content, str) else content if isinstance(content, list) else []
+            texts = (part if isinstance(part, str) else _text(part) for part in parts)
+            if said := "\n".join(own for text in texts if (own := without_blocks(text))):
+                return said[:most]
+    return ""
+
+
+def _text(part: Any) -> str:
+    found = part.get("text") if isinstance(part, Mapping) and part.get("type") in TEXT_PARTS else None
+    return found if isinstance(found, str) else ""

@@ -1,0 +1,1 @@
+"""What every other package uses: errors, tasks, events, bytes on the wire."""

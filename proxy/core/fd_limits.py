@@ -1,0 +1,67 @@
+"""File descriptors: as many as the system lets us have, and what is said when there are none left.
+
+Each answer under way holds two, one for the client and one for the backend. Owns the limit and the word on it. What
+goes on without new ones: answers that have begun, the store. Who comes then waits to be let in, or is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import resource
+import time
+from typing import Any, Final
+
+import structlog
+
+from proxy.core.errors import OutOfFiles
+
+log = structlog.get_logger()
+
+WANTED: Final = 65_536
+SAID_S: Final = 10.0  # how long it is said after the last time; while there are none it happens every second
+SHORT: Final = (errno.EMFILE, errno.ENFILE)
+
+
+def raise_limit() -> None:
+    """As far as is allowed: 1024, what a shell gives, is 500 answers at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED if hard == resource.RLIM_INFINITY else min(hard, WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Files:
+    def __init__(self) -> None:
+        self._last = -SAID_S
+
+    @property
+    def problem(self) -> str | None:
+        """For `status`."""
+        return _said() if time.monotonic() - self._last < SAID_S else None
+
+    def check(self, error: BaseException) -> None:
+        """Raises OutOfFiles where that is what the error comes from."""
+        if getattr(error, "errno", None) in SHORT or getattr(getattr(error, "os_error", None), "errno", None) in SHORT:
+            self._note()
+            raise OutOfFiles(_said(), retry_after=2) from error
+
+    def heard(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The loop's word on what nobody awaits: a connection that could not be taken. The loop tries again."""
+        if getattr(context.get("exception"), "errno", None) in SHORT:
+            self._note()
+        else:
+            loop.default_exception_handler(context)
+
+    def _note(self) -> None:
+        if self.problem is None:
+            log.error("out of file descriptors", why=_said())
+        self._last = time.monotonic()
+
+
+def _said() -> str:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"All {limit} file descriptors are in use: answers that have begun go on, new ones have to wait; "
+        "ask again in a moment, or start rlproxy with a higher `ulimit -n`."
+    )

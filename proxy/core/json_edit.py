@@ -1,0 +1,179 @@
+"""JSON on the wire: read it, and change single values without touching any other byte.
+
+Owns byte-exact edits. A client must get the backend's bytes but for the values that rlproxy owns, so a body is
+never parsed and dumped again: spaces, escapes, key order and number formats stay as they came.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import orjson
+
+from proxy.core.json_skip import past, past_text, past_white
+
+LONG: Final = 20  # characters of an integer of 64 bits
+DEEPEST: Final = 128  # levels; orjson writes 254, and some are put around what came
+
+_HALF: Final = re.compile("[\ud800-\udfff]")
+
+EACH: Final = "*"  # in a rule: every element of a list
+
+
+class _Hidden(bytes):
+    """A replacement for what only we asked for: an empty list has nothing to hide, and stays."""
+
+
+HIDDEN: Final = _Hidden(b"null")
+
+# A tree of rules: key -> replacement bytes | None (remove the member) | a tree for what lies below.
+Rules = Mapping[str, "bytes | Rules | None"]
+
+
+def deeper(value: Any, most: int) -> bool:
+    """Lists and objects are nested in more levels than that. Looked at a level at a time: no text is deep enough to
+    exhaust the stack."""
+    level = [value]
+    for _ in range(most):
+        level = [
+            inner
+            for one in level
+            if type(one) is dict or type(one) is list
+            for inner in (one.values() if type(one) is dict else one)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return False
+    return True
+
+
+def loads(raw: bytes) -> Any:
+    """Parse JSON. Python's own parser takes what orjson refuses and backends send: NaN, very long numbers.
+
+    What is read can be written again: a number that no float holds becomes infinite, which `dumps` writes as null.
+    Raises ValueError.
+    """
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        try:
+            found = json.loads(raw, parse_int=_number)
+            # Half of an emoji, as JavaScript writes it where a text was cut: no UTF-8 has it, nor has a database.
+            return json.loads(_HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False)), parse_int=_number)
+        except RecursionError:
+            raise ValueError("the JSON is nested too deeply") from None
+
+
+def _number(text: str) -> int | float:
+    """An integer as orjson reads it: a float where it has more than 64 bits."""
+    if len(text) <= LONG:
+        value = int(text)
+        if -(2**63) <= value < 2**64:
+            return value
+    return float(text)
+
+
+class Answer:
+    """A whole answer; what it says is parsed once, by whoever asks first."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    @cached_property
+    def parsed(self) -> Any:
+        """Raises ValueError."""
+        return loads(self.raw)
+
+
+def dumps(value: Any, *, in_order: bool = False) -> bytes:
+    """As JSON; `in_order` with sorted keys, so that equal values are equal bytes."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if in_order else None)
+    except TypeError:  # an integer of more than 64 bits
+        return json.dumps(value, sort_keys=in_order).encode()
+
+
+def rewrite(raw: bytes, rules: Rules, add: Mapping[str, bytes] | None = None) -> bytes:
+    """`raw` (a JSON object) with the values named by `rules` replaced or removed, and `add` put at its end.
+
+    A key of `add` that is present already is replaced instead. Keys with escapes in them are not matched.
+    Raises ValueError where `raw` is not a JSON object.
+    """
+    edits: list[tuple[int, int, bytes]] = []
+    missing = dict(add) if add else {}
+    top: dict[str, Any] = {**rules, **missing}
+    start = past_white(raw, 0)
+    if raw[start] != 0x7B:  # {
+        raise ValueError("not a JSON object")
+    end, keys = _object(raw, start, top, edits)
+    extra = b",".join(b'"' + k.encode() + b'":' + v for k, v in missing.items() if k not in keys)
+    if extra:
+        kept = len(keys - {k for k, rule in top.items() if rule is None})
+        edits.append((end - 1, end - 1, (b"," if kept else b"") + extra))
+    out: list[bytes | memoryview] = []
+    seen, at = memoryview(raw), 0
+    for first, last, new in edits:
+        out += (seen[at:first], new)
+        at = last
+    return b"".join([*out, seen[at:]])
+
+
+def _object(raw: bytes, at: int, rules: Rules, edits: list[tuple[int, int, bytes]]) -> tuple[int, set[str]]:
+    """Walk the object that begins at `at`; returns the byte after it and the keys seen."""
+    keys: set[str] = set()
+    comma: int | None = None  # where the comma before this member is
+    kept = False  # whether a member before this one stays
+    at = past_white(raw, at + 1)
+    while raw[at] != 0x7D:  # }
+        start, (key, value) = at, member(raw, at)
+        keys.add(key)
+        rule = rules.get(key)
+        end = _apply(raw, value, rule, edits) if rule is not None else past(raw, value)
+        after = past_white(raw, end)
+        more = raw[after] == 0x2C  # ,
+        if not more and raw[after] != 0x7D:
+            raise ValueError(f"there is no comma at byte {after} of the JSON")
+        at = past_white(raw, after + 1) if more else after
+        if rule is not None or key not in rules:
+            kept = True
+        elif kept and comma is not None:
+            edits.append((comma, end, b""))
+        else:
+            edits.append((start, at if more else end, b""))
+        comma = after
+    return at + 1, keys
+
+
+def member(raw: bytes, at: int) -> tuple[str, int]:
+    """The name that begins at `at`, as it is written, and where its value begins. Raises ValueError."""
+    if raw[at] != 0x22:  # "
+        raise ValueError(f"there is no name at byte {at} of the JSON")
+    end = past_text(raw, at + 1)
+    colon = past_white(raw, end)
+    if raw[colon] != 0x3A:  # :
+        raise ValueError(f"there is no colon at byte {colon} of the JSON")
+    return raw[at + 1 : end - 1].decode("utf-8", "replace"), past_white(raw, colon + 1)
+
+
+def _apply(raw: bytes, start: int, rule: bytes | Rules, edits: list[tuple[int, int, bytes]]) -> int:
+    """Change the value that begins at `start`; returns the byte after it."""
+    if isinstance(rule, bytes):
+        end = past(raw, start)
+        if not (rule is HIDDEN and raw[start:end] == b"[]"):
+            edits.append((start, end, rule))
+        return end
+    if raw[start] == 0x7B:  # {
+        return _object(raw, start, rule, edits)[0]
+    if raw[start] != 0x5B or not isinstance(below := rule.get(EACH), Mapping):  # [
+        return past(raw, start)
+    at = past_white(raw, start + 1)
+    while raw[at] != 0x5D:  # ]
+        end = _object(raw, at, below, edits)[0] if raw[at] == 0x7B else past(raw, at)
+        at = past_white(raw, end)
+        if raw[at] == 0x2C:
+            at = past_white(raw, at + 1)
+    return at + 1

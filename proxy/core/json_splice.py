@@ -1,0 +1,189 @@
+"""The edits of `wire.rewrite` by searching for their keys, for JSON that has been parsed already: four times as fast.
+
+Owns when a search is proof enough. In valid JSON the bytes `"key"` with no backslash before them are a whole string, so
+as many keys of that name as the parsed copy has in the places meant are those. Wherever that does not add up (the
+name is elsewhere too, escaped, twice), `wire.rewrite` looks at every token instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from proxy.core.json_edit import EACH, HIDDEN, Rules, rewrite
+
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_OBJECT: Final = rb'\{(?:[^"{}]++|%s)*+\}' % _STRING
+_DEEP: Final = 4  # objects in objects: log-probs have two
+_ESCAPED: Final = re.compile(rb"\\u00[567]")  # a letter as one may write it in a name
+_COLON: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+")
+
+
+def _nested() -> bytes:
+    pattern = _OBJECT
+    for _ in range(_DEEP):
+        pattern = rb'\{(?:[^"{}]++|%s|%s)*+\}' % (_STRING, pattern)
+    return pattern
+
+
+_VALUE: Final = re.compile(rb"null|true|false|-?[0-9][0-9.eE+-]*+|%s|%s" % (_STRING, _nested()), re.DOTALL)
+
+
+class Splicer:
+    """Rules, ready to be applied to many bodies."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._places = _places(rules)
+        self._alone = _alone(self._places)
+        self._head: _Head | None = None
+
+    def edited(self, raw: bytes, parsed: Mapping[str, Any]) -> bytes:
+        """As `wire.rewrite(raw, rules)` of the object that is `parsed` from `raw`, and the very same bytes."""
+        # The chunks of a stream begin alike: `{"id":"…",`. One name in all: there is no other member called so.
+        if self._head is not None and raw.startswith(self._head.was) and raw.count(self._head.name) == 1:
+            return self._head.now + raw[len(self._head.was) :]
+        found = _edits(raw, parsed, self._places)
+        if found is None:
+            return rewrite(raw, self._rules)
+        if self._alone is not None and len(found) == 1:
+            self._head = _head(raw, self._alone, *found[0])
+        return _spliced(raw, found)
+
+
+def with_members(
+    raw: bytes, parsed: Mapping[str, Any], add: Mapping[str, bytes], apart: tuple[int, int] | None = None
+) -> bytes:
+    """As `wire.rewrite(raw, {}, add)`, likewise. `apart`: where the items of one of its lists are, which need not be
+    searched."""
+    if not add:
+        return raw
+    start, end = apart or (0, 0)
+    found = _edits(raw[:start] + raw[end:] if apart else raw, parsed, _places(add))
+    if found is None or any(first < start < last for first, last, _ in found):
+        return rewrite(raw, {}, add)
+    found = [edit if edit[1] <= start else (edit[0] + end - start, edit[1] + end - start, edit[2]) for edit in found]
+    missing = [(key, value) for key, value in add.items() if key not in parsed]
+    if missing:
+        close = len(raw.rstrip(b" \t\r\n")) - 1
+        extra = b",".join(b'"' + key.encode() + b'":' + value for key, value in missing)
+        found.append((close, close, (b"," if parsed else b"") + extra))
+    return _spliced(raw, found)
+
+
+class _Place(NamedTuple):
+    """The members of one name that are meant."""
+
+    literal: bytes  # the name in its quotes
+    top: bool  # that of the object itself
+    within: tuple[str, ...]  # those of each object in these lists
+    new: bytes
+
+    def expected(self, parsed: Mapping[str, Any], name: str) -> int:
+        lists = [found for key in self.within if isinstance(found := parsed.get(key), list)]
+        return (self.top and name in parsed) + sum(
+            isinstance(item, dict) and name in item for items in lists for item in items
+        )
+
+
+def _places(rules: Rules) -> dict[str, _Place] | None:
+    """By name. None where a search cannot be enough."""
+    places: dict[str, _Place] = {}
+    for name, rule in rules.items():
+        if isinstance(rule, bytes):
+            found = [_Place(b'"%s"' % name.encode(), True, (), rule)]
+        elif isinstance(rule, Mapping) and isinstance(below := rule.get(EACH), Mapping) and len(rule) == 1:
+            if not all(isinstance(new, bytes) for new in below.values()):
+                return None
+            found = [_Place(b'"%s"' % key.encode(), False, (name,), new) for key, new in below.items()]  # type: ignore[arg-type]
+        else:
+            return None
+        for place in found:
+            key = place.literal[1:-1].decode()
+            before = places.get(key, place)
+            if before.new != place.new or (before.new is HIDDEN) != (place.new is HIDDEN):
+                return None
+            within = place.within if before is place else before.within + place.within
+            places[key] = _Place(place.literal, before.top or place.top, within, place.new)
+    return places
+
+
+def _alone(places: Mapping[str, _Place] | None) -> bytes | None:
+    """The name to look for, where it is the only one and that of the object itself."""
+    found = list((places or {}).values())
+    return found[0].literal if len(found) == 1 and found[0].top and not found[0].within else None
+
+
+class _Head(NamedTuple):
+    """How a body begins, up to the comma after its first member, where that is the only one to edit."""
+
+    name: bytes
+    was: bytes
+    now: bytes
+
+
+def _head(raw: bytes, name: bytes, start: int, end: int, new: bytes) -> _Head | None:
+    if not raw.startswith(b"{" + name) or raw[end : end + 1] != b",":
+        return None
+    return _Head(name, raw[: end + 1], raw[:start] + new + b",")
+
+
+def _edits(
+    raw: bytes, parsed: Mapping[str, Any], places: Mapping[str, _Place] | None
+) -> list[tuple[int, int, bytes]] | None:
+    """None where a search does not settle it."""
+    if places is None or _ESCAPED.search(raw) is not None:
+        return None
+    edits: list[tuple[int, int, bytes]] = []
+    for name, place in places.items():
+        at = raw.find(place.literal)
+        if at < 0:
+            continue
+        found = _values(raw, place.literal, at)
+        if found is None or len(found) != place.expected(parsed, name):
+            return None
+        new = place.new
+        for start, end in found:
+            old = raw[start:end]
+            if old != new and not (new is HIDDEN and old == b"[]"):
+                edits.append((start, end, new))
+    return edits
+
+
+def _values(raw: bytes, literal: bytes, at: int) -> list[tuple[int, int]] | None:
+    """Where the values of all members of this name are, the first of which may be at `at`; None where one is nothing
+    simple."""
+    found: list[tuple[int, int]] = []
+    while at >= 0:
+        end = at + len(literal)
+        colon = _COLON.match(raw, end) if raw[at - 1] != 0x5C else None  # a backslash
+        if colon is not None:  # else it is a text, or the end of one
+            start = colon.end()
+            if (end := _end(raw, start)) < 0:
+                return None
+            found.append((start, end))
+        at = raw.find(literal, end)
+    return found
+
+
+def _end(raw: bytes, start: int) -> int:
+    """The byte after a value; -1 where that is nothing simple."""
+    if raw[start] != 0x5B:  # [
+        value = _VALUE.match(raw, start)
+        return -1 if value is None else value.end()
+    # Lists of numbers only, which may be long: one with objects in it is a matter for `rewrite`.
+    end = raw.find(b"]", start)
+    return -1 if any(raw.find(mark, start + 1, end) >= 0 for mark in (b"[", b'"', b"{")) else end + 1
+
+
+def _spliced(raw: bytes, found: list[tuple[int, int, bytes]]) -> bytes:
+    if not found:
+        return raw
+    out: list[bytes] = []
+    at = 0
+    for start, end, new in sorted(found):
+        out += (raw[at:start], new)
+        at = end
+    out.append(raw[at:])
+    return b"".join(out)

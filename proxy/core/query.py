@@ -1,0 +1,46 @@
+"""What the query of a request says, checked: a flag, a number, a turn.
+
+Owns the sentences for what it must not say. What it means belongs to the routes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from aiohttp import web
+
+from proxy.core.errors import BadRequest
+from store.records import Turn
+
+_FLAGS: Final = {"": True, "1": True, "true": True, "0": False, "false": False}
+
+
+def flag(request: web.Request, key: str) -> bool:
+    """`?key` is true, as is `?key=true`; `?key=false` is not."""
+    given = request.query.get(key)
+    if given is None:
+        return False
+    if given not in _FLAGS:
+        raise BadRequest(f"`{key}` must be true or false.", param=key)
+    return _FLAGS[given]
+
+
+def turn(request: web.Request) -> Turn | None:
+    match request.query.get("turn"):
+        case None:
+            return None
+        case "main":
+            return "main"
+        case "side":
+            return "side"
+        case _:
+            raise BadRequest("`turn` must be main or side.", param="turn")
+
+
+def number(request: web.Request, key: str, default: Any, low: int, high: int) -> Any:
+    given = request.query.get(key)
+    if given is None:
+        return default
+    if not given.isdecimal() or len(given) > 19 or not low <= int(given) <= high:
+        raise BadRequest(f"`{key}` must be a number from {low} to {high}.", param=key)
+    return int(given)

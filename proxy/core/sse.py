@@ -1,0 +1,135 @@
+"""Server-sent events by bytes: cut a stream into events, at any chunk boundary, and join nothing.
+
+Owns where an event ends, what its data is, and how data of several lines is written. Every byte that goes in comes out
+again in some `Event.raw` or in `rest()`; meaning belongs to the dialects.
+Source: WHATWG HTML, "Server-sent events", 9.2.5 and 9.2.6.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from proxy.core.json_edit import loads
+
+# A blank line: two line ends in a row. A lone CR needs one more byte to tell it from CR LF.
+_END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n]))(?:\r\n|\n|\r(?=[^\n]))")
+_LINE = re.compile(rb"\r\n|\n|\r")
+_BOM: Final = b"\xef\xbb\xbf"  # may begin a stream, and is no part of its first line
+
+
+_UNREAD: Final = object()
+
+
+@dataclass(slots=True, init=False)
+class Event:
+    """One event; what it says is read once, by whoever asks first."""
+
+    raw: bytes  # as it came, with its blank line
+    # The data lines joined by LF; None for comments and other events without data.
+    data: bytes | None = field(repr=False, compare=False)
+    _json: Any = field(repr=False, compare=False)
+    _start: int = field(repr=False, compare=False)  # of its first line
+
+    def __init__(self, raw: bytes, *, first: bool = False) -> None:
+        self.raw = raw
+        self._start = len(_BOM) if first and raw.startswith(_BOM) else 0
+        self.data = self._read()
+        self._json = _UNREAD
+
+    def json(self) -> Any:
+        """The data, parsed. Raises ValueError."""
+        if self._json is _UNREAD:
+            self._json = loads(self.data or b"")
+        return self._json
+
+    def _read(self) -> bytes | None:
+        raw = self.raw
+        if raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.count(b"\n") == 2 and b"\r" not in raw:
+            return raw[6:-2]  # what nearly every event looks like
+        found = [line[5:].removeprefix(b" ") for line, _ in self._lines() if _has_data(line)]
+        return b"\n".join(found) if found else None
+
+    def with_data(self, data: bytes) -> bytes:
+        """The same event with `data`, a data line for each of its lines, in the place of the last one there was; other
+        lines and line ends stay."""
+        if self.data is not None and self.raw == b"data: %s\n\n" % self.data:
+            return event(data)
+        lines = list(self._lines())
+        # The last one, so that what follows has the same end before it: CR before a LF that is a blank line hides it.
+        place = max((at for at, (line, _) in enumerate(lines) if _has_data(line)), default=-1)
+        out = bytearray(self.raw[: self._start])
+        for at, (line, end) in enumerate(lines):
+            if at == place:
+                out += _data_lines(data, end or b"\n") + end
+            elif not _has_data(line):
+                out += line + end
+        return bytes(out)
+
+    def _lines(self) -> Iterator[tuple[bytes, bytes]]:
+        """Each line and its end; the last one may have none, where the stream was cut."""
+        at = self._start
+        for end in _LINE.finditer(self.raw, at):
+            yield self.raw[at : end.start()], end[0]
+            at = end.end()
+        if at < len(self.raw):
+            yield self.raw[at:], b""
+
+
+class Splitter:
+    """Feed chunks, get whole events."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._returns = False  # a CR has come
+        self._first = True  # no event has come
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        self._returns = self._returns or b"\r" in chunk
+        # The end of an event can lie across the seam, at most 3 bytes back.
+        look = max(0, len(self._kept) - 3)
+        whole: bytes | bytearray = chunk  # nearly always it has whole events only
+        if self._kept:
+            self._kept += chunk
+            whole = self._kept
+        events, at = [], 0
+        while end := self._end(whole, look):
+            events.append(Event(bytes(whole[at:end]), first=self._first))
+            self._first = False
+            at = look = end
+        if whole is self._kept:
+            del self._kept[:at]
+        else:
+            self._kept += chunk[at:]
+        return events
+
+    def _end(self, whole: bytes | bytearray, look: int) -> int:
+        """Where the next event ends, 0 if it does not yet."""
+        if not self._returns:
+            found = whole.find(b"\n\n", look)
+            return 0 if found < 0 else found + 2
+        end = _END.search(whole, look)
+        return 0 if end is None else end.end()
+
+    def rest(self) -> bytes:
+        """What is left when the stream ends without a blank line."""
+        left = bytes(self._kept)
+        self._kept.clear()
+        return left
+
+
+def event(data: bytes) -> bytes:
+    return _data_lines(data, b"\n") + b"\n\n"
+
+
+def _data_lines(data: bytes, end: bytes) -> bytes:
+    """A line of data for each line of `data`, or a reader takes the second one for a field of another name."""
+    if b"\n" not in data and b"\r" not in data:
+        return b"data: " + data
+    return end.join(b"data: " + line for line in _LINE.split(data))
+
+
+def _has_data(line: bytes) -> bool:
+    return line.startswith(b"data:") or line == b"data"

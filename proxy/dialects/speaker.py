@@ -1,0 +1,156 @@
+"""Who speaks in a request: the session and the people that it names, by headers, path and body.
+
+Owns the headers and members in which agents and gateways name them. What a key may do with a name is `keys`'.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from proxy.core.agent_wrappers import agent_of
+from proxy.core.errors import BadRequest
+from store.learning.rater_quota import OWNER
+
+_NAME: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_THEIRS: Final = re.compile(r"[^\x00-\x20\x7f][^\x00-\x1f\x7f]{0,199}")
+_CLAUDE_CODE: Final = re.compile(r"user_[0-9a-f]{64}_account_[0-9a-f-]{0,36}_session_([0-9a-f-]{36})")
+# Headers in which agents name their conversation: Claude Code, Codex, opencode, Open WebUI; and their user.
+_SESSION_HEADERS: Final = (
+    "x-claude-code-session-id", "session-id", "session_id", "x-session-id", "x-openwebui-chat-id",
+)  # fmt: skip
+_USER_HEADERS: Final = ("x-openwebui-user-email", "x-openwebui-user-id")
+AGENT_HEADERS: Final = (*_SESSION_HEADERS, *_USER_HEADERS)
+
+
+class Named(NamedTuple):
+    """Session and user as a body names them; and all that stands where a user is named, be it a name or not."""
+
+    session: str | None
+    user: str | None
+    people: tuple[Any, ...] = ()
+
+
+def named(body: Mapping[str, Any], *, claude_code: bool = False) -> Named:
+    """Who speaks, as far as the body says; for every dialect. What is no name is passed over: it is the agent's.
+
+    Claude Code puts its session into `metadata.user_id` (`user_…_session_<uuid>`, later a JSON object); the rest of
+    that is a machine, not a person, so no user comes of it. Only in its requests, and exactly in its form: with any
+    other client it may be a person's name, and whom a request names is no admin.
+    """
+    metadata, client = _within(body, "metadata"), _within(body, "client_metadata")  # the latter is Codex's
+    user_id = metadata.get("user_id")
+    session, user = _packed(user_id) if claude_code else (None, user_id)
+    own = (body.get("session_id"), metadata.get("session_id"), client.get("session_id"))
+    sessions = (*own, session, metadata.get("chat_id"))
+    users = (body.get("user"), user, body.get("safety_identifier"))
+    return Named(
+        next((s for s in (*sessions, body.get("prompt_cache_key")) if _is_name(s)), None),
+        next((u for u in users if _is_person(u)), None),
+        tuple(u for u in users if u is not None),
+    )
+
+
+def _within(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = body.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _packed(user_id: Any) -> tuple[str | None, Any]:
+    """Session and user out of `metadata.user_id`."""
+    if not isinstance(user_id, str):
+        return None, user_id
+    if user_id.startswith("{"):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            found = orjson.loads(user_id)
+            if isinstance(found.get("device_id"), str) and _is_name(session := found.get("session_id")):
+                return session, None
+    if (found := _CLAUDE_CODE.fullmatch(user_id)) is not None:
+        return found[1], None
+    return None, user_id
+
+
+class Speaker(NamedTuple):
+    """Whose request this is."""
+
+    session: str | None
+    user: str | None
+
+
+def speaker(
+    headers: Mapping[str, str],
+    *,
+    path_session: str | None,
+    user: str | None,
+    session: str | None = None,
+    body: Mapping[str, Any] = MappingProxyType({}),
+    typed: Sequence[Any] = (),
+) -> Speaker:
+    """Session and user: our headers first, then the path, then body and headers of the agent's own. Of users the
+    header before the body: a gateway adds it, and passes on a body that it did not write. `user` and `session` are what
+    `body` says in any client's words, `typed` whom the newest message names.
+
+    Raises BadRequest where one of our headers holds no name.
+    """
+    if _is_claude_code(headers):
+        session, user, _ = named(body, claude_code=True)
+    session = session or next((headers[h] for h in _SESSION_HEADERS if _is_name(headers.get(h))), None)
+    found = (*(headers.get(h) for h in _USER_HEADERS), user, *typed)
+    user = user_in(headers) or next((one for one in found if _is_person(one)), None)
+    return Speaker(name_in(headers, "x-rl-session") or path_session or session, user)
+
+
+def people(headers: Mapping[str, str], body: Mapping[str, Any], typed: Sequence[Any] = ()) -> tuple[str, ...]:
+    """All whom a request names, by whatever means, each once. What is there and is no name names somebody too: a
+    gateway that fills it in has a person behind it, whatever they are called. `typed`: whom the newest message
+    names."""
+    by_header = [value for name, value in headers.items() if name.lower() in ("x-rl-user", *_USER_HEADERS)]
+    in_body = (str(one) for one in named(body, claude_code=_is_claude_code(headers)).people)
+    return tuple(dict.fromkeys([*by_header, *in_body, *map(str, typed)]))
+
+
+def _is_claude_code(headers: Mapping[str, str]) -> bool:
+    agent = agent_of(headers, ())
+    return agent is not None and agent.name == "claude-code"
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _THEIRS.fullmatch(value) is not None
+
+
+def _is_person(value: Any) -> bool:
+    """Nobody is the owner because a request calls them so."""
+    return _is_name(value) and value != OWNER
+
+
+def only(headers: Mapping[str, str], header: str) -> str | None:
+    """The one value of a header: of two, one is of somebody else. Raises BadRequest."""
+    value = headers.get(header)
+    if value is not None and any(other != value for name, other in headers.items() if name.lower() == header):
+        raise BadRequest(f"The header `{header}` came twice, with different values; nothing was done.", param=header)
+    return value
+
+
+def name_in(headers: Mapping[str, str], header: str) -> str | None:
+    """Raises BadRequest where it is there and is not a name: an empty one would else count as nobody, or the owner."""
+    value = only(headers, header)
+    if value is not None and not _NAME.fullmatch(value):
+        raise BadRequest(f"The header `{header}` must be 1 to 200 printable ASCII characters.", param=header)
+    return value
+
+
+def user_in(headers: Mapping[str, str]) -> str | None:
+    """Who speaks by our own header. Raises BadRequest where that is no name, or the owner's, whom no share bounds."""
+    value = name_in(headers, "x-rl-user")
+    if value == OWNER:
+        raise BadRequest(
+            f"`x-rl-user` may not be `{OWNER}`, which is whoever runs this rlproxy; nothing was done. The owner sends "
+            "no such header, and anybody else another name.",
+            param="x-rl-user",
+        )
+    return value

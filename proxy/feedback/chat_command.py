@@ -1,0 +1,225 @@
+"""`/rl …` typed in the chat: good, bad, 1 to 5, fix, undo, status, help, and an admin's acts.
+
+Owns the language of commands and their answers. Which answer one is about is `answer_on_screen`'s, which message is a
+command `user_text`'s, how an answer looks on the wire the dialect's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from proxy.access.reach import Reach
+from proxy.conversation.answer_on_screen import CannotTell, OnScreen, Place
+from proxy.conversation.first_words import quote_of
+from proxy.conversation.user_text import PREFIX, command_of
+from proxy.core.agent_wrappers import Agent
+from proxy.core.errors import BadRequest, ProxyError
+from proxy.dialects.speaker import Speaker
+from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback, judged
+from store.records import Lately, NewRating, Rating
+from store.store import Store
+
+# A list, so that it reads the same in a terminal and where the agent takes answers for Markdown.
+HELP: Final = """\
+you can rate the answer above this line:
+
+- `/rl good`, `/rl bad`: each with a reason after it, if you like
+- `/rl 1` to `/rl 5`: stars, five is best, likewise
+- `/rl fix: TEXT`: bad, and TEXT would have been right
+- `/rl undo`: takes your rating of it back
+- `/rl status`: what answers, what is collected, what training waits for
+- `/rl train`, `pause`, `resume`, `rollback`, `reset`: for an admin, with nothing after them
+
+where your client keeps lines with a slash for itself, write `rl:good`, `rl:bad too long`, and so on"""
+
+SHOWN: Final = 5  # names in one answer
+NAMED: Final = 200  # characters of a name in it
+UNDO: Final = "`/rl undo` takes it back."
+_RATINGS: Final = ("good", "bad", "1", "2", "3", "4", "5", "👍", "👎")
+
+
+class Command(NamedTuple):
+    verb: str  # empty for a bare `/rl`
+    rest: str
+
+    @property
+    def rates(self) -> bool:
+        return self.verb in (*_RATINGS, "fix")
+
+
+class Asks(NamedTuple):
+    """Somebody who types a command in the chat."""
+
+    reach: Reach
+    who: Speaker
+    model: str
+    unlisted: tuple[str, ...] = ()  # whom the request names and `server.chat_admins` does not
+    agent: Agent | None = None  # that sent the request, where that is known
+
+    @property
+    def role(self) -> str:
+        role = self.reach.who.role
+        return "rate" if role == "admin" and self.unlisted else role
+
+
+class About(NamedTuple):
+    """The completion that a command is about, and by whose name it rates."""
+
+    answer: Lately
+    rater: str
+
+    @property
+    def whose(self) -> tuple[str, str]:
+        return self.answer.id, self.rater
+
+    @property
+    def words(self) -> str:
+        """By which a person sees which answer it is."""
+        return f"It begins: {quote_of(self.answer)}."
+
+
+FindAbout = Callable[[], Awaitable[About]]
+
+
+def parse(text: str) -> Command:
+    """`/rl bad too long` → ("bad", "too long")."""
+    said = PREFIX.sub("", text.strip(), count=1).strip()
+    if len(said) > 1 and said[0] == said[-1] == '"':  # `opencode run --command rl "bad too long"` quotes it again
+        said = said[1:-1].strip()
+    words = said.split(None, 1)
+    return (
+        Command(words[0].lower().rstrip(":,"), words[1].strip() if len(words) > 1 else "") if words else Command("", "")
+    )
+
+
+class ChatCommands:
+    def __init__(
+        self,
+        store: Store,
+        feedback: Feedback,
+        status: Callable[[], Awaitable[str]],
+        acts: Mapping[str, Callable[[], Awaitable[str]]],
+        screen: OnScreen,
+    ) -> None:
+        """`acts` are an admin's, by their words; each says what it did."""
+        self._store = store
+        self._feedback = feedback
+        self._status = status
+        self._acts = acts
+        self._screen = screen
+
+    async def answer(self, messages: list[dict[str, Any]], asks: Asks, *, alone: bool = False) -> str:
+        """What to say to the command that ends `messages`. Errors are answers too: a person reads them.
+
+        `alone`: a bare prompt, which never has an answer above it.
+        """
+
+        async def about() -> About:
+            place = Place(asks.reach, asks.who.session, asks.model, asks.agent)
+            found = await (self._last(place) if alone else self._screen.above(messages[:-1], place))
+            return About(found, asks.reach.who.bound or asks.who.user or OWNER)
+
+        command = parse(command_of(messages[-1], asks.agent) or "")
+        try:
+            return f"rlproxy: {await self.do(command, about, role=asks.role, unlisted=asks.unlisted)}"
+        except ProxyError as error:
+            return f"rlproxy: {error.message}"
+
+    async def do(
+        self,
+        command: Command,
+        about: FindAbout,
+        *,
+        role: str,
+        source: str = "chat",
+        event_id: str | None = None,
+        unlisted: Sequence[str] = (),
+    ) -> str:
+        """Do it and say so. `about` is asked for what a command is about where it is about something. Raises
+        ProxyError."""
+        if command.verb == "status":
+            return await self._status()
+        if command.verb in ("", "help"):
+            return HELP
+        act = self._acts.get(command.verb)
+        if act is not None and role != "admin":
+            return _for_admins(command.verb, unlisted)
+        if command.rest and (act is not None or command.verb == "undo"):  # whoever wrote them may not be the person
+            return (
+                f"`/rl {command.verb}` takes no words after it, so nothing was done. Type `/rl {command.verb}` alone."
+            )
+        if act is not None:
+            return await act()
+        if not command.rates and command.verb != "undo":
+            return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
+        if role == "use":
+            return "your key may ask models and not rate (its role is use), so nothing was rated."
+        found = await about()
+        if command.verb == "undo":
+            return await self._undo(found)
+        return await self._rate(found, command, source, event_id)
+
+    async def _last(self, place: Place) -> Lately:
+        """The last main turn of this session or person; another's is not what they saw. Raises CannotTell."""
+        if (found := await self._screen.last(place.reach.own(), place.session)) is None:
+            raise CannotTell("nothing of yours was answered yet, so nothing was rated.")
+        return found
+
+    async def _rate(self, about: About, command: Command, source: str, event_id: str | None) -> str:
+        if len(command.rest) > MAX_TEXT:
+            raise BadRequest(f"What you wrote after the word is over {MAX_TEXT} characters, so nothing was rated.")
+        if command.verb == "fix":
+            return await self._fix(about, command.rest, source, event_id)
+        comment = command.rest or None
+        value, scale = judged(command.verb)
+        new = NewRating(*about.whose, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
+        rating = await self._feedback.rate(new)
+        why = f", because “{comment}”" if comment else ""
+        return f"rated {_word(rating)}{why}{_replaced(rating, new)}. {about.words} {UNDO}"
+
+    async def _fix(self, about: About, text: str, source: str, event_id: str | None) -> str:
+        if not text:
+            return "write the better answer after it, as in `/rl fix: TEXT`. Nothing was rated."
+        new = NewRating(*about.whose, -1.0, correction=text, source=source, source_event_id=event_id)
+        rating = await self._feedback.rate(new)
+        return f"rated bad, with your text as what would have been right{_replaced(rating, new)}. {about.words} {UNDO}"
+
+    async def _undo(self, about: About) -> str:
+        rating = await self._store.live_rating(*about.whose)
+        if rating is None:
+            return "you have not rated the answer above, so there is nothing to undo."
+        await self._feedback.retract(rating.id)
+        return f"your rating of the answer above ({_word(rating)}) is taken back. {about.words}"
+
+
+def _for_admins(verb: str, unlisted: Sequence[str]) -> str:
+    if not unlisted:
+        return f"`/rl {verb}` needs an admin key (on a chat platform a place among its `admins`), so nothing was done."
+    names = ", ".join(_quoted(name) for name in unlisted[:SHOWN])
+    return (
+        f"`/rl {verb}` needs an admin, and this request names {names}, so nothing was done. If that is you, put this "
+        f"into rlproxy.toml (with those whom it lists already) and start again: `server.chat_admins = [{names}]`."
+    )
+
+
+def _quoted(name: str) -> str:
+    """As TOML has it; half a character of a header cannot be said again."""
+    return json.dumps(name[:NAMED].encode("utf-8", "replace").decode(), ensure_ascii=False)
+
+
+def _replaced(rating: Rating, new: NewRating) -> str:
+    if rating.duplicate:
+        return ", as before"
+    if not rating.replaced:
+        return ""
+    kept = [word for word in ("comment", "correction") if getattr(rating, word) and not getattr(new, word)]
+    stay = f"; its {' and '.join(kept)} stay{'s' if len(kept) == 1 else ''}" if kept else ""
+    return f" (your earlier rating of it is replaced{stay})"
+
+
+def _word(rating: Rating) -> str:
+    if rating.scale == "stars":
+        return f"{round(rating.value * 2 + 3)} of 5"
+    return {1.0: "good", -1.0: "bad"}.get(rating.value, f"{rating.value:g}")

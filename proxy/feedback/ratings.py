@@ -1,0 +1,401 @@
+"""Ratings: what a rating may look like, which completion it means, and `/v1/feedback`.
+
+Owns the way from any channel to one stored `Rating`. Who speaks is settled before (security, chat, webhooks).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import orjson
+from aiohttp import web
+
+from config.webhooks import PLATFORMS
+from proxy.access.keys import Who
+from proxy.access.reach import Reach
+from proxy.access.security import who_asks
+from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.first_words import quote_of
+from proxy.conversation.redaction import WORTH_A_THREAD, Redactor
+from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
+from proxy.core.events import Events
+from proxy.core.json_edit import loads
+from proxy.core.metrics import Metrics
+from proxy.core.offload import off_loop, off_loop_above
+from proxy.core.wrapped_ids import LONGEST, bare
+from proxy.dialects.speaker import user_in
+from proxy.feedback.feedback_adapters import ours, unfolded
+from store.errors import EventTaken, StoreError, UnknownCompletion, UnknownRating
+from store.learning.rater_quota import FULL_VOICE, LEAST_WEIGHT, MOST_WEIGHT
+from store.learning.rater_quota import OWNER as OWNER
+from store.records import Lately, NewRating, NewReaction, Rating, Reacted, Scale
+from store.store import Store
+
+MAX_TEXT: Final = 20_000  # characters of a comment or a correction
+MAX_BATCH: Final = 1000
+WAIT_S: Final = 0.5  # for a completion whose rating came before it
+LOOK_S: Final = 0.05
+
+T = TypeVar("T")
+Words = Mapping[str, str]  # how answers begin, by their completions' ids
+
+_WORDS: Final = {"good": 1.0, "bad": -1.0, "up": 1.0, "down": -1.0, "👍": 1.0, "👎": -1.0}
+_SOURCES: Final = frozenset(("http", "chat", "cli", "page", *PLATFORMS))
+_STARS: Final = re.compile(r"([1-5])(?:/5)?")
+
+
+def value_of(rating: Any, scale: str | None = None) -> float:
+    """The value alone of what `judged` says. Raises BadRequest."""
+    return judged(rating, scale)[0]
+
+
+def judged(rating: Any, scale: str | None = None) -> tuple[float, Scale]:
+    """A rating in [-1, 1]: "good", "bad", a number from -1 to 1, or 1 to 5 stars; and which. Raises BadRequest.
+
+    A bare 1 could be one star or full praise. It is refused unless `scale` ("stars" or "unit") says which; "1" and
+    "1/5" as text are stars, true and false are good and bad.
+    """
+    if scale not in (None, "stars", "unit"):
+        raise BadRequest('`scale` must be "stars" or "unit".', param="scale")
+    if isinstance(rating, bool):
+        return (1.0 if rating else -1.0), "thumb"
+    if isinstance(rating, str):
+        if (word := _WORDS.get(rating.strip().lower())) is not None:
+            return word, "thumb"
+        if (stars := _STARS.fullmatch(rating.strip())) is not None:
+            return (int(stars[1]) - 3) / 2, "stars"
+    elif isinstance(rating, int | float):
+        if scale is None and rating == 1:
+            raise BadRequest(
+                'A rating of 1 can be one star or full praise: send "good", "1/5", or add "scale": "stars" or "unit".',
+                param="rating",
+            )
+        if scale != "unit" and rating in (1, 2, 3, 4, 5) and not (scale is None and rating == 1):
+            return (rating - 3) / 2, "stars"
+        if scale != "stars" and -1 <= rating <= 1:
+            return float(rating), "unit"
+    raise BadRequest('`rating` must be "good", "bad", 1 to 5, or a number from -1 to 1.', param="rating")
+
+
+class Feedback:
+    """Every channel's way to a stored rating."""
+
+    def __init__(self, store: Store, events: Events, metrics: Metrics, redactor: Redactor, screen: OnScreen) -> None:
+        self._store = store
+        self._screen = screen
+        self._redactor = redactor
+        self._events = events
+        self._metrics = metrics
+
+    async def rate(self, new: NewRating, *, wait_s: float = 0.0) -> Rating:
+        """Returns when it is on disk. For a completion that is not there yet it waits so long; some are quicker to
+        rate than a backend is to begin. Raises NotFound, BadRequest, Conflict, StorageFailed."""
+        return await self._kept(self._redacted(new), wait_s)
+
+    def _redacted(self, new: NewRating) -> NewRating:
+        keep = self._redactor.text
+        return replace(
+            new, comment=new.comment and keep(new.comment), correction=new.correction and keep(new.correction)
+        )
+
+    async def _kept(self, new: NewRating, wait_s: float = 0.0) -> Rating:
+        """Of one whose secrets are out."""
+        await self._store.room()
+        try:
+            rating = await self._store.rate(new)
+        except UnknownCompletion:
+            if wait_s > 0:
+                await asyncio.sleep(LOOK_S)
+                return await self._kept(new, wait_s - LOOK_S)
+            raise NotFound(
+                f"There is no completion {new.completion_id}; it may have expired unrated, or was sent with "
+                "x-rl-capture: off.",
+                param="completion_id",
+            ) from None
+        except EventTaken as error:
+            raise _taken(error.rating) from None
+        except StoreError as error:
+            raise StorageFailed(f"The rating was not stored: {error}") from error
+        if not rating.duplicate:
+            self._metrics.ratings.labels(_label(new.source)).inc()
+            self._events.emit("rating", id=rating.id, completion=rating.completion_id, value=rating.value)
+        return rating
+
+    async def retract(self, rating_id: str) -> Rating:
+        """Raises NotFound, Conflict where another has taken its place and counts, StorageFailed."""
+        try:
+            rating = await self._store.retract(rating_id)
+        except UnknownRating:
+            raise NotFound(f"There is no rating {rating_id}.", param="id") from None
+        except StoreError as error:
+            raise StorageFailed(f"The rating was not retracted: {error}") from error
+        if rating.retracted_at is None:
+            await self._check_nothing_counts(rating)
+        self._events.emit("retracted", id=rating.id, completion=rating.completion_id)
+        return rating
+
+    async def _check_nothing_counts(self, replaced: Rating) -> None:
+        live = await self._store.live_rating(replaced.completion_id, replaced.rater)
+        if live is not None:
+            raise Conflict(f"{replaced.id} was replaced by {live.id}, which still counts: undo that one.", param="id")
+
+    async def react(self, new: NewReaction) -> Reacted:
+        """A reaction on a chat platform, and the rating that follows from it. Raises NotFound, Conflict,
+        StorageFailed."""
+        try:
+            reacted = await self._store.react(new)
+        except UnknownCompletion:
+            raise NotFound(f"There is no completion {new.completion_id}.", param="completion_id") from None
+        except EventTaken as error:
+            raise _taken(error.rating) from None
+        except StoreError as error:
+            raise StorageFailed(f"The reaction was not stored: {error}") from error
+        rating = reacted.rating
+        if rating is not None and reacted.result == "rated":
+            self._metrics.ratings.labels(_label(new.platform)).inc()
+            self._events.emit("rating", id=rating.id, completion=rating.completion_id, value=rating.value)
+        elif rating is not None and reacted.result == "retracted":
+            self._events.emit("retracted", id=rating.id, completion=rating.completion_id)
+        return reacted
+
+    # /v1/feedback
+
+    async def post(self, request: web.Request) -> web.Response:
+        """One rating, or up to 1,000 with a result each."""
+        raw = await request.read()
+        try:
+            body = await off_loop(len(raw), loads, raw)
+        except ValueError as error:
+            raise BadRequest(f"The body is not valid JSON ({error}).") from None
+        pieces = body if isinstance(body, list) else unfolded(body) if isinstance(body, dict) else None
+        if pieces is None:
+            raise BadRequest("The body must be a JSON object, or a list of them.")
+        user, who = user_in(request.headers), who_asks(request)
+        if isinstance(body, list) or pieces != [body]:
+            return await self._batch(pieces, user, who)
+        rating = await self.rate(await self._read(body, user, who), wait_s=WAIT_S)
+        status = 200 if rating.duplicate else 201
+        answer = as_json(rating, await self._words([rating], who, user))
+        return web.Response(status=status, body=orjson.dumps(answer), content_type="application/json")
+
+    async def _words(self, ratings: Sequence[Rating], who: Who, user: str | None) -> Words:
+        """How the rated answers begin, by their completions' ids: those that this request may read."""
+        found = await self._store.all_lately([one.completion_id for one in ratings])
+        raters = {one.completion_id: one.rater for one in ratings}
+        return {
+            id: quote_of(one)
+            for id, one in found.items()
+            if Reach(who, named := user or _named(raters[id], who), () if named is None else (named,)).covers(one.asker)
+        }
+
+    async def _batch(self, pieces: list[Any], user: str | None, who: Who) -> web.Response:
+        """Each by itself, in their order: one that is refused keeps no other from being stored."""
+        if not 0 < len(pieces) <= MAX_BATCH:
+            raise BadRequest(f"A batch has 1 to {MAX_BATCH} ratings, not {len(pieces)}; nothing was stored.")
+        new = [await _caught(self._read(piece, user, who)) for piece in pieces]
+        new = await off_loop_above(WORTH_A_THREAD, _texts(new), self._without_secrets, new)
+        found = await self._all(new)
+        until = asyncio.get_running_loop().time() + WAIT_S  # one wait for all whose completion is not there yet
+        while late := [at for at, one in enumerate(found) if isinstance(one, NotFound) and one is not new[at]]:
+            if asyncio.get_running_loop().time() >= until:
+                break
+            await asyncio.sleep(LOOK_S)
+            for at, one in zip(late, await self._all([new[at] for at in late]), strict=True):
+                found[at] = one
+        stored = [one for one in found if isinstance(one, Rating)]
+        status = 201 if any(not one.duplicate for one in stored) else 200
+        if len(stored) < len(found):
+            status = 207 if stored else max(one.status for one in found if isinstance(one, ProxyError))
+        words = await self._words(stored, who, user)
+        data = [_result(one, words) for one in found]
+        answer = {"stored": len(stored), "refused": len(found) - len(stored), "data": data}
+        return web.Response(status=status, body=orjson.dumps(answer), content_type="application/json")
+
+    async def _all(self, new: list[NewRating | ProxyError]) -> list[Rating | ProxyError]:
+        """All at once: they share a commit. The writer takes them in this order."""
+        return await asyncio.gather(*(self._stored(one) for one in new))
+
+    async def _stored(self, one: NewRating | ProxyError) -> Rating | ProxyError:
+        """What has to be awaited is made in here, since this may be cancelled before its first step."""
+        return await _caught(self._kept(one)) if isinstance(one, NewRating) else one
+
+    def _without_secrets(self, batch: list[NewRating | ProxyError]) -> list[NewRating | ProxyError]:
+        """All of them in one thread: a thousand texts, one after the other, would stall everybody."""
+        return [self._redacted(one) if isinstance(one, NewRating) else one for one in batch]
+
+    async def _read(self, given: Any, user: str | None, who: Who) -> NewRating:
+        """Raises BadRequest, Forbidden, NotFound."""
+        if not isinstance(given, dict):
+            raise BadRequest("Each rating of a batch must be a JSON object.")
+        body = ours(given)
+        value, scale = judged(body.get("rating"), body.get("scale"))
+        rater = _rater(named := _text(body, "rater", 200), who, user)
+        # Whoever says in a header who speaks passes on what they wrote: that is no admin's.
+        trusted = who.role == "admin" and user is None
+        source, event_id = _text(body, "source", 100) or "http", _text(body, "source_event_id", 200)
+        if not trusted:
+            _is_no_platform(source)
+            # Of this key's events: none claims one of another key, or of a platform, before it comes.
+            event_id = event_id and f"{who.key}:{event_id}"
+        event = None if event_id is None else (source, event_id)
+        return NewRating(
+            completion_id=await self._target(body, rater, Reach(who, named or user), event),
+            rater=rater,
+            value=value,
+            comment="" if body.get("comment") == "" else _text(body, "comment", MAX_TEXT),
+            correction="" if body.get("correction") == "" else _text(body, "correction", MAX_TEXT),
+            weight=_weight(body, trusted),
+            source=source,
+            source_event_id=event_id,
+            scale=scale,
+        )
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """`DELETE /v1/feedback/{id}`; `last` undoes the rater's newest."""
+        rating_id, who, user = request.match_info["id"], who_asks(request), user_in(request.headers)
+        if rating_id == "last":
+            rater = _rater(request.query.get("rater") or None, who, user)
+            last = await self._store.last_rating(rater, session=request.query.get("session"))
+            if last is None:
+                raise Conflict(f"{rater} has no rating to undo.")
+            rating_id = last.id
+        elif (found := await self._store.rating(rating_id)) is not None:
+            _rater(found.rater, who, user)
+        rating = await self.retract(rating_id)
+        return web.json_response(as_json(rating, await self._words([rating], who, user)))
+
+    async def _target(self, body: dict[str, Any], rater: str, reach: Reach, event: tuple[str, str] | None) -> str:
+        """An id; the last main turn of a session; or "last". Never another user's: that is not what a rater saw. For a
+        key below admin never another key's either: that anybody names a session or a user proves nothing.
+
+        Raises CannotTell where nothing of the last one came."""
+        completion_id, session = _text(body, "completion_id", LONGEST), _text(body, "session", 200)
+        if completion_id and completion_id != "last":
+            return bare(completion_id)
+        if not (completion_id or session or body.get("last")):
+            raise BadRequest(
+                'Say what is rated: `completion_id` (an id or "last") or `session`.', param="completion_id"
+            )
+        if event is not None and (before := await self._store.rating_of_event(*event, rater)) is not None:
+            return before.completion_id  # sent again, it means what was newest then
+        if reach.who.role != "admin":
+            found = await self._screen.last(reach.own(unnamed=True), session)
+        else:
+            found = await self._last(session, rater)
+        if found is None:
+            raise NotFound(f"There is no completion{f' in session {session}' if session else ''} to rate yet.")
+        return found.id
+
+    async def _last(self, session: str | None, rater: str) -> Lately | None:
+        found = await self._store.newest(session=session)
+        if found is not None and rater != OWNER and found.asker.user not in (None, rater):
+            found = await self._store.newest(session=session, user=rater)
+        return await self._screen.settled(found)
+
+
+def _texts(batch: list[NewRating | ProxyError]) -> int:
+    """Characters of their texts."""
+    ratings = (one for one in batch if isinstance(one, NewRating))
+    return sum(len(one.comment or "") + len(one.correction or "") for one in ratings)
+
+
+async def _caught(work: Awaitable[T]) -> T | ProxyError:
+    try:
+        return await work
+    except ProxyError as error:
+        return error
+
+
+def _result(one: Rating | ProxyError, words: Words) -> dict[str, Any]:
+    if isinstance(one, ProxyError):
+        return {"status": one.status, **one.body()}
+    return {"status": 200 if one.duplicate else 201, "rating": as_json(one, words)}
+
+
+def _named(rater: str, who: Who) -> str | None:
+    """Whom a rating by this name is by, as far as that is not the key itself."""
+    return None if rater in (OWNER, who.name) else rater
+
+
+def as_json(rating: Rating, words: Words) -> dict[str, Any]:
+    return {
+        "id": rating.id,
+        "completion_id": rating.completion_id,
+        "answer": words.get(rating.completion_id),
+        "rater": rating.rater,
+        "value": rating.value,
+        "scale": rating.scale,
+        "comment": rating.comment,
+        "correction": rating.correction,
+        "weight": rating.weight,
+        "source": rating.source,
+        "created_at": rating.created_at,
+        "live": rating.live,
+        "duplicate": rating.duplicate,
+        "replaced": rating.replaced,
+    }
+
+
+def _rater(named: str | None, who: Who, user: str | None) -> str:
+    """By whose name this is. A key that was handed out to rate is one person's, and so is a request whose header says
+    who speaks (`user`): a server put it there, and passes on a body that it did not write. Raises Forbidden."""
+    if user is not None and named not in (None, user):
+        raise Forbidden(f"This request's `x-rl-user` is {user} and not {named}; nothing was done.", param="rater")
+    named = named or user
+    if who.bound is None:
+        return named or who.name or OWNER
+    if named not in (None, who.bound):
+        raise Forbidden(f"This key speaks for {who.bound} and not for {named}; nothing was done.", param="rater")
+    return who.bound
+
+
+def _is_no_platform(source: str) -> None:
+    """Raises Forbidden: that a chat platform said it is proved by a signature, not by a word in a body."""
+    if source.strip().lower() in PLATFORMS:
+        raise Forbidden(
+            f"`source` {source.strip()} is what its signed webhook stores; nothing was stored. Send another name, or "
+            "use a key with the role admin.",
+            param="source",
+        )
+
+
+def _taken(stored: Rating) -> Conflict:
+    """An event once says one thing, so that what is answered is what was stored."""
+    return Conflict(
+        f"This event is stored already, as {stored.id}: {stored.rater} gave {stored.completion_id} {stored.value:g} "
+        "then, and nothing was changed. Send a `source_event_id` of its own with what is new.",
+        param="source_event_id",
+    )
+
+
+def _label(source: str) -> str:
+    """For the metrics, where whatever a client sends would be kept for ever."""
+    return source if source in _SOURCES else "other"
+
+
+def _text(body: dict[str, Any], key: str, limit: int) -> str | None:
+    value = body.get(key)
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or len(value) > limit:
+        raise BadRequest(f"`{key}` must be text of at most {limit} characters.", param=key)
+    return value
+
+
+def _weight(body: dict[str, Any], trusted: bool) -> float:
+    """One voice is 1. Only an admin, who decides whose word counts for more, may give a rating more than that; not a
+    gateway with an admin's key, which passes on what somebody else wrote."""
+    weight = body.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise BadRequest(f"`weight` must be a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.", param="weight")
+    if weight > FULL_VOICE and not trusted:
+        raise BadRequest(
+            f"A `weight` above {FULL_VOICE:g} needs an admin key and no `x-rl-user`, and this was not stored: leave it "
+            "out, or ask an admin to name you in train.raters.",
+            param="weight",
+        )
+    return float(weight)

@@ -1,0 +1,145 @@
+"""What every chat platform has in common: an event, a way to prove who sent it, an answer.
+
+Owns the contract of a platform. `verify` is pure: headers, the raw body and the time go in, events come out, and
+nothing of a body is read before its signature holds. Not here: what becomes of an event (`dispatch`).
+"""
+
+from __future__ import annotations
+
+import hmac
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from aiohttp import web
+
+from proxy.core.errors import Unauthorized
+from proxy.core.json_edit import loads
+
+WINDOW_S: Final = 300.0  # how far a signed time may be from ours, as Slack and Standard Webhooks have it
+LONGEST: Final = 500  # characters of an id
+MOST_TEXT: Final = 40_000  # characters of a message; Slack's are the longest
+
+What = Literal["reaction", "retraction", "command"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that a person did on a platform. Whoever made it has proved to be the platform."""
+
+    platform: str
+    event_id: str
+    person: str
+    channel: str
+    message_id: str | None  # the message it is about; None: a command that names none
+    what: What
+    text: str  # the emoji of a reaction, what follows `/rl` of a command
+    at: float  # when it happened, Unix seconds
+    slot: str = ""  # the one reaction that this speaks of; empty: all that the person has on the message
+    said: str | None = None  # the text of that message, where the event carries it
+    completion_id: str | None = None  # where the sender knows it
+    session: str | None = None
+    shared: bool = False  # its route takes several platforms, each of which may have a person of that id
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which settings and completions may know the person; the last one is theirs among all platforms."""
+        whole = f"{self.platform}:{self.person}"
+        # A bare id that begins with the name of a platform would be a person of that platform.
+        before, colon, _ = self.person.partition(":")
+        # Only on `signed`: OpenClaw's own ids have their platform, and Matrix's begin with `@`.
+        elsewhere = self.shared or (self.platform == "signed" and colon != "" and not before.startswith("@"))
+        return (whole,) if elsewhere else (self.person, whole)
+
+
+class Forged(Unauthorized):
+    code = "bad_signature"
+
+
+class Stale(Unauthorized):
+    code = "stale_signature"
+
+
+class Done(NamedTuple):
+    """What became of an event: a word for the metrics, a status for senders of our own, a line for people."""
+
+    event: Event
+    result: str
+    status: int
+    line: str
+    rating_id: str | None = None
+
+
+class Platform(ABC):
+    """One platform: `verify` and `answer`."""
+
+    name: str
+
+    @abstractmethod
+    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
+        """What happened; nothing where it is none of our business. Header names are in lower case.
+
+        Raises Forged, Stale; BadRequest for a body that is signed and still no good.
+        """
+
+    def answer(self, body: bytes, done: Sequence[Done]) -> web.Response:
+        """What the platform wants to hear. Only called for a body that was verified."""
+        return web.json_response({"results": [one.line for one in done]})
+
+
+def check_time(given: str, now: float) -> None:
+    """The signed time, in seconds. Raises Forged, Stale."""
+    if not (given.isascii() and given.isdecimal() and len(given) <= 12):
+        raise Forged("The request has no signed time; nothing was read of it.")
+    if abs(now - int(given)) > WINDOW_S:
+        raise Stale("The request was signed more than five minutes from now; nothing was read of it.")
+
+
+def same(given: str, wanted: str) -> bool:
+    """In constant time, whatever a header holds."""
+    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """A body as an object; anything else is an empty one: signed, but nothing that we know."""
+    try:
+        found = loads(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def inside(value: Any, *keys: str) -> Any:
+    """The member at that path; None where there is none."""
+    for key in keys:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def name_at(value: Any, *keys: str) -> str | None:
+    """An id at that path: text, or a whole number."""
+    found = inside(value, *keys)
+    if isinstance(found, int) and not isinstance(found, bool) and abs(found) < 1 << 63:
+        return str(found)
+    return found if isinstance(found, str) and 0 < len(found) <= LONGEST else None
+
+
+def text_at(value: Any, *keys: str) -> str | None:
+    found = inside(value, *keys)
+    return found if isinstance(found, str) and found and len(found) <= MOST_TEXT else None
+
+
+def seconds_at(value: Any, *keys: str) -> float | None:
+    """A time at that path, as a number or as text."""
+    found = inside(value, *keys)
+    if isinstance(found, str) and len(found) <= 30:
+        try:
+            found = float(found)
+        except ValueError:
+            return None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 1e11:
+        return None
+    return float(found)

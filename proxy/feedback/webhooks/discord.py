@@ -1,0 +1,94 @@
+"""Discord's interactions: the command `/rl` and buttons under a reply.
+
+Owns the Ed25519 check and the shapes of interactions. Reactions do not come this way, but by the Gateway
+(`discord_gateway`). PyNaCl does the check, as Discord's own pages have it, and comes with the extra `discord`: Python
+brings no Ed25519, and nothing else here needs a library of cryptography.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from aiohttp import web
+
+from proxy.core.errors import Unsupported
+from proxy.feedback.webhooks.base import (
+    Done,
+    Event,
+    Forged,
+    Platform,
+    check_time,
+    inside,
+    json_object,
+    name_at,
+    text_at,
+)
+
+PING, COMMAND, COMPONENT = 1, 2, 3
+SAY: Final = 4  # answer with a message
+ONLY_THEM: Final = 64  # that only the person who asked can see
+SUBCOMMAND: Final = 1
+BUTTON: Final = "rl"  # a button's custom_id: rl:good, rl:bad, rl:1 … rl:5; then, if its maker knows it, :COMPLETION_ID
+
+
+class Discord(Platform):
+    name = "discord"
+
+    def __init__(self, public_key: str) -> None:
+        try:
+            from nacl.signing import VerifyKey
+        except ImportError:
+            raise Unsupported("webhooks.discord needs PyNaCl: install rlproxy[discord], or unset public_key.") from None
+        self._key = VerifyKey(bytes.fromhex(public_key))
+
+    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
+        time = headers.get("x-signature-timestamp", "")
+        check_time(time, now)
+        if not self._signed(headers.get("x-signature-ed25519", ""), time.encode() + body):
+            raise Forged("The request is not signed with the Discord application's key; nothing was read of it.")
+        found = _event(json_object(body), now)
+        return () if found is None else (found,)
+
+    def _signed(self, signature: str, message: bytes) -> bool:
+        from nacl.exceptions import CryptoError
+
+        try:
+            self._key.verify(message, bytes.fromhex(signature))
+        except (CryptoError, ValueError):
+            return False
+        return True
+
+    def answer(self, body: bytes, done: Sequence[Done]) -> web.Response:
+        if json_object(body).get("type") == PING:
+            return web.json_response({"type": PING})
+        line = done[0].line if done else "rlproxy: I know `/rl` and my own buttons, not this."
+        return web.json_response({"type": SAY, "data": {"content": line[:2000], "flags": ONLY_THEM}})
+
+
+def _event(body: dict[str, Any], now: float) -> Event | None:
+    id, channel = name_at(body, "id"), name_at(body, "channel_id")
+    person = name_at(body, "member", "user", "id") or name_at(body, "user", "id")
+    if not (id and channel and person):
+        return None
+    if body.get("type") == COMMAND and inside(body, "data", "name") == "rl":
+        return Event("discord", id, person, channel, None, "command", _line(inside(body, "data", "options")), now)
+    if body.get("type") == COMPONENT and (pressed := name_at(body, "data", "custom_id")):
+        kind, _, rest = pressed.partition(":")
+        word, _, completion = rest.partition(":")
+        message, said = name_at(body, "message", "id"), text_at(body, "message", "content")
+        if kind == BUTTON and word and message:
+            known = completion or None
+            return Event("discord", id, person, channel, message, "command", word, now, "", said, known)
+    return None
+
+
+def _line(options: Any, depth: int = 0) -> str:
+    """`good why` out of a text option, or of a subcommand `good` with one."""
+    words: list[str] = []
+    for option in options if isinstance(options, list) and depth < 3 else []:
+        if inside(option, "type") == SUBCOMMAND:
+            words.append(f"{inside(option, 'name')} {_line(inside(option, 'options'), depth + 1)}")
+        elif isinstance(value := inside(option, "value"), str | int | float):
+            words.append(str(value))
+    return " ".join(words).strip()

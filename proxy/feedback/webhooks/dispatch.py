@@ -1,0 +1,224 @@
+"""What becomes of an event: which completion, who may, and the rating that follows.
+
+Owns the rule of who may rate: the person the reply was for, and those whom the settings name. Everybody else's events
+are counted and dropped. Not here: proof of who speaks (the platforms), what `/rl` means (`chat_command`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Final
+
+import structlog
+
+from config.webhooks import Platform, Webhooks
+from proxy.conversation.answer_on_screen import OnScreen
+from proxy.core.errors import Conflict, Forbidden, NotFound, ProxyError
+from proxy.core.metrics import Metrics
+from proxy.feedback.chat_command import About, ChatCommands, Command, parse
+from proxy.feedback.ratings import Feedback
+from proxy.feedback.webhooks.base import Done, Event
+from proxy.feedback.webhooks.emoji import Meaning
+from proxy.feedback.webhooks.resolve import Finder, Found
+from store.errors import StoreError
+from store.records import Lately, NewReaction
+from store.store import Store
+
+log = structlog.get_logger()
+
+KEPT_S: Final = 600.0  # what a command was answered, for a platform that sends it again
+MOST: Final = 256
+
+_LINES: Final = {
+    "rated": "the reaction is stored as a rating",
+    "retracted": "the rating is taken back",
+    "same": "it was rated so already",
+    "nothing": "no rating hung on that reaction",
+    "late": "something newer is known of that reaction",
+    "duplicate": "this event was taken before",
+}
+
+
+class Unmatched(NotFound):
+    pass
+
+
+class Ambiguous(Conflict):
+    pass
+
+
+class Stranger(Forbidden):
+    pass
+
+
+_RESULTS: Final[dict[type[Exception], str]] = {
+    Unmatched: "unmatched", Ambiguous: "ambiguous", Stranger: "stranger"
+}  # fmt: skip
+
+
+class Dispatch:
+    def __init__(
+        self,
+        settings: Webhooks,
+        store: Store,
+        feedback: Feedback,
+        commands: ChatCommands,
+        metrics: Metrics,
+        screen: OnScreen,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._feedback = feedback
+        self._commands = commands
+        self._metrics = metrics
+        self._meaning = Meaning(settings)
+        self._answered: dict[tuple[str, str], tuple[float, Done]] = {}  # commands that are done once, and when
+        self.finder = Finder(store, screen)
+
+    async def take(self, route: str, event: Event) -> Done:
+        """Raises StorageFailed: then the platform should send it again."""
+        section: Platform = getattr(self._settings, route)
+        try:
+            done = await (self._command if event.what == "command" else self._reaction)(section, event)
+        except (ProxyError, StoreError):
+            self._metrics.webhooks.labels(route, "not_stored").inc()
+            raise
+        self._metrics.webhooks.labels(route, done.result).inc()
+        log.info(
+            "webhook",
+            route=route,
+            what=event.what,
+            result=done.result,
+            line=None if event.what == "command" else done.line,
+        )
+        return done
+
+    # Reactions
+
+    async def _reaction(self, section: Platform, event: Event) -> Done:
+        meant = self._meaning.of(event.text)
+        if meant is None and event.slot:
+            return Done(event, "ignored", 200, "that reaction has no meaning here; webhooks.good, bad and stars set it")
+        try:
+            about = await self._about(section, event)
+            reacted = await self._feedback.react(
+                NewReaction(
+                    completion_id=about.answer.id,
+                    rater=about.rater,
+                    platform=event.platform,
+                    event_id=event.event_id,
+                    message=f"{event.channel} {event.message_id}",
+                    emoji=event.slot,
+                    value=meant[0] if meant and event.what == "reaction" else None,
+                    at=event.at,
+                    scale=meant[1] if meant else "thumb",
+                )
+            )
+        except ProxyError as error:
+            return _refused(event, error)
+        rating = None if reacted.rating is None else reacted.rating.id
+        told = reacted.result in ("rated", "retracted", "same")
+        line = f"{_LINES[reacted.result]}. {about.words}" if told else _LINES[reacted.result]
+        return Done(event, reacted.result, 201 if reacted.result == "rated" else 200, line, rating)
+
+    # Commands
+
+    async def _command(self, section: Platform, event: Event) -> Done:
+        command = parse(event.text)
+        try:
+            # What rates is stored once by its event; the rest must not be done twice.
+            return await (self._do if command.rates else self._once)(section, event, command)
+        except ProxyError as error:
+            return _refused(event, error)
+
+    async def _once(self, section: Platform, event: Event, command: Command) -> Done:
+        """Sent again, as what took too long is, it is answered as it was. Raises Stranger, StoreError."""
+        key = (event.platform, event.event_id)
+        if key in self._answered:
+            return self._answered[key][1]
+        self._may(section, event, command)
+        if not await self._store.first_time(*key):
+            return Done(event, "duplicate", 200, _LINES["duplicate"])
+        try:
+            done = await self._do(section, event, command)
+        except (ProxyError, StoreError) as error:  # its next try will not be done, so this one has to say why
+            status = error.status if isinstance(error, ProxyError) and error.status < 500 else 200
+            done = Done(event, _result(error), status, f"rlproxy: {error}")
+        now = time.monotonic()
+        kept = {k: one for k, one in list(self._answered.items())[1 - MOST :] if now - one[0] < KEPT_S}
+        self._answered = kept | {key: (now, done)}
+        return done
+
+    async def _do(self, section: Platform, event: Event, command: Command) -> Done:
+        """Raises ProxyError."""
+        line = await self._commands.do(
+            command,
+            lambda: self._about(section, event),
+            role="admin" if _is_in(section.admins, event) else "rate",
+            source=event.platform,
+            event_id=event.event_id,
+        )
+        return Done(event, "command", 200, f"rlproxy: {line}")
+
+    def _may(self, section: Platform, event: Event, command: Command) -> None:
+        """Raises Stranger. To undo is for those who could rate; that is seen once the completion is known."""
+        if command.verb in ("", "help", "undo") or _is_in((*section.raters, *section.admins), event):
+            return
+        raise Stranger(
+            f"`/rl {command.verb}` is for people named in the settings of rlproxy, you as {event.names[-1]}; nothing "
+            "was done."
+        )
+
+    # Which, and who
+
+    async def _about(self, section: Platform, event: Event) -> About:
+        """The completion, and whose rating this is. Raises Unmatched, Ambiguous, Stranger."""
+        if event.message_id is None and event.completion_id is None:  # sent again, it means what was newest then
+            before = await self._store.rating_of_event(event.platform, event.event_id)
+            if before is not None:
+                return About(await self._answer(before.completion_id), before.rater)
+        found = await self.finder.find(event)
+        if found.completion_id is None:
+            kind = Ambiguous if found.ambiguous else Unmatched
+            raise kind(f"Nothing was rated: {found.why}.", param="message_id")
+        rater = await self._rater(section, event, found, found.completion_id)
+        if rater is None:
+            raise Stranger(
+                "Nothing was rated: the reply was for somebody else, and you are not named in the settings (as "
+                f"{event.names[-1]})."
+            )
+        return About(await self._answer(found.completion_id), rater)
+
+    async def _answer(self, id: str) -> Lately:
+        """Raises Unmatched."""
+        if (found := await self._store.lately(id)) is None:
+            raise Unmatched(f"Nothing was rated: there is no completion {id}.", param="completion_id")
+        return found
+
+    async def _rater(self, section: Platform, event: Event, found: Found, completion_id: str) -> str | None:
+        """The name to rate by, always one of this person's; None for who may not. A link says whom a reply was for,
+        not that they are the user for whom it was asked."""
+        whose = await self._store.whose(completion_id)
+        user = None if whose is None else whose.user
+        named = next((section.raters[name] for name in event.names if name in section.raters), None)
+        if user is not None and user in (*event.names, named):
+            return user
+        if found.person is not None and found.person == event.person:
+            return named or event.names[-1]
+        return named
+
+
+def _is_in(names: Collection[str], event: Event) -> bool:
+    return any(name in names for name in event.names)
+
+
+def _refused(event: Event, error: ProxyError) -> Done:
+    """Raises what is no answer: a disk that did not take it."""
+    if error.status >= 500:
+        raise error
+    return Done(event, _result(error), error.status, f"rlproxy: {error.message}")
+
+
+def _result(error: Exception) -> str:
+    return _RESULTS.get(type(error), "refused")

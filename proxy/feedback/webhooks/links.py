@@ -1,0 +1,86 @@
+"""`POST /rl/links`: whoever posts a message says which completion it shows.
+
+Owns the wait for a completion that is still being stored while its message is posted, and who may link what: a link
+decides whose rating a reaction is and of what. Not here: how a link is followed (`finding`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from aiohttp import web
+
+from proxy.access.reach import Reach
+from proxy.access.security import who_asks
+from proxy.core.errors import BadRequest, Forbidden, NotFound
+from proxy.core.json_edit import loads
+from proxy.core.wrapped_ids import bare
+from proxy.dialects.speaker import user_in
+from store.errors import LinkTaken, UnknownCompletion
+from store.records import Link
+from store.store import Store
+
+WAIT_S: Final = 1.0
+LOOK_S: Final = 0.05
+
+
+class Links:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def post(self, request: web.Request) -> web.Response:
+        """Asked again by the same key, the message shows the new one. Raises NotFound where the key has no such
+        completion, Forbidden where another key has linked the message."""
+        try:
+            body = loads(await request.read())
+        except ValueError as error:
+            raise BadRequest(f"The body is not valid JSON ({error}).") from None
+        if not isinstance(body, dict):
+            raise BadRequest("The body must be a JSON object.")
+        who, user = who_asks(request), user_in(request.headers)
+        new = Link(
+            platform=_name(body, "platform"),
+            channel=_name(body, "channel"),
+            message_id=_name(body, "message_id"),
+            completion_id=bare(_name(body, "completion_id")),
+            person=_name(body, "person") if body.get("person") else None,
+            key=who.key,
+        )
+        await self._linked(new, Reach(who, user, () if user is None else (user,)))
+        said = {key: getattr(new, key) for key in ("platform", "channel", "message_id", "completion_id", "person")}
+        return web.json_response(said, status=201)
+
+    async def _linked(self, new: Link, reach: Reach) -> None:
+        until = asyncio.get_running_loop().time() + WAIT_S
+        while (whose := await self._store.whose(new.completion_id)) is None:
+            if asyncio.get_running_loop().time() >= until:
+                raise _unknown(new)
+            await asyncio.sleep(LOOK_S)
+        if not reach.shows(whose):
+            raise _unknown(new)
+        try:
+            await self._store.link(new, whosever=reach.who.role == "admin" and not reach.names)
+        except UnknownCompletion:  # forgotten meanwhile
+            raise _unknown(new) from None
+        except LinkTaken as error:
+            raise Forbidden(
+                f"{error} Nothing was changed: link it by that key, or by one with the role admin.", param="message_id"
+            ) from None
+
+
+def _unknown(new: Link) -> NotFound:
+    return NotFound(
+        f"There is no completion {new.completion_id} of this key; nothing was linked. Link it by the key that asked "
+        "for it, or by one with the role admin.",
+        param="completion_id",
+    )
+
+
+def _name(body: dict[str, Any], key: str) -> str:
+    value = body.get(key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)  # Telegram's ids are numbers
+    if not isinstance(value, str) or not 0 < len(value) <= 500:
+        raise BadRequest(f"`{key}` must be text of 1 to 500 characters.", param=key)
+    return value

@@ -1,0 +1,132 @@
+"""Which completion an event is about.
+
+By the completion that its sender names; by a link, which whoever posted the message left; by the text of the message;
+for a command that names no message, by the newest answer in that channel. Owns the short wait for a link or a
+completion that is still on its way: a person can be quicker than the bot that posts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from proxy.access.keys import OWNERS
+from proxy.conversation.answer_on_screen import OnScreen
+from proxy.core.offload import off_loop
+from proxy.core.wrapped_ids import bare
+from proxy.feedback.webhooks.base import Event
+from proxy.feedback.webhooks.fetch_text import TextOf
+from proxy.feedback.webhooks.text_match import Match, match
+from store.learning.reactions import Newest, Said
+from store.records import Link
+from store.store import Store
+
+WAIT_S: Final = 1.0  # for what is on its way; a platform waits for us all the while
+LOOK_S: Final = 0.05
+IN_SESSION, ANYWHERE = 50, 200  # recent answers that a text is compared with
+BESIDE_S: Final = 7 * 86400.0  # within which two keys that answer in one channel are there together
+SEVERAL_KEYS: Final = "several keys have asked for that answer or in this channel, and nothing says whose is meant"
+
+
+class Found(NamedTuple):
+    completion_id: str | None
+    person: str | None = None  # whom the message was for, by their id on the platform, where a link says so
+    why: str = ""  # where there is none
+    ambiguous: bool = False  # there are several
+
+
+class Finder:
+    def __init__(self, store: Store, screen: OnScreen) -> None:
+        self._store = store
+        self._screen = screen
+        self.texts: Mapping[str, TextOf] = {}  # by platform, once there is a session to ask with
+
+    async def find(self, event: Event) -> Found:
+        if event.completion_id is not None:
+            return await self._named(bare(event.completion_id))
+        if event.message_id is None:
+            return await self._newest(event)
+        return await self._shown(event, event.message_id)
+
+    async def _named(self, id: str) -> Found:
+        until = asyncio.get_running_loop().time() + WAIT_S
+        while await self._store.whose(id) is None:
+            if asyncio.get_running_loop().time() >= until:
+                return Found(None, why=f"there is no completion {id}")
+            await asyncio.sleep(LOOK_S)
+        return Found(id)
+
+    async def _shown(self, event: Event, message_id: str) -> Found:
+        """The completion that this message shows."""
+        until = asyncio.get_running_loop().time() + WAIT_S
+        link = await self._store.linked(event.platform, event.channel, message_id)
+        if link is not None:
+            return _by(link)
+        found = await self._by_text(event)
+        while found.completion_id is None:
+            if (link := await self._store.linked(event.platform, event.channel, message_id)) is not None:
+                return _by(link)
+            if asyncio.get_running_loop().time() >= until:
+                break
+            await asyncio.sleep(LOOK_S)
+        return found
+
+    async def _by_text(self, event: Event) -> Found:
+        text, ask = event.said, self.texts.get(event.platform)
+        if text is None and ask is not None:
+            text = await ask(event)
+        if text is None:
+            return Found(None, why="nobody has linked that message to an answer, and its text is not known")
+        here, anywhere = await self._store.said(_sessions(event), IN_SESSION), await self._store.said([], ANYWHERE)
+        found = await off_loop(sum(len(one.text) for one in (*here, *anywhere)), _matched, text, here, anywhere)
+        return Found(found.completion_id, None, found.why, found.ambiguous)
+
+    async def _newest(self, event: Event) -> Found:
+        """Raises CannotTell where nothing of the newest one came."""
+        if linked := await self._store.newest_linked(event.platform, event.channel, event.person):
+            return _of_one_key(linked)
+        for session in _sessions(event):
+            if found := await self._store.newest_in(session):
+                return await self._settled(_of_one_key(found))
+        return Found(None, why="no answer in this channel is known here")
+
+    async def _settled(self, found: Found) -> Found:
+        if found.completion_id is not None:
+            await self._screen.settled(await self._store.lately(found.completion_id))
+        return found
+
+
+def _matched(text: str, here: Sequence[Said], anywhere: Sequence[Said]) -> Match:
+    """Of those here, where there are any; unless another key has had an answer with that text, wherever."""
+    found = match(text, here or anywhere)
+    key = next((one.key for one in here if one.completion_id == found.completion_id), None)
+    if not here or found.completion_id is None or key == OWNERS:
+        return found
+    other = match(text, [one for one in anywhere if one.key != key])
+    return Match(None, SEVERAL_KEYS, True) if other.completion_id is not None or other.ambiguous else found
+
+
+def _of_one_key(newest: Sequence[Newest]) -> Found:
+    """The newest, unless it may be meant to be taken for another's: anybody with a key may call a session as a channel
+    is called, or link a message of it. The owner's own is nobody's trap."""
+    first, *others = newest
+    since = first.created_at - BESIDE_S
+    if first.key != OWNERS and any(_is_rival(one, since) for one in others):
+        return Found(None, why=SEVERAL_KEYS, ambiguous=True)
+    return Found(first.completion_id, first.person)
+
+
+def _is_rival(one: Newest, since: float) -> bool:
+    """Rows without a key are from before keys were kept."""
+    return one.key is not None and one.holds and one.created_at >= since
+
+
+def _sessions(event: Event) -> list[str]:
+    """What an agent may have called its conversation in that channel."""
+    named = [event.session] if event.session else []
+    return [*named, event.channel, f"{event.platform}:{event.channel}"] if event.channel else named
+
+
+def _by(link: Link) -> Found:
+    return Found(link.completion_id, link.person)

@@ -1,0 +1,192 @@
+"""The routes `/rl/webhooks/…`.
+
+Owns HTTP around the platforms: the raw body, which of them are configured, and an answer in time. What is not stored
+within two seconds is answered 503 and goes on: the platform sends the event again and finds it done, never half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from config import webhooks as config
+from config.webhooks import PLATFORMS, secret
+from proxy.conversation.answer_on_screen import OnScreen
+from proxy.core.errors import BackendDown, NotFound, ProxyError, TooLarge, TooSlow
+from proxy.core.metrics import Metrics
+from proxy.core.tasks import Tasks
+from proxy.feedback.chat_command import ChatCommands
+from proxy.feedback.ratings import Feedback
+from proxy.feedback.webhooks import fetch_text
+from proxy.feedback.webhooks.base import Done, Event, Platform
+from proxy.feedback.webhooks.dispatch import Dispatch
+from proxy.feedback.webhooks.links import Links
+from store.errors import StoreError
+from store.store import Store
+
+log = structlog.get_logger()
+
+BUDGET_S: Final = 2.0  # Slack and Discord wait three seconds
+MAX_BODY: Final = 1 << 20  # it is read before anybody has proved anything; the largest batches are half of that
+BODY_S: Final = 10.0  # and this long it may take, from anybody
+ASKS: Final = {
+    "slack": "signing_secret", "telegram": "secret_token", "discord": "public_key", "whatsapp": "app_secret",
+    "signed": "secret", "openclaw": "secret",
+}  # fmt: skip
+
+
+class Busy(BackendDown):
+    type, code = "server_error", "not_yet_stored"
+
+
+class Webhooks:
+    def __init__(
+        self,
+        settings: config.Webhooks,
+        store: Store,
+        feedback: Feedback,
+        commands: ChatCommands,
+        metrics: Metrics,
+        tasks: Tasks,
+        screen: OnScreen,
+    ) -> None:
+        """Raises SettingsError, Unsupported where a platform cannot be set up."""
+        self._settings = settings
+        self._store = store
+        self._metrics = metrics
+        self._tasks = tasks
+        self._dispatch = Dispatch(settings, store, feedback, commands, metrics, screen)
+        self._platforms = _platforms(settings)
+        self._at_once = asyncio.Semaphore(8)  # reactions from the Gateway that are being looked up
+        self._running: dict[tuple[str, ...], asyncio.Task[list[Done]]] = {}
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            *(web.post(f"/rl/webhooks/{name}", self._handler(name)) for name in PLATFORMS),
+            web.get("/rl/webhooks/whatsapp", self._subscribe),
+            web.post("/rl/links", Links(self._store).post),
+        ]
+
+    def start(self, http: aiohttp.ClientSession) -> None:
+        """What needs a session to ask with: the texts of messages, and Discord's Gateway."""
+        asks: dict[str, fetch_text.TextOf] = {}
+        slack, discord = self._settings.slack, self._settings.discord
+        if token := _secret(self._settings, "slack", "bot_token"):
+            asks["slack"] = fetch_text.slack(http, slack.api, token)
+        if token := _secret(self._settings, "discord", "bot_token"):
+            asks["discord"] = fetch_text.discord(http, discord.api, token)
+            if discord.gateway:
+                from proxy.feedback.webhooks.discord_gateway import Gateway
+
+                self._tasks.spawn("discord-gateway", Gateway(http, discord.api, token, self._listened).run())
+        self._dispatch.finder.texts = asks
+
+    # A platform's route
+
+    def _handler(self, name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            platform = self._configured(name)
+            body = await _body(request)
+            headers = {key.lower(): value for key, value in request.headers.items()}
+            try:
+                events = platform.verify(headers, body, time.time())
+            except ProxyError as error:
+                self._metrics.webhooks.labels(name, error.code).inc()
+                raise
+            return platform.answer(body, await self._taken(name, events))
+
+        return handle
+
+    async def _subscribe(self, request: web.Request) -> web.Response:
+        from proxy.feedback.webhooks.whatsapp import WhatsApp
+
+        platform = self._configured("whatsapp")
+        assert isinstance(platform, WhatsApp)
+        return web.Response(text=platform.subscribe(request.query))
+
+    def _configured(self, name: str) -> Platform:
+        platform = self._platforms.get(name)
+        if platform is None:
+            raise NotFound(f"The {name} webhook is not configured: set webhooks.{name}.{ASKS[name]}, or its _file.")
+        return platform
+
+    async def _taken(self, name: str, events: tuple[Event, ...]) -> list[Done]:
+        """All of them, in order. An event that comes again while it is being taken waits for the same end."""
+        if not events:
+            return []
+        key = (name, *(word for event in events for word in (event.platform, event.person, event.event_id)))
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = self._tasks.spawn(f"finish-webhook-{name}", self._take(name, events))
+            task.add_done_callback(lambda _: self._running.pop(key, None))
+        ended, _ = await asyncio.wait({task}, timeout=BUDGET_S)
+        if not ended:
+            raise Busy("This is still being stored; send it again.", retry_after=1)
+        return task.result()
+
+    async def _take(self, name: str, events: tuple[Event, ...]) -> list[Done]:
+        return [await self._dispatch.take(name, event) for event in events]
+
+    def _listened(self, event: Event) -> None:
+        """An event from Discord's Gateway, which waits for no answer and sends nothing twice."""
+        self._tasks.spawn("finish-webhook-gateway", self._listened_to(event))
+
+    async def _listened_to(self, event: Event) -> None:
+        async with self._at_once:
+            try:
+                await self._dispatch.take("discord", event)
+            except (ProxyError, StoreError) as error:
+                log.error("a reaction on Discord was not stored", error=str(error), message=event.message_id)
+
+
+def _platforms(settings: config.Webhooks) -> dict[str, Platform]:
+    """Those that are configured; the others' modules are not even loaded."""
+    found: dict[str, Platform] = {}
+    if value := _secret(settings, "slack", "signing_secret"):
+        from proxy.feedback.webhooks.slack import Slack
+
+        found["slack"] = Slack(value)
+    if value := _secret(settings, "telegram", "secret_token"):
+        from proxy.feedback.webhooks.telegram import Telegram
+
+        found["telegram"] = Telegram(value)
+    if settings.discord.public_key:
+        from proxy.feedback.webhooks.discord import Discord
+
+        found["discord"] = Discord(settings.discord.public_key)
+    if value := _secret(settings, "whatsapp", "app_secret"):
+        from proxy.feedback.webhooks.whatsapp import WhatsApp
+
+        found["whatsapp"] = WhatsApp(value, _secret(settings, "whatsapp", "verify_token"))
+    for name in ("signed", "openclaw"):
+        if value := _secret(settings, name, "secret"):
+            from proxy.feedback.webhooks.signed import Signed
+
+            found[name] = Signed(name, value)
+    return found
+
+
+def _secret(settings: config.Webhooks, platform: str, key: str) -> str | None:
+    return secret(getattr(settings, platform), key, f"webhooks.{platform}.{key}")
+
+
+async def _body(request: web.Request) -> bytes:
+    """The bytes as they came, which are what is signed. Raises TooLarge, TooSlow."""
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.content.iter_any():
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_BODY:
+                    raise TooLarge(f"The body of a webhook is at most {MAX_BODY} bytes.")
+    except TimeoutError:
+        raise TooSlow(f"The body of a webhook has {BODY_S:g} s to come; nothing was taken, send it again.") from None
+    return b"".join(pieces)

@@ -1,0 +1,88 @@
+"""Slack: the Events API (reactions) and the slash command `/rl`.
+
+Owns Slack's v0 signature and the shapes of its requests. Slack sends an event again, up to three times, when the answer
+is not a 2xx within three seconds; the copies have the same event id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs
+
+from aiohttp import web
+
+from proxy.feedback.webhooks.base import (
+    Done,
+    Event,
+    Forged,
+    Platform,
+    What,
+    check_time,
+    inside,
+    json_object,
+    name_at,
+    same,
+    seconds_at,
+    text_at,
+)
+
+FORM = "application/x-www-form-urlencoded"
+
+
+class Slack(Platform):
+    name = "slack"
+
+    def __init__(self, signing_secret: str) -> None:
+        self._secret = signing_secret.encode()
+
+    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
+        time = headers.get("x-slack-request-timestamp", "")
+        check_time(time, now)
+        signed = hmac.new(self._secret, b"v0:" + time.encode() + b":" + body, hashlib.sha256).hexdigest()
+        if not same(headers.get("x-slack-signature", ""), "v0=" + signed):
+            raise Forged("The request is not signed with the Slack app's secret; nothing was read of it.")
+        found = _command(body, now) if _is_form(headers) else _reaction(json_object(body))
+        return () if found is None else (found,)
+
+    def answer(self, body: bytes, done: Sequence[Done]) -> web.Response:
+        asked = json_object(body)
+        if asked.get("type") == "url_verification" and (challenge := text_at(asked, "challenge")):
+            return web.Response(text=challenge)
+        if done and done[0].event.what == "command":
+            return web.json_response({"response_type": "ephemeral", "text": done[0].line})
+        return super().answer(body, done)
+
+
+def _is_form(headers: Mapping[str, str]) -> bool:
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == FORM
+
+
+def _command(body: bytes, now: float) -> Event | None:
+    """The slash command; it does not say which message it is about."""
+    try:
+        fields = {key: values[0] for key, values in parse_qs(body.decode(), keep_blank_values=True).items()}
+    except ValueError:  # no UTF-8, or too many fields
+        return None
+    id, person, channel = name_at(fields, "trigger_id"), name_at(fields, "user_id"), name_at(fields, "channel_id")
+    if fields.get("command") != "/rl" or not (id and person and channel):
+        return None
+    text = html.unescape(fields.get("text", ""))  # Slack escapes & < > in what a person typed
+    return Event("slack", id, person, channel, None, "command", text, now)
+
+
+def _reaction(body: dict[str, Any]) -> Event | None:
+    event = inside(body, "event")
+    kind = inside(event, "type")
+    if body.get("type") != "event_callback" or kind not in ("reaction_added", "reaction_removed"):
+        return None
+    id, person, emoji = name_at(body, "event_id"), name_at(event, "user"), name_at(event, "reaction")
+    channel, message = name_at(event, "item", "channel"), name_at(event, "item", "ts")
+    at = seconds_at(event, "event_ts") or seconds_at(body, "event_time")
+    if not (id and person and emoji and channel and message and at):
+        return None
+    what: What = "reaction" if kind == "reaction_added" else "retraction"
+    return Event("slack", id, person, channel, message, what, emoji, at, slot=emoji)

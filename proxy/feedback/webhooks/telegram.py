@@ -1,0 +1,85 @@
+"""Telegram's Bot API: reactions, and `/rl …` as a message or as a reply to one of the bot's.
+
+Owns the check of the secret token, which is all that Telegram offers: it signs neither body nor time, so what is sent
+twice is known by its update id, and what comes late by its date.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from aiohttp import web
+
+from proxy.feedback.webhooks.base import (
+    Done,
+    Event,
+    Forged,
+    Platform,
+    inside,
+    json_object,
+    name_at,
+    same,
+    seconds_at,
+    text_at,
+)
+
+_COMMAND: Final = re.compile(r"/rl(?:@\w{1,64})?(?:\s+(?P<rest>.*))?", re.DOTALL)
+# Members of a message that its sender did not write: forwarded, in two versions of the API, or made by another bot; or
+# that nobody knows who wrote: sent in the name of a chat, as anonymous admins do, who all are one user then.
+_NOT_TYPED: Final = ("forward_origin", "forward_date", "via_bot", "sender_chat")
+
+
+class Telegram(Platform):
+    name = "telegram"
+
+    def __init__(self, secret_token: str) -> None:
+        self._secret = secret_token
+
+    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
+        if not same(headers.get("x-telegram-bot-api-secret-token", ""), self._secret):
+            raise Forged("The request lacks the secret token given to Telegram's setWebhook; nothing was read of it.")
+        update = json_object(body)
+        id = name_at(update, "update_id")
+        found = None if id is None else _reaction(id, update) or _command(id, update)
+        return () if found is None else (found,)
+
+    def answer(self, body: bytes, done: Sequence[Done]) -> web.Response:
+        """A command is answered in the chat: Telegram takes a method call as the answer to an update."""
+        if not done or done[0].event.what != "command":
+            return super().answer(body, done)
+        message = inside(json_object(body), "message")
+        return web.json_response({
+            "method": "sendMessage",
+            "chat_id": inside(message, "chat", "id"),
+            "text": done[0].line,
+            "reply_parameters": {"message_id": inside(message, "message_id"), "allow_sending_without_reply": True},
+        })  # fmt: skip
+
+
+def _reaction(id: str, update: dict[str, Any]) -> Event | None:
+    """What the person has on the message from now on: all of it, so nothing of it depends on what came before."""
+    given = inside(update, "message_reaction")
+    person, chat = name_at(given, "user", "id"), name_at(given, "chat", "id")  # no user: an anonymous admin
+    message, at = name_at(given, "message_id"), seconds_at(given, "date")
+    present = inside(given, "new_reaction")
+    if not (person and chat and message and at is not None and isinstance(present, list)):
+        return None
+    emoji = " ".join(found for one in present if (found := name_at(one, "emoji") or name_at(one, "custom_emoji_id")))
+    return Event("telegram", id, person, chat, message, "reaction" if emoji else "retraction", emoji, at)
+
+
+def _command(id: str, update: dict[str, Any]) -> Event | None:
+    """What the person typed: a message that they pass on from somebody else is no command of theirs."""
+    message = inside(update, "message")
+    if any(inside(message, mark) is not None for mark in _NOT_TYPED):
+        return None
+    text, at = text_at(message, "text"), seconds_at(message, "date")
+    person, chat = name_at(message, "from", "id"), name_at(message, "chat", "id")
+    if not (text and person and chat and at is not None) or (command := _COMMAND.fullmatch(text.strip())) is None:
+        return None
+    above = inside(message, "reply_to_message")
+    said = text_at(above, "text") or text_at(above, "caption")
+    rest = command["rest"] or ""
+    return Event("telegram", id, person, chat, name_at(above, "message_id"), "command", rest, at, said=said)

@@ -1,0 +1,55 @@
+"""WhatsApp's Cloud API: reactions to messages of the business number.
+
+Owns Meta's signature of the body, the handshake of the subscription, and the shape of its batches. Meta signs no time
+and sends for up to a week what was not answered: an event is known by the id of the message that carries it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from proxy.feedback.webhooks.base import Event, Forged, Platform, inside, json_object, name_at, same, seconds_at
+
+
+class WhatsApp(Platform):
+    name = "whatsapp"
+
+    def __init__(self, app_secret: str, verify_token: str | None) -> None:
+        self._secret = app_secret.encode()
+        self._token = verify_token
+
+    def subscribe(self, query: Mapping[str, str]) -> str:
+        """What to answer to Meta's GET: its challenge. Raises Forged."""
+        known = self._token is not None and same(query.get("hub.verify_token", ""), self._token)
+        if query.get("hub.mode") != "subscribe" or not known:
+            raise Forged("This is no subscription with the verify token in webhooks.whatsapp.verify_token.")
+        return query.get("hub.challenge", "")
+
+    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
+        signed = hmac.new(self._secret, body, hashlib.sha256).hexdigest()
+        if not same(headers.get("x-hub-signature-256", ""), "sha256=" + signed):
+            raise Forged("The request is not signed with the Meta app's secret; nothing was read of it.")
+        return tuple(event for one in _messages(json_object(body)) if (event := _reaction(one)) is not None)
+
+
+def _messages(body: dict[str, Any]) -> Iterator[Any]:
+    for entry in _list(body.get("entry")):
+        for change in _list(inside(entry, "changes")):
+            yield from _list(inside(change, "value", "messages"))
+
+
+def _reaction(message: Any) -> Event | None:
+    id, person, about = name_at(message, "id"), name_at(message, "from"), name_at(message, "reaction", "message_id")
+    at = seconds_at(message, "timestamp")
+    if inside(message, "type") != "reaction" or not (id and person and about and at is not None):
+        return None
+    emoji = name_at(message, "reaction", "emoji") or ""
+    # A chat is one with a person, so the channel is their number, too.
+    return Event("whatsapp", id, person, person, about, "reaction" if emoji else "retraction", emoji, at)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

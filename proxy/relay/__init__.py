@@ -1,0 +1,1 @@
+"""One request to the backend, and its answer."""

@@ -1,0 +1,330 @@
+"""One request's completions on their way into the store.
+
+Owns: the rows of a request (one a choice), what was folded from the stream, and the commit that the terminal
+event waits for. A parser that fails never breaks a stream: the completion is kept, marked inexact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import orjson
+import structlog
+
+from proxy.conversation.capture_health import Health
+from proxy.conversation.conversations import canonical, extend_thread
+from proxy.conversation.cut_prompts import CUT, why_cut
+from proxy.conversation.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
+from proxy.conversation.underway import Underway
+from proxy.core.events import Events
+from proxy.core.json_edit import Answer
+from proxy.core.metrics import Metrics
+from proxy.core.offload import ITEM, length, off_loop_above
+from proxy.core.sse import Event
+from proxy.core.tasks import Later, Tasks
+from proxy.dialects import CHAT, Dialect, Reply
+from store.captured.rows import IDS, LOGPROBS
+from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
+from store.records import FinishedCompletion, NewCompletion, Status
+from store.store import Store
+
+log = structlog.get_logger()
+
+BESIDE_S: Final = 0.05  # from the question to its row: a kill in between leaves no trace of it
+LOST: Final = "the disk did not take this answer; it was relayed"
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def new_id() -> str:
+    """`rl-` and 24 characters: milliseconds first, so that ids sort by time, then 80 random bits."""
+    number = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+    digits = []
+    while number:
+        number, digit = divmod(number, 36)
+        digits.append(_ALPHABET[digit])
+    return "rl-" + "".join(reversed(digits)).rjust(24, "0")
+
+
+def choice_id(request_id: str, choice: int) -> str:
+    """The id to rate choice `choice` by: the response's own id for the first, then `<id>.1`, `<id>.2`, …"""
+    return request_id if choice == 0 else f"{request_id}.{choice}"
+
+
+class Capture:
+    """The completions of one request, from sent to committed."""
+
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        health: Health,
+        events: Events,
+        redactor: Redactor,
+        underway: Underway,
+        id: str,
+        n: int,
+        keepable: Callable[[str], str] = str,
+    ) -> None:
+        """`keepable`: what may be stored of an error."""
+        self.id = id
+        self._store = store
+        self._metrics = metrics
+        self._health = health
+        self._redactor = redactor
+        self._keepable = keepable
+        self._events = events
+        self._underway = underway
+        self._dialect: Dialect = CHAT
+        self._fold = CHAT.fold()
+        self._translated = False
+        self._broken: str | None = None
+        self._n = n
+        self.guessed: str | None = None  # why it is not known how the server samples, where it is not
+        self._rows: list[NewCompletion] = []
+        self._make: Callable[[], Awaitable[None]]
+        self._making: Later | None = None
+        self._begun: asyncio.Future[None] | None = None  # ends when the rows are on disk or were not taken
+
+    def reads(self, dialect: Dialect, *, translated: bool) -> None:
+        """Say what the backend answers in, before the first byte of the answer."""
+        self._dialect, self._fold, self._translated = dialect, dialect.fold(), translated
+
+    def begin_beside(
+        self, tasks: Tasks, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
+    ) -> None:
+        """Make the rows and queue them BESIDE_S from now, when the question is long on its way and nobody waits for its
+        answer's first byte. An answer that ends sooner has its rows made at its end, in one operation with that."""
+
+        async def make() -> None:
+            self._number(await row(), seen)
+
+        async def begin() -> None:
+            await make()
+            self._begun = self._store.begin(self._rows)  # the end of the request asks whether this failed
+
+        self._make = make
+        self._underway.begun(self.id, self)
+        self._making = tasks.later(BESIDE_S, f"begin-{self.id}", begin)
+
+    async def begin(self, row: NewCompletion, seen: Callable[[NewCompletion], None]) -> None:
+        """The rows, stored. Raises DuplicateCompletion."""
+        self._number(row, seen)
+        try:
+            self._begun = self._store.begin(self._rows)
+            await self._begun
+        except DuplicateCompletion:
+            raise
+        except StoreError as error:
+            log.error("capture is failing", completion=self.id, error=str(error))
+        self._underway.begun(self.id, self)
+
+    def _number(self, row: NewCompletion, seen: Callable[[NewCompletion], None]) -> None:
+        seen(row)
+        self._rows = [row, *(replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n))]
+
+    def add(self, event: Event) -> None:
+        """One event of the stream, as the backend sent it."""
+        if self._broken is None:
+            try:
+                self._fold.add(event.json())
+            except Exception as error:  # whatever a backend may send
+                self._broken = f"an event of the stream could not be understood: {error!r}"
+
+    @property
+    def failed(self) -> str | None:
+        """Why the backend gave up, where it said so inside its stream."""
+        return self._fold.failed
+
+    def replies(self) -> list[Reply]:
+        """What the stream has brought so far; none, and marked, where no reply can be made of it."""
+        try:
+            return _numbered(self._fold.replies())
+        except Exception as error:  # whatever a backend may send
+            self._broken = self._broken or f"the events of the stream make no reply: {error!r}"
+            return []
+
+    def whole(self, answer: Answer) -> list[Reply]:
+        """The replies of a plain body; none, and marked, where it cannot be understood."""
+        try:
+            return _numbered(self._dialect.whole(answer.parsed))
+        except Exception as error:
+            self._broken = f"the answer could not be understood: {error!r}"
+            return []
+
+    async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
+        """Commit what came; returns when it is on disk, or False where the disk did not take it."""
+        try:
+            return await self._finish(status, replies, error)
+        finally:
+            self._underway.ended(self.id)
+
+    async def _finish(self, status: Status, replies: Sequence[Reply] | None, error: str | None) -> bool:
+        try:
+            await self._made()
+        except Exception as failed:
+            return self._not_stored(RuntimeError(f"the request makes no row ({failed!r})"))
+        found = {r.index: r for r in (self.replies() if replies is None else replies)}
+        if status == "done" and self._fold.failed:
+            status, error = "error", self._fold.failed
+        if status == "done" and not found:
+            status, error = "error", error or self._broken or "the backend answered nothing"
+        error = None if error is None else self._keep(self._keepable(error))
+        # Of the prompt how long it is: whether it was cut is seen in all of it.
+        size = sum(length(reply.message) for reply in found.values())
+        size += ITEM * sum(len(row.prompt) for row in self._rows)
+        rows = await off_loop_above(WORTH_A_THREAD, size, self._ends, found, status, error)
+        try:
+            kept = await self._store_ends(rows)
+        except StoreError as failed:
+            self._health.lost.extend(row.id for row in rows)
+            return self._not_stored(failed)
+        self._health.problem = None
+        if self._health.lost:
+            await self._end_lost()
+        self._metrics.captured.labels(status).inc(kept)
+        self._health.turns += status == "done" and self._rows[0].turn == "main"
+        self._events.note("captured")
+        return True
+
+    async def _made(self) -> None:
+        """Have the rows. Raises what making them raised."""
+        if self._making is None:
+            return
+        if self._making.take_back():
+            await self._make()
+        elif self._making.task is not None:
+            await self._making.task
+
+    async def _store_ends(self, rows: Sequence[FinishedCompletion]) -> int:
+        """How many were kept; those that were forgotten while they ran stay forgotten."""
+        if self._begun is not None:
+            try:
+                await self._store.finish(rows)
+                return len(rows)
+            except UnknownCompletion:
+                if self._begun.exception() is None:  # it was begun before: what is gone now, somebody has deleted
+                    return sum([await self._still_there(row) for row in rows])
+        await self._store.record(self._rows, rows)  # it ended at once, or the disk was full when it began
+        return len(rows)
+
+    async def _still_there(self, row: FinishedCompletion) -> bool:
+        try:
+            await self._store.finish([row])
+        except UnknownCompletion:
+            return False
+        return True
+
+    def _not_stored(self, failed: Exception) -> bool:
+        self._metrics.not_stored.inc(self._n)
+        self._health.problem = f"Answers are relayed but not captured: {failed}"
+        log.error("completion not stored", completion=self.id, error=str(failed))
+        return False
+
+    async def _end_lost(self) -> None:
+        """The disk takes something again: of what was lost, the rows that had been begun are not pending for ever."""
+        lost = [FinishedCompletion(id, "error", time.time(), error=LOST) for id in self._health.lost]
+        self._health.lost.clear()
+        await asyncio.gather(*(self._store.finish([one]) for one in lost), return_exceptions=True)
+
+    def _keep(self, text: str | None) -> str | None:
+        return None if text is None else self._redactor.text(text)
+
+    def _ends(self, found: dict[int, Reply], status: Status, error: str | None) -> list[FinishedCompletion]:
+        return [self._row(row, found.get(row.choice), status, error) for row in self._rows]
+
+    def _row(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:
+        try:
+            return self._ended(row, reply, status, error)
+        except Exception as failed:  # a member of a type that nothing here expects must not cost the client its answer
+            self._broken = self._broken or f"the answer could not be understood: {failed!r}"
+            return self._ended(row, None, status, self._broken)
+
+    def _ended(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:
+        if reply is None:
+            missing = error or (None if status != "done" else "the backend sent no such choice")
+            ended: Status = "error" if status == "done" else status
+            return FinishedCompletion(
+                row.id,
+                ended,
+                time.time(),
+                error=self._keep(missing),
+                inexact_reason=self._keep(self._broken),
+                translated=self._translated,
+                redacted=row.redacted,
+            )
+        orjson.dumps((reply.text, reply.finish_reason, reply.usage))  # what the store takes; else TypeError
+        if not isinstance(reply.finish_reason, str | None) or not isinstance(reply.usage, dict | None):
+            self._broken = self._broken or "the backend's finish reason or usage is none"
+            reply = replace(reply, finish_reason=None, usage=None)
+        try:
+            numbers = _packed(reply)
+        except (TypeError, ValueError, OverflowError):  # what the store cannot take must not cost the client its answer
+            self._broken = self._broken or "the backend sent token ids or log-probs that are none"
+            numbers = _NONE
+        said: set[str] = set()
+        self._redactor.value(reply.message, said)  # all of it: the token ids have the reasoning too
+        redacted = (*row.redacted, *places(reply=said))
+        cut = None if row.untrainable or numbers.prompt_ids is not None else why_cut(row.prompt, reply.usage)
+        if row.choice == 0 and (line := self._health.cut.seen(cut)) is not None:
+            log.warning("a prompt was cut", completion=row.id, why=cut)
+            self._events.emit("problem", message=line)
+        odd = f"{CUT}{cut}" if cut is not None else reply.inexact_reason() or self.guessed
+        reason = self._broken or (INEXACT if redacted else odd)
+        if redacted:  # its token ids would spell the secret out
+            numbers = _NONE
+        message = {**reply.message, "role": "assistant"}
+        kept = self._redactor.message(canonical(message))
+        return FinishedCompletion(
+            id=row.id,
+            status=status,
+            finished_at=time.time(),
+            reply=kept,
+            thread=extend_thread(row.thread, message, self._redactor.message, kept),
+            text=self._redactor.text(reply.text),
+            finish_reason=self._keep(reply.finish_reason),
+            usage=self._redactor.value(reply.usage),
+            prompt_token_ids=numbers.prompt_ids,
+            token_ids=numbers.ids,
+            logprobs=numbers.logprobs,
+            exact=reason is None,
+            inexact_reason=self._keep(reason),
+            error=error,
+            translated=self._translated,
+            untrainable=UNTRAINABLE if said else None,
+            redacted=redacted,
+            items=() if self._translated else reply.items,
+        )
+
+
+def _numbered(replies: list[Reply]) -> list[Reply]:
+    for reply in replies:
+        if not isinstance(reply.index, int):
+            raise TypeError(f"the index {reply.index!r} of a choice is no number")
+    return replies
+
+
+class _Numbers(NamedTuple):
+    """Of a reply, as the store packs them: four bytes each, where a list of Python's has forty."""
+
+    prompt_ids: array[int] | None
+    ids: array[int] | None
+    logprobs: array[float] | None
+
+
+_NONE: Final = _Numbers(None, None, None)
+
+
+def _packed(reply: Reply) -> _Numbers:
+    """Raises TypeError, ValueError and OverflowError for what are no numbers."""
+    prompt_ids, ids, logprobs = reply.prompt_token_ids, reply.token_ids, reply.logprobs
+    return _Numbers(
+        None if prompt_ids is None else array(IDS, prompt_ids),
+        None if ids is None else array(IDS, ids),
+        None if logprobs is None else array(LOGPROBS, logprobs),
+    )

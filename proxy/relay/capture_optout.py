@@ -1,0 +1,79 @@
+"""Sessions of which nothing is kept, until a person says otherwise: `x-rl-capture: off` for agents without headers.
+
+Owns which they are, `GET` and `POST /rl/capture`. What was captured of a session before stays: it is forgotten, or it
+expires, as all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from aiohttp import web
+
+from proxy.conversation.active_conversations import Recent
+from proxy.conversation.retries import Retries
+from proxy.core.errors import BadRequest
+from proxy.core.json_edit import dumps, loads
+from store.learning.meta import UNCAPTURED
+from store.store import Store
+
+MOST: Final = 10_000
+LONGEST: Final = 200
+
+
+def says_off(headers: Mapping[str, str]) -> bool:
+    """The header `x-rl-capture`, in any case. Raises BadRequest where it says neither on nor off: a person who asks
+    for privacy in other words must not be captured."""
+    given = headers.get("x-rl-capture")
+    if given is not None and (given := given.strip().lower()) not in ("on", "off"):
+        raise BadRequest(
+            "The header `x-rl-capture` must be `off` or `on`; nothing was kept, and the model was not asked.",
+            param="x-rl-capture",
+        )
+    return given == "off"
+
+
+class Uncaptured:
+    def __init__(self, store: Store, recent: Recent, retries: Retries) -> None:
+        self._store, self._recent, self._retries = store, recent, retries
+        self._sessions: set[str] = set()
+
+    async def start(self) -> None:
+        self._sessions = set(await self._store.get_meta(UNCAPTURED, []))
+
+    def has(self, session: str | None) -> bool:
+        return session in self._sessions
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/rl/capture", self.get), web.post("/rl/capture", self.post)]
+
+    async def get(self, request: web.Request) -> web.Response:
+        return _json({"off": sorted(self._sessions)})
+
+    async def post(self, request: web.Request) -> web.Response:
+        """Answers when it is on disk and in force."""
+        try:
+            body = loads(await request.read())
+        except ValueError:
+            body = None
+        session, capture = (body.get(key) for key in ("session", "capture")) if isinstance(body, dict) else (None, None)
+        if not isinstance(session, str) or not 0 < len(session) <= LONGEST:
+            raise BadRequest(f"`session` must be the name of one, of at most {LONGEST} characters.", param="session")
+        capture = capture.strip().lower() if isinstance(capture, str) else None
+        if capture not in ("on", "off"):
+            raise BadRequest("`capture` must be on or off.", param="capture")
+        found = self._sessions | {session} if capture == "off" else self._sessions - {session}
+        if len(found) > MOST:
+            raise BadRequest(f"{MOST} sessions are off already; turn some on again.", param="session")
+        self._recent.clear()  # what it said a moment ago, too
+        self._sessions |= found  # before it is stored: of a request that comes meanwhile nothing is kept
+        self._retries.forget_session(session)
+        await self._store.set_meta(UNCAPTURED, sorted(found))
+        self._sessions = found
+        await self._store.audit("use", "capture", {"session": session, "capture": capture})
+        return _json({"session": session, "capture": capture})
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=dumps(value), content_type="application/json")

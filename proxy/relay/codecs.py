@@ -1,0 +1,169 @@
+"""How a request is said to the backend: in the client's own dialect, or as chat completions.
+
+Owns the body that is sent, with what we ask for beside it, and how the answer becomes the client's bytes again. When
+each is sent, and when which is chosen, belongs to the exchange.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from proxy.backends.base import Capabilities
+from proxy.core.errors import BackendBroke, ProxyError
+from proxy.core.json_edit import Answer, Rules, dumps, loads, rewrite
+from proxy.core.json_splice import Splicer, with_members
+from proxy.core.sse import Event
+from proxy.dialects import CHAT, Dialect, Renderer
+from proxy.dialects.base import ODD, Question
+
+
+class Way(ABC):
+    """One way to ask, and to read and pass on the answer."""
+
+    translated: ClassVar[bool]
+    path: str | None  # at the backend; None: as the client asked
+    reads: Dialect  # the format that the backend answers in
+    asks: Mapping[str, bytes]
+
+    @abstractmethod
+    def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
+        """What to send, with the members `named` that name the model; with `asking`, our own wishes, too."""
+
+    @abstractmethod
+    def event(self, event: Event) -> bytes:
+        """An event of the stream as the client gets it. Raises BackendBroke."""
+
+    @abstractmethod
+    def end(self, event: Event | None) -> tuple[bytes, bytes]:
+        """The end of the stream (None where the backend sent no terminal event): what comes before the commit, and
+        what after it."""
+
+    @abstractmethod
+    def whole(self, answer: Answer) -> bytes:
+        """A plain answer as the client gets it. Raises BackendBroke."""
+
+    @abstractmethod
+    def broken(self, error: ProxyError) -> bytes:
+        """What ends a stream that broke."""
+
+
+class Native(Way):
+    """Passed through: the backend's bytes, but for our id, their model and our own wishes."""
+
+    translated = False
+    path = None
+
+    def __init__(self, dialect: Dialect, question: Question, capabilities: Capabilities, rules: Rules) -> None:
+        self.reads = dialect.of(question.body)
+        self.asks = _missing(wishes(dialect, question, capabilities), question.body)
+        self._dialect, self._question, self._rules = dialect, question, rules
+        self._splicer = Splicer(rules)
+        self._last: bytes | None = None  # the data of the newest event
+
+    def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
+        asks = self.asks if asking else {}
+        asked = self._question
+        if asked.add:  # what is parsed is not what the client sent
+            return rewrite(asked.raw, {}, {**asked.add, **asks, **named})
+        return with_members(asked.raw, asked.body, {**asks, **named}, asked.apart)
+
+    def event(self, event: Event) -> bytes:
+        data = event.data
+        if data is None or not data.startswith(b"{"):
+            return event.raw
+        self._last = data
+        if not self._rules:
+            return event.raw
+        try:
+            changed = self._splicer.edited(data, event.json())
+        except ValueError:  # garbage is passed on as garbage, byte for byte; the capture has marked it
+            return event.raw
+        return event.raw if changed == data else event.with_data(changed)
+
+    def end(self, event: Event | None) -> tuple[bytes, bytes]:
+        return b"", b"" if event is None else self.event(event)
+
+    def whole(self, answer: Answer) -> bytes:
+        """Garbage is passed on as garbage, byte for byte; the capture has marked it."""
+        try:
+            if isinstance(answer.parsed, dict):
+                return self._splicer.edited(answer.raw, answer.parsed)
+            return rewrite(answer.raw, self._rules)
+        except ValueError:
+            return answer.raw
+
+    def broken(self, error: ProxyError) -> bytes:
+        return self._dialect.error_event(error, self._last)
+
+
+class Translated(Way):
+    """Asked as chat completions, and said again in the client's dialect. Raises BadRequest for what cannot be."""
+
+    translated = True
+    path = CHAT.paths[0]
+    reads: Dialect = CHAT
+
+    def __init__(
+        self, dialect: Dialect, question: Question, capabilities: Capabilities, *, id: str, model: str, created: int
+    ) -> None:
+        chat = dialect.to_chat(question.body, question.asked)
+        self.asks = _missing(capabilities.asks.get("chat", {}), chat)
+        self._chat = dumps(chat)
+        self._dialect = dialect
+        self._say: Renderer = dialect.renderer(id=id, asked=replace(question.asked, model=model), created=created)
+
+    def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
+        return rewrite(self._chat, {}, {**(self.asks if asking else {}), **named})
+
+    def event(self, event: Event) -> bytes:
+        data = event.data
+        if data is None or not data.startswith(b"{"):
+            return b""  # a comment, or garbage that the capture has marked
+        try:
+            chunk = loads(data)
+        except ValueError:
+            return b""
+        if chunk.get("error"):
+            raise BackendBroke(f"The backend broke off its answer: {str(chunk['error'])[:300]}")
+        return b"".join(self._say.chunk(chunk))
+
+    def end(self, event: Event | None) -> tuple[bytes, bytes]:
+        before, last = self._say.end()
+        return b"".join(before), last
+
+    def whole(self, answer: Answer) -> bytes:
+        try:
+            return self._say.whole(answer.parsed)
+        except ODD as error:
+            raise BackendBroke(f"The backend's answer is no chat completion ({error!r}); what came is kept.") from error
+
+    def broken(self, error: ProxyError) -> bytes:
+        try:
+            said = self._say.failed(error)
+        except ODD:
+            said = None
+        return self._dialect.error_event(error) if said is None else said
+
+    @property
+    def content_type(self) -> str:
+        return "text/event-stream; charset=utf-8" if self._dialect.framing == "sse" else "application/x-ndjson"
+
+
+def wishes(dialect: Dialect, question: Question, capabilities: Capabilities) -> Mapping[str, bytes]:
+    """What we ask for beside a request that is passed through; nothing, where the client would notice."""
+    return {} if dialect.bends(question.body) else capabilities.asks.get(dialect.name, {})
+
+
+def _missing(asks: Mapping[str, bytes], body: Mapping[str, Any]) -> dict[str, bytes]:
+    """Our wishes as far as the client does not wish for the same or more."""
+    found: dict[str, bytes] = {}
+    for key, wish in asks.items():
+        theirs, ours = body.get(key), loads(wish)
+        if isinstance(ours, list) and isinstance(theirs, Sequence) and not isinstance(theirs, str):
+            found[key] = dumps([*theirs, *(one for one in ours if one not in theirs)])
+        elif theirs is None or theirs is False:
+            found[key] = wish
+    return found

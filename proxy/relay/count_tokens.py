@@ -1,0 +1,124 @@
+"""`POST /v1/messages/count_tokens`: how long a prompt is, in the backend's own tokens.
+
+A backend that has this route answers itself, byte for byte. For one that has not, the request is said as chat
+completions, as its answer would be asked for, and the backend's tokenizer counts what its chat template makes of it.
+Owns which of these ways there is. Where there is none the answer is an error that says so: a guess would be taken for
+a count, and what agents do with it (when to compact) they do better with a guess of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from proxy.access.unknown_route import MISSING
+from proxy.backends.base import Address, place_for
+from proxy.backends.openai import down
+from proxy.conversation.modalities import more_than_text
+from proxy.core.errors import NotFound
+from proxy.core.json_edit import dumps, loads, rewrite
+from proxy.core.offload import off_loop, weight
+from proxy.core.upstream import end_to_end, message_in, no_http, upstream_url, whole
+from proxy.dialects import MESSAGES, Asked
+from proxy.relay.exchange import Parts
+from proxy.relay.request_body import parsed, read
+
+# What a tokenizer needs of a chat request; the rest is for sampling.
+_COUNTED: Final = ("messages", "tools", "chat_template_kwargs")
+# Of a connection that was kept open and has just been closed; a count costs nothing, so it is asked for once more.
+_BROKE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionResetError)
+
+
+class CountTokens:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def post(self, request: web.Request) -> web.Response:
+        """Raises NotFound where nobody can count, BackendDown, BackendBroke; what `MESSAGES` raises for what cannot be
+        translated."""
+        raw = await read(request, self._parts.settings.server.max_body_bytes)
+        bodies, heavy = self._parts.recent.bodies, weight(raw)
+        read_as, asked = await off_loop(heavy, parsed, raw, bodies, bodies.known(raw), MESSAGES)
+        async with self._parts.door.through():
+            await self._parts.backend.ready()
+            lease = await self._parts.swap.acquire(asked.model)
+            try:
+                with place_for(self._parts.backend, lease.model) as address:
+                    return await self._answer(request, raw, read_as.parsed, asked, address, heavy)
+            finally:
+                lease.release()
+
+    async def _answer(
+        self, request: web.Request, raw: bytes, body: Any, asked: Asked, address: Address, heavy: int
+    ) -> web.Response:
+        named = {k: v for k, v in address.members.items() if k == "model"}
+        own = await off_loop(heavy, rewrite, raw, {}, named)
+        status, headers, answer = await self._ask(request, address, upstream_url(address.url, request), own)
+        if status not in MISSING:
+            return web.Response(status=status, body=answer, headers=headers)
+        chat = await off_loop(heavy, MESSAGES.to_chat, body, asked)
+        if await off_loop(heavy, more_than_text, chat["messages"]) is not None:
+            raise _cannot("of pictures, sounds or files", message_in(answer))
+        if (count := await self._counted(request, address, chat, heavy)) is None:
+            raise _cannot("of a prompt", message_in(answer))
+        return web.json_response({"input_tokens": count})
+
+    async def _counted(self, request: web.Request, address: Address, chat: Mapping[str, Any], heavy: int) -> int | None:
+        """As vLLM and the built-in backend have it, then as llama.cpp has it; None where there is neither."""
+        named = {k: v for k, v in address.members.items() if k == "model"}
+        counted = await off_loop(heavy, _prompt, chat, named)
+        said = await self._json(request, address, "/tokenize", counted)
+        if isinstance(count := said.get("count"), int):
+            return count
+        prompt = (await self._json(request, address, "/apply-template", counted)).get("prompt")
+        if not isinstance(prompt, str):
+            return None
+        text = dumps({"content": prompt, "add_special": True, "parse_special": True})
+        tokens = (await self._json(request, address, "/tokenize", rewrite(text, {}, named))).get("tokens")
+        return len(tokens) if isinstance(tokens, list) else None
+
+    async def _json(self, request: web.Request, address: Address, path: str, body: bytes) -> dict[str, Any]:
+        """What it answers; nothing where it does not know the route or what was asked."""
+        status, _, answer = await self._ask(request, address, URL(address.url + path), body)
+        try:
+            found = loads(answer) if status == 200 else {}
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    async def _ask(
+        self, request: web.Request, address: Address, url: URL, body: bytes
+    ) -> tuple[int, CIMultiDict[str], bytes]:
+        headers = self._parts.request_headers(request)
+        headers.popall("content-encoding", None)  # it was undone when we read the body
+        headers["accept-encoding"], headers["content-type"] = "identity", "application/json"
+        assert self._parts.http is not None
+        for last_try in (False, True):
+            try:
+                async with self._parts.http.post(url, data=body, headers=headers, allow_redirects=False) as upstream:
+                    answer = end_to_end(upstream.headers)
+                    answer.popall("content-length", None)
+                    return upstream.status, answer, await whole(upstream)
+            except aiohttp.ClientResponseError as error:
+                raise no_http(error) from error
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                if last_try or not isinstance(error, _BROKE) or isinstance(error, aiohttp.ClientConnectorError):
+                    raise down(address.url, error, self._parts.backend.kind) from error
+        raise AssertionError("unreachable")
+
+
+def _prompt(chat: Mapping[str, Any], named: Mapping[str, bytes]) -> bytes:
+    return rewrite(dumps({key: chat[key] for key in _COUNTED if key in chat}), {}, named)
+
+
+def _cannot(what: str, said: str) -> NotFound:
+    """Of a status that no SDK asks again for."""
+    return NotFound(
+        f"This backend cannot count the tokens {what}: it has no /v1/messages/count_tokens ({said}) and nothing that "
+        "rlproxy could count with. It does not guess; an answer's own `usage` is exact."
+    )

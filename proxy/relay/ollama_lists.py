@@ -1,0 +1,108 @@
+"""Ollama's own lists through rlproxy: `/api/tags`, `/api/ps`, `/api/show`, by the names clients use.
+
+Owns that these agree with `GET /v1/models`: a version is `MODEL@vN` in all of them and can be asked for by that name;
+the tag that it has at Ollama is not shown. Everything else passes through as it is. Not here: which names there are
+(swap, store), how Ollama is asked (backends.ollama).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from proxy.access.limits import BODY
+from proxy.backends.base import Backend
+from proxy.backends.ollama import Ollama
+from proxy.core.json_edit import loads
+from proxy.core.upstream import upstream_path
+from proxy.versions.admission import Door
+from proxy.versions.live_version import Swap
+from store.records import BASE, Adapter
+from store.store import Store
+
+
+class OllamaLists:
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        swap: Swap,
+        door: Door,
+        others: Callable[[web.Request], Awaitable[web.StreamResponse]],
+        passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> None:
+        assert isinstance(backend, Ollama)
+        self._store = store
+        self._backend = backend
+        self._swap = swap
+        self._door = door
+        self._others = others
+        self._passthrough = passthrough
+
+    async def passed(self, request: web.Request) -> web.StreamResponse:
+        """Whatever passes through to Ollama."""
+        path = upstream_path(request)
+        if (request.method, path) not in (("GET", "/api/tags"), ("GET", "/api/ps"), ("POST", "/api/show")):
+            return await self._others(request)
+        if path == "/api/show":
+            return await self._show(request)
+        async with self._door.through():
+            await self._backend.ready()
+            listed = await self._backend.listed(path)
+        return _json({"models": await (self._running(listed) if path == "/api/ps" else self._tags(listed))})
+
+    async def _names(self) -> dict[str, Adapter | None]:
+        """By the name that a client uses: every version that can be asked for, and the base."""
+        adapters = await self._store.adapters()
+        versions = {self._swap.name(a.version): a for a in adapters if not a.gone}
+        return {f"{self._swap.model}@base": None, **versions}
+
+    async def _tags(self, listed: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+        """A version that Ollama does not hold at the moment is made when it is asked for, so it is listed too."""
+        there = dict(listed)
+        entries = [entry for tag, entry in listed if not self._backend.is_version(tag)]
+        if (base := there.get(self._swap.model)) is None:
+            return entries
+        for name, adapter in (await self._names()).items():
+            own = base if adapter is None else there.get(self._backend.tag(name)) or _unmade(base, adapter)
+            entries.append({**own, "name": name, "model": name})
+        return entries
+
+    async def _running(self, listed: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+        """What is in memory, another home's versions by their tags: they take up room."""
+        ours = {self._backend.tag(name): name for name, adapter in (await self._names()).items() if adapter is not None}
+        return [entry | ({"name": ours[tag], "model": ours[tag]} if tag in ours else {}) for tag, entry in listed]
+
+    async def _show(self, request: web.Request) -> web.StreamResponse:
+        """A version has its model's template and parameters, so that it is the model which is shown."""
+        request[BODY] = await request.read()
+        try:
+            body = loads(request[BODY])
+        except ValueError:
+            body = None
+        asked = str(body.get("model") or body.get("name")) if isinstance(body, dict) else ""
+        asked = asked.removesuffix(":latest")
+        if not asked.startswith(f"{self._swap.model}@"):
+            return await self._passthrough(request)
+        if asked not in await self._names():
+            return _json({"error": f"model '{asked}' not found"}, status=404)
+        async with self._door.through():
+            await self._backend.ready()
+            status, said = await self._backend.shown({**body, "model": self._swap.name(BASE)})
+        return web.Response(body=said, status=status, content_type="application/json")
+
+
+def _unmade(base: dict[str, Any], adapter: Adapter) -> dict[str, Any]:
+    """The base's entry with a digest of the version's own: Ollama's clients cut it to twelve characters."""
+    files = orjson.dumps(adapter.manifest.get("files"), option=orjson.OPT_SORT_KEYS)
+    made = datetime.fromtimestamp(adapter.created_at, UTC).isoformat()
+    return {**base, "digest": hashlib.sha256(files).hexdigest(), "modified_at": made}
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")

@@ -1,0 +1,145 @@
+"""Requests that go on from an earlier answer by its id, and earlier answers asked for by their id.
+
+Owns how such an id is found in the store, and what the id of a local answer (`/rl good`) stands for. Not here: whose it
+may be (reach), and what a request looks like once it is spelled out, which is the dialect's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from proxy.access.reach import Reach
+from proxy.conversation.conversations import as_chat, canonical
+from proxy.conversation.redaction import Redactor
+from proxy.core.agent_wrappers import STORED
+from proxy.core.json_edit import loads
+from proxy.core.wrapped_ids import bare
+from proxy.dialects import Asked, Dialect, Earlier
+from proxy.relay.capture import new_id
+from store.captured.items import Place
+from store.records import Completion
+from store.store import Store
+
+# A local answer is no completion: its id is that of the answer before it, or START, then one of its own.
+START: Final = "start"
+_OURS: Final = ".rl-"
+MOST_NAMED: Final = 1000  # items of one request that are looked up
+
+
+class EarlierAnswers:
+    def __init__(self, store: Store, redactor: Redactor) -> None:
+        self._store = store
+        self._redactor = redactor
+
+    async def spelled_out(self, dialect: Dialect, body: Any, reach: Reach) -> dict[str, bytes]:
+        """The members of the request to change, so that it repeats what it named; what is not ours stays named."""
+        known: dict[str, Earlier] = {}
+        for id in dialect.names(body):
+            if (found := await self.one(id, reach)) is not None:
+                known[id] = found
+        return dialect.spelled_out(body, known) if known else {}
+
+    async def referred(
+        self, dialect: Dialect, body: Any, reach: Reach, session: str | None
+    ) -> dict[str, dict[str, Any]]:
+        """The items that the request names by the ids of its backend, which has them too: for what is captured and
+        compared, and not for the request. One whose id several answers may have had stays a reference."""
+        named = dialect.refers_to(body)[:MOST_NAMED]
+        places: dict[str, list[Place]] = {}
+        for one in await self._store.places_of_items(named) if named else ():
+            if reach.covers(one.asker):
+                places.setdefault(one.id, []).append(one)
+        sure = [place for found in places.values() if (place := _only(found, session)) is not None]
+        replies = await self._store.replies([place.completion_id for place in sure]) if sure else {}
+        items: dict[str, dict[str, Any]] = {}
+        for place in sure:
+            reply = replies.get(place.completion_id)
+            if reply is not None:
+                items[place.id] = dialect.item(place.id, with_text_arguments(as_chat(reply)), place.kind, place.at)
+        return items
+
+    async def one(self, id: str, reach: Reach) -> Earlier | None:
+        """None where it is not known, or another's."""
+        id = bare(id)
+        root = id.partition(_OURS)[0]
+        if root == START != id:
+            return Earlier(id, [], None, {})
+        found = await self.completion(id, reach) or (await self.completion(root, reach) if root != id else None)
+        if found is None:
+            return None
+        end = found.end
+        reply = None if end is None or end.reply is None else with_text_arguments(as_chat(end.reply))
+        request = loads(found.new.request) if found.new.request else {}
+        messages = [with_text_arguments(as_chat(m)) for m in found.new.prompt]
+        return Earlier(found.new.id, [_stored(m) for m in messages], reply, request)
+
+    async def as_answered(self, asked: Asked, reach: Reach) -> list[dict[str, Any]]:
+        """The messages of a command; where it follows a named answer, with those that this was the answer to.
+
+        Instructions are not carried over from one request to the next, so the two can differ.
+        """
+        found = None if asked.previous is None else await self.one(asked.previous, reach)
+        if found is None or found.reply is None or len(asked.messages) < 2:
+            return asked.messages
+        if self._redactor.message(canonical(asked.messages[-2])) != canonical(found.reply):
+            return asked.messages
+        return [*found.messages, found.reply, asked.messages[-1]]
+
+    async def completion(self, id: str, reach: Reach) -> Completion | None:
+        found = await self._store.completion(bare(id))
+        return found if found is not None and reach.covers(found.new) else None
+
+    @staticmethod
+    def local_id(dialect: Dialect, asked: Asked) -> str:
+        """The id of a local answer; a next request may go on from it where it stands for all that was said.
+
+        `asked` is the request as it came, before anything was spelled out.
+        """
+        alone = sum(message.get("role") != "system" for message in asked.messages) == 1
+        if not (dialect.goes_on and alone):
+            return new_id()
+        root = START if asked.previous is None else asked.previous.partition(_OURS)[0]
+        return f"{root}.{new_id()}"
+
+
+def _only(places: list[Place], session: str | None) -> Place | None:
+    """The one that is meant: some servers count their items from one after each start."""
+    if len(places) > 1 and session is not None:
+        places = [place for place in places if place.session == session]
+    return places[0] if len(places) == 1 else None
+
+
+def marked(messages: list[dict[str, Any]], came: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of a request that is spelled out, with a mark on those of a person that it did not send: its own,
+    `came`, are the last ones. No stored one was a command, also where it reads like one now that its parts are joined.
+    """
+    new = sum(message.get("role") == "user" for message in came)
+    places = [at for at, message in enumerate(messages) if message.get("role") == "user"]
+    old = set(places[: len(places) - new])
+    return [_stored(message) if at in old else message for at, message in enumerate(messages)]
+
+
+def unmarked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As backends take them."""
+    return [{k: v for k, v in message.items() if k != STORED} for message in messages]
+
+
+def _stored(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, STORED: "yes"}
+
+
+def with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """The tree keeps the arguments of tool calls as values; on the wire they are text."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {**message, "tool_calls": [_with_text(call) for call in calls]}
+
+
+def _with_text(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function") or {}
+    arguments = function.get("arguments")
+    text = arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode()
+    return {**call, "function": {**function, "arguments": text}}

@@ -1,0 +1,378 @@
+"""The way of a request from agent to backend: which route, whose request, a command or a question, which version.
+
+Owns what happens before a request is sent: limits, parsing, speaker, commands out of the history, the lease, the row.
+What happens from there on is an `Exchange`. Routes that no dialect knows pass through untouched.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from proxy.access.limits import BODY, PacedStream
+from proxy.access.reach import Reach
+from proxy.access.security import who_asks
+from proxy.access.unknown_route import MISSING, is_bare, lacking, mistaken
+from proxy.backends.openai import down
+from proxy.conversation.conversations import command_at, without_commands
+from proxy.conversation.history_cache import Telling
+from proxy.conversation.incremental_json import Body
+from proxy.conversation.redaction import WORTH_A_THREAD, places
+from proxy.conversation.retries import Attempt, Retries, key_of
+from proxy.conversation.secret_shapes import LONGEST
+from proxy.conversation.side_requests import QUOTATION, SUBAGENT, is_subagent, may_quote, quotes
+from proxy.conversation.turns import DEFAULT, marked_side, said_turn, turn_of
+from proxy.conversation.user_text import SHOWN, words
+from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed, name_on, sender_of
+from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
+from proxy.core.json_edit import dumps, loads
+from proxy.core.offload import LARGE, off_loop, off_loop_above, weight
+from proxy.core.upstream import end_to_end, no_http, pieces, upstream_url, whole
+from proxy.dialects import Asked, Dialect
+from proxy.dialects.base import Question
+from proxy.dialects.speaker import Speaker, people, speaker
+from proxy.feedback.chat_command import Asks, ChatCommands
+from proxy.relay.capture import new_id
+from proxy.relay.capture_optout import says_off
+from proxy.relay.early_stream import HeldStream
+from proxy.relay.exchange import Exchange, Parts
+from proxy.relay.previous_response import EarlierAnswers, marked, unmarked
+from proxy.relay.request_body import bounded, parsed, read
+from proxy.versions.live_version import Lease
+from store.captured.tree import ASIDE
+from store.errors import StoreError
+from store.records import Asker, NewCompletion
+
+log = structlog.get_logger()
+
+_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+QUOTABLE: Final = 100  # recent main turns that a request may quote
+
+
+class Call(NamedTuple):
+    """A request as it came, and whose it is."""
+
+    request: web.Request
+    dialect: Dialect
+    who: Speaker
+    agent: Agent | None  # that sent it, where that is known; NOBODY where no person types
+    body: Body
+    weight: int  # bytes that it counts as, with those that it named
+    previous: str | None  # the answer that it named
+    started: float
+    attempt: Attempt | None  # where its SDK may send it again
+    id: str | None  # of its completion; None where it is not captured
+
+
+class Relay:
+    def __init__(self, parts: Parts, commands: ChatCommands, retries: Retries) -> None:
+        self.parts = parts
+        self._commands = commands
+        self._earlier = EarlierAnswers(parts.store, parts.redactor)
+        self._retries = retries
+        self.last_request = -math.inf  # monotonic; the learner waits for quiet
+
+    # The captured routes
+
+    async def data(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
+        started = time.perf_counter()
+        self.last_request = time.monotonic()
+        try:
+            response = await self._data(request, dialect, started)
+        except (ProxyError, StoreError) as error:
+            failed = _as_proxy_error(error)
+            response = failed.response(dialect.error(failed))
+        self.parts.metrics.requests.labels(dialect.name, str(response.status)).inc()
+        return response
+
+    async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
+        off = says_off(request.headers)
+        said_turn(request.headers)  # what is wrong with it is said before anything is done
+        raw = await read(request, self.parts.settings.server.max_body_bytes)
+        heavy, known = weight(raw), self.parts.recent.bodies.known(raw)
+        # Also what was said before has to be walked through: a thread for all of it, or none.
+        said, as_came = await off_loop(heavy, parsed, raw, self.parts.recent.bodies, known, dialect)
+        body = said.parsed
+        add: dict[str, bytes] = {}
+        spelled, asked = body, as_came
+        path_session = request.match_info.get("session")
+        named = await off_loop(heavy, _typed_by, request.headers, asked)
+        who = speaker(
+            request.headers, path_session=path_session, user=asked.user, session=asked.session, body=body, typed=named
+        )
+        reach = Reach.of(who_asks(request), who.user, people(request.headers, body, named))
+        if dialect.goes_on:
+            items = await self._earlier.referred(dialect, body, reach, who.session)
+            asked = await off_loop(heavy, dialect.read, body, items) if items else asked
+            if add := await self._earlier.spelled_out(dialect, body, reach):
+                heavy += sum(map(weight, add.values()))
+                spelled, asked = await off_loop(heavy, _with, dialect, body, asked, add)
+                asked = replace(asked, messages=marked(asked.messages, as_came.messages))
+        who = who._replace(user=reach.user or reach.who.name)
+        side = marked_side(request.headers, self.parts.settings.turns.rules)
+        agent = agent_of(request.headers, asked.messages) if asked.typed and not side else NOBODY
+        typed = as_typed(asked.messages, agent)
+        at = await off_loop(heavy, command_at, typed, agent)
+        key = await off_loop(len(raw), key_of, request, raw)
+        captured = not (off or self.parts.uncaptured.has(who.session))
+        # A command is no part of what is captured, and acts once also where nothing is.
+        key = key if captured or at is not None else None
+        with self._retries.attempt(request, key, who.session) as (attempt, earlier):
+            if at is not None:
+                asked = replace(asked, previous=as_came.previous, messages=typed[: at + 1])
+                act = partial(self._said, asked, self._asks(reach, who, asked, agent), dialect.alone)
+                text = await self._retries.once(attempt, earlier, act)
+                return await self._answer(request, dialect, asked, text, self._earlier.local_id(dialect, as_came))
+            if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
+                return await attempt.again(request)
+            id = _completion_id(request) if captured else None
+            call = Call(request, dialect, who, agent, said, heavy, as_came.previous, started, attempt, id)
+            response = await self._ask(call, spelled, asked, add)
+            if attempt is not None:
+                attempt.keep(response)
+            return response
+
+    async def _ask(self, call: Call, body: Any, asked: Asked, add: dict[str, bytes]) -> web.StreamResponse:
+        """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
+        kept: Sequence[int]
+        if call.id is None:  # nothing is remembered of it either
+            kept = await off_loop(call.weight, without_commands, asked.messages, call.agent)
+        else:
+            recent, size = self.parts.recent, len(call.body.raw) + _size(add)
+            recent.bodies.remember(call.body)
+            kept = await off_loop(call.weight, recent.history.kept, asked.messages, size, call.agent)
+        if add:
+            asked = replace(asked, messages=unmarked(asked.messages))
+        if asked.messages and not kept:
+            raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
+        came, held = time.perf_counter(), None
+        if asked.stream and call.dialect.framing == "sse":
+            version = self.parts.swap.version_of(asked.model)
+            held = HeldStream(call.request, call.dialect, call.attempt, call.id, version)
+        try:
+            async with self.parts.door.through(held.beat if held else None):
+                # What it has waited is no overhead of ours.
+                call = call._replace(started=call.started + time.perf_counter() - came)
+                with self.parts.giving_way.answering():
+                    return await self._let_in(call, body, asked, add, kept, held)
+        except (ProxyError, StoreError) as error:
+            if held is None or held.response is None:
+                raise
+            return await held.failed(_as_proxy_error(error))
+
+    async def _let_in(
+        self,
+        call: Call,
+        body: Any,
+        asked: Asked,
+        add: dict[str, bytes],
+        kept: Sequence[Any],
+        held: HeldStream | None,
+    ) -> web.StreamResponse:
+        size = len(call.body.raw) + _size(add)
+        await self.parts.backend.ready()
+        lease = await self.parts.swap.acquire(asked.model, held.promised if held else None)
+        try:
+            if len(kept) < len(asked.messages):
+                less = await off_loop(call.weight, call.dialect.keep, body, asked, kept)
+                add |= less
+                body, asked = await off_loop(call.weight, _with, call.dialect, body, asked, less)
+            if asked.previous != call.previous:
+                asked = replace(asked, previous=call.previous)
+            question = Question(call.body.raw, add, body, asked, call.body.items, call.weight)
+            exchange = Exchange(
+                self.parts, call.request, call.dialect, question, lease, call.started, call.attempt, held
+            )
+            if call.id is not None:
+                row = partial(self._row, call, asked, lease, size)
+                await exchange.capture_as(call.id, row, partial(self._remember, call.dialect, question, lease))
+                if call.attempt is not None:
+                    call.attempt.completion = call.id
+            return await exchange.run()
+        finally:
+            lease.release()
+
+    async def _row(self, call: Call, asked: Asked, lease: Lease, size: int) -> NewCompletion:
+        telling = await off_loop(call.weight, self.parts.recent.history.telling, asked.messages, size)
+        beside = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
+        request = await off_loop(call.weight, dumps, beside)
+        # What is new is looked at for secrets, and the members beside the messages each time.
+        looked = telling.fresh + len(request) if call.weight < LARGE else call.weight
+        row = await off_loop_above(WORTH_A_THREAD, looked, _row, call, asked, telling, request, lease, self.parts)
+        rule = await self._aside(row, asked) if row.turn_rule == DEFAULT else None
+        return row if rule is None else replace(row, turn="side", turn_rule=rule)
+
+    async def _aside(self, row: NewCompletion, asked: Asked) -> str | None:
+        """By which rule this is a side turn, beside what was answered lately to whom it is of."""
+        store, whose = self.parts.store, [Asker(row.key, row.user)]
+        if row.above is None:
+            if not may_quote(asked.messages):
+                return None
+            lately = await store.main_turns_of(whose, limit=QUOTABLE)
+            size = sum(len(one.asked) for one in lately)
+            quoted: bool = await off_loop(size, quotes, asked.messages, lately)
+            return QUOTATION if quoted else None
+        system = [message.body.decode() for message in row.prompt if message.role in ASIDE]
+        if not system:
+            return None
+        newest = next((m.role for m in reversed(row.prompt) if m.role not in ASIDE), "")
+        goes_on = await store.goes_on_from(row.above, whose)
+        return SUBAGENT if is_subagent(goes_on, system, tools=bool(asked.tools), new_words=newest == "user") else None
+
+    def _remember(self, dialect: Dialect, question: Question, lease: Lease, row: NewCompletion) -> None:
+        if lease.version is not None and not lease.pinned:
+            self.parts.recent.note(row, dialect, question)
+
+    async def _said(self, asked: Asked, asks: Asks, alone: bool) -> str:
+        """What we say to a `/rl` line, which `asked` ends in: never sent to the model, never stored as a completion."""
+        messages = await self._earlier.as_answered(asked, asks.reach)
+        return await self._commands.answer(messages, asks, alone=alone)
+
+    async def _answer(
+        self, request: web.Request, dialect: Dialect, asked: Asked, text: str, id: str
+    ) -> web.StreamResponse:
+        """An answer of ours."""
+        kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
+        response = PacedStream(headers={"content-type": kind, "x-accel-buffering": "no"})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+        return response
+
+    def _asks(self, reach: Reach, who: Speaker, asked: Asked, agent: Agent | None) -> Asks:
+        """Whoever names people speaks for them, and only those whom the settings list are admins."""
+        admins = self.parts.settings.server.chat_admins
+        model = asked.model or self.parts.backend.served.model
+        return Asks(reach, who, model, tuple(name for name in reach.names if name not in admins), agent)
+
+    # Everything else
+
+    async def passthrough(self, request: web.Request) -> web.StreamResponse:
+        """Byte for byte in both directions, compressed bodies as they are. Raises NotFound for a wrong base URL."""
+        if (wrong := mistaken(request)) is not None:
+            raise wrong
+        async with self.parts.door.through():
+            with self.parts.giving_way.answering():
+                await self.parts.backend.ready()
+                return await self._passed_through(request)
+
+    async def _passed_through(self, request: web.Request) -> web.StreamResponse:
+        response: web.StreamResponse | None = None
+        try:
+            assert self.parts.http is not None
+            async with self.parts.http.request(
+                request.method,
+                upstream_url(self.parts.backend.url, request),
+                headers=self.parts.request_headers(request),
+                data=request.get(BODY) or (self.parts.limits.passing(request) if request.can_read_body else None),
+                allow_redirects=False,
+            ) as upstream:
+                said = b"" if request.method == "HEAD" or upstream.status not in MISSING else await whole(upstream)
+                if said and is_bare(upstream.status, said):
+                    return lacking(request, upstream.status, self.parts.backend.kind)
+                response = PacedStream(
+                    status=upstream.status, reason=upstream.reason, headers=end_to_end(upstream.headers)
+                )
+                await response.prepare(request)
+                if said:
+                    await response.write(said)
+                async for piece in pieces(upstream):
+                    await response.write(piece)
+                await response.write_eof()
+                return response
+        except BackendBroke as error:
+            if response is None:
+                raise
+            log.warning("an answer that passes through broke off", path=request.path, error=str(error.__cause__))
+            if request.transport is not None:
+                request.transport.close()  # as the backend did: there is no place in these bytes for words of ours
+            return response
+        except (TimeoutError, aiohttp.ClientConnectionError) as error:
+            if isinstance(error.__cause__, TooSlow):
+                raise error.__cause__ from None
+            if response is not None:
+                raise  # the answer had begun, and its client is gone
+            raise down(self.parts.backend.url, error, self.parts.backend.kind) from error
+        except aiohttp.ClientError as error:
+            if response is not None:
+                raise
+            raise no_http(error) from error
+
+
+def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
+    return error if isinstance(error, ProxyError) else StorageFailed(f"The store did not take it: {error}")
+
+
+def _size(members: Mapping[str, bytes]) -> int:
+    return sum(len(value) for value in members.values())
+
+
+def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Lease, parts: Parts) -> NewCompletion:
+    """`request`: its members beside the messages."""
+    assert call.id is not None
+    beside: set[str] = set()
+    redactor, backend, told = parts.redactor, parts.backend, telling.told()
+    served, rules = backend.served, parts.settings.turns.rules
+    turn = turn_of(call.request.headers, call.body.parsed, asked.messages, asked.tools, rules, told.turns)
+    return NewCompletion(
+        id=call.id,
+        request_id=call.id,
+        choice=0,
+        created_at=time.time() - (time.perf_counter() - call.started),  # this is made later
+        dialect=call.dialect.name,
+        backend=backend.kind,
+        model=asked.model or served.model,
+        served_model=lease.model,
+        version=lease.version,
+        session=call.who.session,
+        user=call.who.user,
+        turn=turn.turn,
+        turn_rule=turn.rule,
+        streamed=asked.stream,
+        prompt=told.prompt,
+        nodes=told.nodes,
+        asides=told.asides,
+        request=redactor.json(request, beside),
+        sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
+        thread=told.thread,
+        above=told.above,
+        untrainable=asked.untrainable or told.untrainable,
+        asked=redactor.text(words(asked.messages, SHOWN + LONGEST))[:SHOWN],
+        redacted=places(prompt=told.secrets, request=beside),
+        key=who_asks(call.request).key,
+        forms=told.forms,
+    )
+
+
+def _typed_by(headers: Mapping[str, str], asked: Asked) -> list[Any]:
+    """Whom the newest message names: in words of its agent, and as chat completions have it."""
+    agent = agent_of(headers, asked.messages)
+    found = (sender_of(asked.messages, agent), name_on(asked.messages, agent))
+    return [one for one in found if one is not None]
+
+
+def _completion_id(request: web.Request) -> str:
+    found = request.headers.get("x-rl-completion-id") or new_id()
+    if not _ID.fullmatch(found):
+        raise BadRequest("`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id")
+    return found
+
+
+def _with(
+    dialect: Dialect, body: dict[str, Any], asked: Asked, changed: Mapping[str, bytes]
+) -> tuple[dict[str, Any], Asked]:
+    """The request with these members in place, read again."""
+    if not changed:
+        return body, asked
+    body = {**body, **{key: loads(value) for key, value in changed.items()}}
+    return body, bounded(dialect.read(body, asked.referred))

@@ -1,0 +1,31 @@
+"""A model that the backend does not have, said with what it has instead.
+
+Owns that sentence, and that it is said only of a model that is really not in the backend's list: whatever else it
+answers with 404 is its own word. Not here: how an error looks in a format (dialects).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.backends.base import Backend
+from proxy.core.errors import ProxyError, UnknownModel
+
+SHOWN: Final = 6
+
+
+async def unknown_model(backend: Backend, url: str, asked: str, said: str) -> UnknownModel | None:
+    """None where the backend has it, or tells no list. `said` is its own answer."""
+    try:
+        names = [str(model["id"]) for model in await backend.models() if not model.get("parent")]
+    except (ProxyError, KeyError, TypeError, AttributeError):
+        return None
+    if not asked or not names or {asked, f"{asked}:latest"} & set(names):
+        return None
+    get = f"load it there (`ollama pull {asked}`), or " if backend.kind == "ollama" else ""
+    has = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return UnknownModel(
+        f"The backend at {url} has no model {asked!r}: {get}ask for one that it has ({has}; GET /v1/models "
+        f"lists them). It says: {said}",
+        param="model",
+    )

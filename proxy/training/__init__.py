@@ -1,0 +1,1 @@
+"""When a run starts, what it receives, and what becomes of it."""

@@ -1,0 +1,58 @@
+"""Would the backend take what a run makes? Asked before the run, so that none trains what nobody can load.
+
+Owns when it is asked and how long an answer counts. Not here: what is asked, and how (backends).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from config.settings import Settings
+from proxy.backends.base import Backend
+from proxy.core.errors import ProxyError
+from trainer.launch import Launcher
+
+log = structlog.get_logger()
+
+CHECK_S: Final = 20.0  # a backend that is silent for so long is taken for one that does not answer
+AGAIN_S: Final = 60.0  # while it says no: somebody may have started it otherwise
+UNANSWERED_S: Final = 5.0
+
+
+class Refusal:
+    def __init__(self, settings: Settings, backend: Backend, launcher: Launcher) -> None:
+        self._train = settings.train
+        self._backend = backend
+        self._launcher = launcher
+        self._folder = Path(os.path.abspath(settings.adapters_dir))  # as the backend will be told
+        self._asking = asyncio.Lock()
+        self.why: str | None = None
+        self._until = 0.0  # monotonic seconds
+
+    async def known(self, weights: str) -> str | None:
+        """Why it would not, as far as is known; asked where nothing is, or where it said no a while ago."""
+        if time.monotonic() < self._until or self._asking.locked():
+            return self.why
+        return await self.anew(weights)
+
+    async def anew(self, weights: str) -> str | None:
+        """Why it would not, asked now. One that does not answer has refused nothing new."""
+        async with self._asking:
+            rank = await self._launcher.rank(weights, self._train.preset, self._train.overrides)
+            try:
+                async with asyncio.timeout(CHECK_S):
+                    why = await self._backend.check(rank, self._folder)
+            except (ProxyError, TimeoutError):
+                self._until = time.monotonic() + UNANSWERED_S
+                return self.why
+        if why is not None and why != self.why:
+            log.warning("the backend would not take an adapter", why=why)
+        self.why, self._until = why, math.inf if why is None else time.monotonic() + AGAIN_S
+        return why

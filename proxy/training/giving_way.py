@@ -1,0 +1,78 @@
+"""A run stands still while requests are answered, and goes on in between.
+
+Priorities alone do not do it: they do not reach a server in another control group, nor a GPU, and a server whose
+threads wait for each other loses all of them with the one that loses its core.
+Owns for how long: at most `train.stand_still_s` at a stretch, then a turn of the same length for the run. So the run
+has half of the time, however many requests there are. Not here: how a process is stopped, and woken where we are
+killed (trainer.low_priority).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from config.sections import Backend
+from proxy.access.security import is_loopback
+
+AGAIN_S: Final = 1.0  # for a run that has just started, meanwhile
+
+
+class GivingWay:
+    """`still` stops the background work, or lets it go on; `most_s` 0: it is never stopped."""
+
+    def __init__(
+        self, still: Callable[[bool], None], most_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._tell, self._most_s, self._clock = still, most_s, clock
+        self._answered = 0  # requests under way
+        self._left = most_s  # seconds that the run may still be kept from its work
+        self._its_turn = False  # nothing is left: it works until it has caught up
+        self._still = False
+        self._at = clock()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        self._answered += 1
+        self._settle()
+        try:
+            yield
+        finally:
+            self._answered -= 1
+            self._settle()
+
+    def _settle(self) -> None:
+        """What holds from now on, and when that has to be looked at again."""
+        if not self._most_s:
+            return
+        now = self._clock()
+        passed, self._at = now - self._at, now
+        self._left = min(self._most_s, self._left + (-passed if self._still else passed))
+        if self._left <= 0:
+            self._its_turn = True
+        elif self._left >= self._most_s:
+            self._its_turn = False
+        self._still, was_still = bool(self._answered) and not self._its_turn, self._still
+        if self._still or was_still:
+            self._tell(self._still)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._answered:
+            after = min(self._left, AGAIN_S) if self._still else self._most_s - self._left
+            self._timer = asyncio.get_running_loop().call_later(after, self._settle)
+
+
+def longest(backend: Backend, seconds: float) -> float:
+    """For which a run stands still: not at all beside a server that is on another machine."""
+    urls = [url for url in (backend.url, *backend.replicas) if url]
+    return seconds if not urls or any(_is_here(url) for url in urls) else 0.0
+
+
+def _is_here(url: str) -> bool:
+    return is_loopback(urlsplit(url).hostname or "")

@@ -1,0 +1,172 @@
+"""What keeps a run from starting, or from going on, at this moment.
+
+Owns what is found out for it: ratings that are fresh, the backend's and the trainer's obstacles, the machine, a pause.
+Not here: the rules themselves (schedule_rules), who acts on them (run_supervisor).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from config.settings import Settings
+from proxy.backends.base import Backend
+from proxy.training.adapter_check import Refusal
+from proxy.training.cloud_student import Foreign
+from proxy.training.gpu_sharing import Lending
+from proxy.training.schedule_rules import Due, dampened, enough, kept_from, needed
+from proxy.training.system_load import Machine
+from proxy.training.weights_check import Match
+from proxy.versions.live_version import Swap
+from store.records import Fresh
+from store.store import Store
+from trainer.launch import Launcher
+
+
+def local_time() -> datetime:
+    """What the clock on the wall shows; hours of training are in it."""
+    return datetime.now()
+
+
+class When:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        backend: Backend,
+        swap: Swap,
+        launcher: Launcher,
+        machine: Machine,
+        lending: Lending,
+        match: Match,
+        foreign: Foreign | None,
+        last_request: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._backend = backend
+        self._swap = swap
+        self._launcher = launcher
+        self._machine = machine
+        self._lending = lending
+        self._match = match
+        self._foreign = foreign
+        self._last_request = last_request
+        self._refusal = Refusal(settings, backend, launcher)
+        self.paused = False
+        self.by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
+        self.kept: str | None = None  # the rule that keeps the open run from training
+        self.under_way = False  # a run is
+        self.rebuilds = False  # the next run is one that a person asked for, whatever the number of ratings
+        self.trainer: int | None = None  # its process
+
+    async def start(self) -> None:
+        self.paused = bool(await self._store.get_meta("paused", False))
+        self.by_hand = await self._store.get_meta("by_hand", None)
+
+    async def pause(self, paused: bool) -> None:
+        self.paused = paused
+        await self._store.set_meta("paused", paused)
+
+    async def asked_for(self, run_id: int) -> None:
+        self.by_hand = run_id
+        await self._store.set_meta("by_hand", run_id)
+
+    @property
+    def doubt(self) -> str | None:
+        """Why no run may read the database now; None where it may."""
+        return self._store.integrity.doubt
+
+    async def fresh(self, *, before_run: int | None = None) -> Fresh:
+        train = self._settings.train
+        return await self._store.fresh(
+            live=self._swap.live,
+            max_version_gap=train.max_version_gap,
+            before_run=before_run,
+            foreign=self._foreign is not None,
+            share=train.max_rater_share,
+            raters=train.raters,
+        )
+
+    async def needed(self) -> tuple[int, str]:
+        """How many fresh ratings start a run, and why that many."""
+        last = next(iter(await self._store.runs(limit=1)), None)
+        seen = (await self.fresh(before_run=last.id)).total if last else 0
+        return needed(self._settings.train, last, seen)
+
+    async def due(self, *, asked: bool = False, early: bool = False) -> Due:
+        """`early`: whatever the number of ratings and the served model, could a run train now?"""
+        if (lacks := await self._lacks(asked=asked)) is not None:
+            return Due(False, lacks)
+        train = self._settings.train
+        if not early and self._match.no is not None:
+            return Due(False, self._match.no)
+        fresh = await self.fresh()
+        if fresh.total == 0:
+            return Due(False, dampened(fresh) or "there are no fresh ratings")
+        if not asked and not early and not self.rebuilds:
+            lacks = enough(train, fresh, *await self.needed(), silent_s=time.monotonic() - self._last_request())
+            if lacks is not None:
+                return Due(False, lacks)
+        if (kept := await self.kept_from(None, starting=True, by_hand=asked)) is not None:
+            return Due(False, kept)
+        return Due(True, f"{fresh.total} fresh rating{'' if fresh.total == 1 else 's'}")
+
+    async def _lacks(self, *, asked: bool) -> str | None:
+        """What training lacks, whatever the ratings and the hour."""
+        train = self._settings.train
+        if self.doubt is not None:
+            return self.doubt
+        if not train.enabled and not asked and not self.rebuilds:
+            return "training is off (train.enabled = false)"
+        if self._foreign and (lacks := self._foreign.lacks()) is not None:
+            return lacks
+        if not (self._foreign or self._backend.capabilities.adapters):
+            return self._backend.capabilities.why_not
+        if (lacks := self._launcher.available(tensorboard=train.tensorboard)) is not None:
+            return lacks
+        if self.weights() is None:
+            return "train.weights does not say where the model's weights are"
+        if (obstacle := await self.obstacle(anew=asked)) is not None:
+            return obstacle
+        if self.paused:
+            return "paused; `rlproxy resume` goes on"
+        if self.kept is not None and (waiting := await self._store.open_runs()):
+            return f"run {waiting[0].id} waits at its last step: {self.kept}"
+        return None
+
+    async def able(self) -> str | None:
+        """The weights, where a run could train on them some day and none does now."""
+        return None if self.under_way or await self._lacks(asked=False) is not None else self.weights()
+
+    async def look_at_base(self, *, asked: bool) -> None:
+        """Is the served model the one that trains? Looked at from the first rating on, not only at the last one."""
+        weights = self.weights()
+        if weights is not None and (await self.due(asked=asked, early=True)).now:
+            await self._match.check(weights, now=asked)
+
+    async def obstacle(self, *, anew: bool = False) -> str | None:
+        """What keeps the backend from taking what a run makes; asked `anew` before a run, else as far as is known."""
+        weights = self.weights()
+        if (lacks := self._backend.lacks) is not None:
+            return lacks
+        if weights is None or not self._backend.capabilities.adapters:
+            return None
+        if anew:
+            return await self._refusal.anew(weights)
+        return self._refusal.why if self.under_way else await self._refusal.known(weights)
+
+    async def kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
+        """Which rule keeps a run from training now; None where none does."""
+        if self.doubt is not None:
+            return self.doubt
+        if starting and (why := self._lending.why_not()) is not None:
+            return why
+        use = await asyncio.to_thread(self._machine.look, time.monotonic(), self.trainer)
+        by_hand = by_hand or (run_id is not None and run_id == self.by_hand)
+        return kept_from(self._settings.train, use, local_time(), by_hand=by_hand, starting=starting)
+
+    def weights(self) -> str | None:
+        return self._settings.train.weights or self._backend.weights

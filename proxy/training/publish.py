@@ -1,0 +1,130 @@
+"""What becomes of a run: its last word on record, its candidate published, and live.
+
+Owns the hand-over from the trainer's result to the store and the swap. Not here: how the result came (run_supervisor),
+what happens to a version once it is live (rollback_monitor).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from proxy.core.errors import Conflict, ProxyError
+from proxy.core.events import Events
+from proxy.core.metrics import Metrics
+from proxy.training import run_folder
+from proxy.training.cloud_student import NEWEST, Foreign
+from proxy.training.gpu_sharing import Lending
+from proxy.versions.live_version import Overtaken, Swap
+from store.learning.runs import WAITING
+from store.records import BASE, Adapter, Run
+from store.store import Store
+from trainer.launch import AdapterError, verify_adapter
+
+log = structlog.get_logger()
+
+RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
+
+
+class Outcome:
+    def __init__(
+        self, store: Store, swap: Swap, lending: Lending, events: Events, metrics: Metrics, foreign: Foreign | None
+    ) -> None:
+        self._store = store
+        self._swap = swap
+        self._lending = lending
+        self._events = events
+        self._metrics = metrics
+        self._foreign = foreign
+        self.recorded = asyncio.Event()  # what became of the run under way; set where there is none
+        self.recorded.set()
+
+    async def take(self, run: Run, found: dict[str, Any]) -> None:
+        """The trainer's last word, into the store; a passed candidate goes live."""
+        if found["status"] != "passed":
+            await self.end(run, found["status"], found.get("reason", ""), found)
+            return
+        try:
+            path = Path(found["adapter"])
+            if str(path) != run_folder.ordered(Path(run.folder)):
+                raise AdapterError(f"{path} is not where this run was to write.")
+            manifest = await asyncio.to_thread(verify_adapter, path)
+        except (AdapterError, KeyError) as error:
+            await self.end(run, "failed", f"the adapter is not what the trainer wrote: {error}", found)
+            return
+        adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
+        if self._foreign:
+            await self._foreign.publishes(run.version)
+        waits = None if self._foreign else await self._overtaken(adapter)
+        await self._store.publish(run.id, adapter, found, None if waits else found.get("baseline_after"))
+        self._ended(run, "done", found.get("reason", ""))
+        if self._foreign:
+            await self._foreign.published(run.version)
+        elif waits:
+            self._wait(adapter, waits)
+        else:
+            await self._go_live(adapter)
+
+    async def _overtaken(self, adapter: Adapter) -> str | None:
+        """Why a version is not to go live by itself: what it was trained from does not answer any more."""
+        parent = await self._store.adapter(adapter.parent)
+        name = "the base model" if adapter.parent == BASE else f"v{adapter.parent}"
+        live = (await self._store.pointer()).live  # read last: the baseline that is published next goes by it
+        if live == adapter.version:  # a person was quicker
+            return None
+        if parent is not None and parent.withdrawn:
+            return f"v{adapter.version} was trained from {name}, which was rolled back: it waits for `promote`."
+        if live == adapter.parent:
+            return None
+        return f"v{adapter.version} was trained from {name}, which is not live any more: it waits for `promote`."
+
+    def _wait(self, adapter: Adapter, why: str) -> None:
+        log.warning("version waits", version=adapter.version, why=why)
+        self._events.emit("problem", message=why)
+
+    async def _go_live(self, adapter: Adapter) -> None:
+        """A backend that is down for a moment is asked again; then the version waits for `promote`."""
+        await self._lending.awake()
+        version, reason = adapter.version, f"run {adapter.run_id} passed the gate"
+        for pause in (*RETRY_SWAP_S, None):
+            try:
+                await self._swap.to(version, reason, "rlproxy", instead_of=adapter.parent)
+                self._metrics.swaps.inc()
+                return
+            except Overtaken:  # while it waited for the backend, for the next try or for its turn
+                if (why := await self._overtaken(adapter)) is not None:
+                    self._wait(adapter, why)
+                return
+            except Conflict:
+                return  # live already, or damaged: then swap.problem says so
+            except ProxyError as error:
+                if pause is None:
+                    log.error("version waits", version=version, error=str(error))
+                    return
+                await asyncio.sleep(pause)
+
+    async def end(self, run: Run, status: Any, reason: str, found: dict[str, Any] | None) -> None:
+        await self._store.end_run(run.id, status, reason, found)
+        self._ended(run, status, reason)
+
+    def _ended(self, run: Run, status: str, reason: str) -> None:
+        self.recorded.set()
+        self._metrics.runs.labels(status).inc()
+        log.info("run ended", run=run.id, status=status, reason=reason)
+        self._events.emit("run", run=run.id, event="ended", status=status, reason=reason)
+
+    async def finish_swap(self) -> None:
+        """A version that was published just before a crash goes live now; not one that nobody was to serve."""
+        adapters = await self._store.adapters()
+        live = (await self._store.pointer()).live  # of a backend that is still asleep, the swap does not know it yet
+        if adapters and not self._foreign:
+            newest = max(adapters, key=lambda a: a.version)
+            if newest.version == await self._store.get_meta(NEWEST, None):
+                return
+            waiting = await self._store.get_meta(WAITING, None) == newest.version
+            if waiting and newest.withdrawn is None and newest.parent == live:
+                await self._go_live(newest)

@@ -1,0 +1,151 @@
+"""Would a run take the answers that have come? Tried on the newest of them, before anybody has rated 32.
+
+Owns when that is looked at, which answers are tried, and the verdict, which is kept in the store. After the first two
+answers the served model is compared with the weights, by its prompts alone (weights_check), and the newest answers'
+lines are read as a run would read them, by a process of low priority with the tokeniser and without the weights. So
+does it after four times as many, since other clients have other prompts, and when either side has changed. What an
+answer costs is a number counted up. Not here: what a run refuses (trainer.lessons.samples), how a server renders
+(served_prompts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+
+from config import presets
+from config.settings import Settings
+from proxy.backends.base import Backend
+from proxy.conversation.capture_health import Health
+from proxy.core.errors import BackendDown
+from proxy.core.events import Events
+from proxy.training import run_folder, served_prompts
+from proxy.training.preconditions import When
+from proxy.training.weights_check import Match
+from proxy.versions.admission import Door
+from store.records import Completion
+from store.store import Store
+from trainer.launch import Launcher, LaunchError
+
+log = structlog.get_logger()
+
+META: Final = "rehearsal"
+FIRST: Final = 2  # answers, after which it is tried first
+AGAIN: Final = 4  # times as many, and it is tried again
+TRIED: Final = 8  # answers at a time
+TICK_S = 5.0  # as often it is looked whether there are new ones
+
+UNTRIED: Final[dict[str, Any]] = {
+    "state": "untried", "tried": 0, "refused": 0, "why": None,
+    "line": "whether a run would take them is tried after the first answers",
+}  # fmt: skip
+
+
+class Rehearsal:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        backend: Backend,
+        launcher: Launcher,
+        events: Events,
+        match: Match,
+        when: When,
+        health: Health,
+        door: Door,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._backend = backend
+        self._launcher = launcher
+        self._events = events
+        self._match = match
+        self._when = when
+        self._health = health
+        self._door = door
+        self._seen = 0  # answers at the last look
+        self._next = FIRST
+        self._of: dict[str, Any] | None = None  # the two that the verdict is about
+        self._found = UNTRIED
+
+    def report(self) -> dict[str, Any]:
+        """For `status`."""
+        return self._found
+
+    async def run(self) -> None:
+        kept = await self._store.get_meta(META)
+        if kept is not None:
+            self._of, self._found = kept["of"], kept["found"]
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                await self._look()
+            except Exception as error:  # nobody's request hangs on it
+                log.exception("rehearsal", error=str(error))
+
+    async def _look(self) -> None:
+        turns = self._health.turns
+        if turns < FIRST or turns == self._seen or (weights := await self._when.able()) is None:
+            return
+        self._seen = turns
+        if not await asyncio.to_thread(self._launcher.here, weights):
+            return  # they are fetched when the first rating has come
+        await self._match.check(weights, scored=False)
+        if turns < self._next and self._of == self._match.of:
+            return
+        try:
+            found = await self._tried(weights)
+        except BackendDown:
+            self._seen = 0  # it is asked again
+            return
+        except LaunchError as error:
+            found = {
+                **UNTRIED,
+                "state": "unknown",
+                "line": f"whether a run would take them could not be tried: {error}",
+            }
+        self._next, before, self._found, self._of = AGAIN * turns, self._found, found, self._match.of
+        await self._store.set_meta(META, {"of": self._of, "found": found})
+        if found["refused"] and not before["refused"]:
+            log.warning("a run would refuse answers", **{key: found[key] for key in ("tried", "refused", "why")})
+            self._events.emit("problem", message=found["line"])
+
+    async def _tried(self, weights: str) -> dict[str, Any]:
+        """Raises BackendDown, LaunchError."""
+        train = self._settings.train
+        foreign = self._backend.capabilities.foreign
+        completions = await self._store.newest_turns(TRIED, foreign=foreign)
+        if not completions:
+            return UNTRIED
+        lines = await asyncio.to_thread(run_folder.unrated_lines, completions)
+        if not foreign:
+            async with self._door.through():
+                await served_prompts.add(self._backend, lines, _by_id(completions), questions=())
+        asked = {
+            "conversations": [],
+            "lines": lines,
+            "max_seq_len": presets.resolve(train.preset, train.overrides).max_seq_len,
+            "score": False,
+        }
+        out = self._settings.home / "logs" / "match.log"
+        said = await self._launcher.probe(weights, asked, threads=1, nice=train.nice, log=out)
+        return verdict([why for why in said["refused"] if why is not None], len(lines))
+
+
+def _by_id(completions: Sequence[Completion]) -> dict[str, Completion]:
+    return {completion.new.id: completion for completion in completions}
+
+
+def verdict(reasons: Sequence[str], tried: int) -> dict[str, Any]:
+    """`reasons`: of each answer that a run would refuse."""
+    if not reasons:
+        line = f"a run would take the newest {tried} answers" if tried > 1 else "a run would take the newest answer"
+        return {"state": "taken", "tried": tried, "refused": 0, "why": None, "line": line}
+    how_many = "all" if len(reasons) == tried else f"{len(reasons)}"
+    why = max(reasons, key=reasons.count)
+    line = f"of the newest {tried} answers a run would refuse {how_many}: {why}"
+    state = "refused" if len(reasons) == tried else "partly"
+    return {"state": state, "tried": tried, "refused": len(reasons), "why": why, "line": line}

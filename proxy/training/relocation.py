@@ -1,0 +1,78 @@
+"""A home that was moved or copied: what it works on is in it, and not where the database saw that last.
+
+Owns finding its versions and runs again at start, and what is this home's own: what is elsewhere may be another home's,
+so it is read at most, never written or deleted. Not here: whether an adapter is still what it was (trainer.manifest;
+each load asks).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from config.settings import Settings
+from proxy.training import run_folder
+from store.records import Adapter
+from store.store import Store
+
+log = structlog.get_logger()
+
+
+async def find_again(settings: Settings, store: Store) -> None:
+    versions = await asyncio.to_thread(_versions, settings, await store.adapters())
+    folders = await asyncio.to_thread(_folders, settings, await store.run_folders())
+    if versions or folders:
+        await store.moved(versions, folders)
+        log.warning(
+            "this home was moved or copied: it works on what is in it, and leaves alone what is elsewhere",
+            versions=sorted(versions), runs=sorted(folders),
+        )  # fmt: skip
+    for run in await store.open_runs():
+        await asyncio.to_thread(_begin_anew, settings, Path(run.folder))
+
+
+def is_ours(settings: Settings, path: Path) -> bool:
+    """Whether it may be written or deleted; by real paths, as a part of a home may be a link to another disk."""
+    roots = (settings.home, settings.home / "runs", settings.adapters_dir)
+    return any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)) for root in roots)
+
+
+def folder_of(settings: Settings, path: Path, manifest: Mapping[str, Any]) -> Path:
+    """Where a version is that was at `path`: here, if it is; it may have stayed outside on purpose."""
+    here = settings.adapters_dir.absolute().joinpath(*path.parts[-2:])
+    if path.exists() and (is_ours(settings, path) or not _is(here, manifest)):
+        return path
+    return here if here.is_dir() else path
+
+
+def _versions(settings: Settings, adapters: Iterable[Adapter]) -> dict[int, str]:
+    """By number, where those are that are not where they were."""
+    found = {a.version: (a.path, str(folder_of(settings, Path(a.path), a.manifest))) for a in adapters if not a.gone}
+    return {version: now for version, (before, now) in found.items() if now != before}
+
+
+def _folders(settings: Settings, recorded: Mapping[int, str]) -> dict[int, str]:
+    """The same of runs, which are nowhere else than in the home: one that is not there is begun anew, or was over."""
+    elsewhere = {run: Path(path) for run, path in recorded.items() if path and not is_ours(settings, Path(path))}
+    return {run: str(settings.home.absolute() / "runs" / path.name) for run, path in elsewhere.items()}
+
+
+def _begin_anew(settings: Settings, folder: Path) -> None:
+    """A run that is to write its version elsewhere goes: the learner writes its folder once more."""
+    if run_folder.complete(folder) and not is_ours(settings, Path(run_folder.ordered(folder))):
+        shutil.rmtree(folder)
+
+
+def _is(folder: Path, manifest: Mapping[str, Any]) -> bool:
+    """Whether it has the files of this version: another home's may have the same number."""
+    try:
+        return bool(json.loads((folder / "manifest.json").read_bytes()).get("files") == manifest.get("files"))
+    except (OSError, ValueError, AttributeError):
+        return False

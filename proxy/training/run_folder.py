@@ -1,0 +1,331 @@
+"""What the trainer reads: a run folder, written whole before the trainer starts.
+
+Owns the writing half of the format in docs/architecture.md ("The run folder"); the reading half is
+trainer.lessons.samples. A completion is one line, whatever the number of its raters; what they are worth together is
+`rewards`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from config.sections import Train
+from config.settings import Settings
+from proxy.conversation.as_sent import as_sent
+from proxy.conversation.conversations import as_chat
+from proxy.conversation.redaction import was_redacted
+from proxy.dialects import chat_tools, chat_turns, template_kwargs
+from proxy.training.rewards import worth
+from store.learning.samples import why_held
+from store.records import BASE, Completion, Message, Moments, Run, Sample
+from store.safety import conversion
+from trainer.launch import IN_THE_CLEAR, Seal, SealError, unfinished
+
+FORMAT = 1
+SAMPLES: Final = "samples.jsonl"
+CALIBRATION: Final = "calibration.jsonl"
+TEXTS: Final = (SAMPLES, CALIBRATION)  # all files of a run that hold what people said; `cache` is made of them
+
+
+def lines(
+    samples: Sequence[Sample],
+    held_before: Sequence[Sample],
+    earlier: Sequence[Sample],
+    train: Train,
+    moments: Moments,
+) -> list[dict[str, Any]]:
+    """Of samples.jsonl. `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier` ones
+    trained in those: the trainer may choose among them what trains once more."""
+    now = _by_completion(samples)
+    before = {id: group for id, group in _by_completion(held_before).items() if id not in now}
+    found = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
+    found += [_sample(group, train, moments, "held") for group in before.values()]
+    return found + [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
+
+
+def unrated_lines(completions: Sequence[Completion]) -> list[dict[str, Any]]:
+    """Of completions, without what a rating says. Blocking."""
+    return [_completion(completion, completion.new.prompt) for completion in completions]
+
+
+def write(
+    run: Run,
+    lines: Sequence[dict[str, Any]],
+    calibration: Sequence[Completion],
+    *,
+    settings: Settings,
+    weights: str,
+    adapters: Mapping[int, str],
+    out: Path,
+    baseline: float,
+    neutral: Mapping[str, Mapping[str, Any]],
+    objective: str | None = None,
+    choices: Sequence[Mapping[str, Any]] = (),
+    seal: Seal = IN_THE_CLEAR,
+) -> None:
+    """Blocking. Complete when `run.json` is there: it is written last.
+
+    `objective` is that of the preset where it is None; `choices` are said with the run's own. `neutral` are the gate's
+    questions as the server renders them. What people said is written under `seal`. Raises OSError (disk full).
+    """
+    folder = Path(run.folder)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    train = settings.train
+    _write(folder / SAMPLES, lines, seal)
+    _write(folder / CALIBRATION, [_completion(c, ()) for c in calibration], seal)
+    _dated(folder / CALIBRATION, min((c.new.created_at for c in calibration), default=None))
+    used = {line["version"] for line in lines} | {run.parent}
+    aim = {"objective": objective} if objective else {}
+    order = {
+        "format": FORMAT,
+        "run": run.id,
+        "model": run.model,
+        "weights": weights,
+        "version": run.version,
+        "parent": run.parent,
+        "out": str(out),
+        "adapters": {str(v): adapters[v] for v in sorted(v for v in used if v) if v in adapters},
+        "baseline": baseline,
+        "seed": run.id,
+        "threads": train.threads,
+        "compute": train.compute,
+        "load_in_4bit": train.load_in_4bit,
+        "preset": train.preset,
+        "overrides": {"max_version_gap": train.max_version_gap, **train.overrides, **aim},
+        "gate": settings.gate.model_dump(),
+        "neutral": neutral,
+        "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
+        "choices": [
+            {"name": "held", "value": run.held, "why": why_held(run.held, run.samples, train.held_share)},
+            *choices,
+        ],
+    }
+    _write(folder / "run.json", [order])
+
+
+def of_model(adapters_dir: Path, model: str) -> Path:
+    """Where the versions of a model are, whatever its name has in it."""
+    safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in model).lstrip(".") or "model"
+    return adapters_dir / safe
+
+
+def newest_version(folder: Path) -> int:
+    """Folders count too: a version number is never used twice, even if the database was lost."""
+    return _highest(folder, "v")
+
+
+def newest_run(runs: Path) -> int:
+    """Of folders, too: after an older backup was restored, those of runs that it does not know are still there."""
+    return _highest(runs, "r")
+
+
+def _highest(folder: Path, letter: str) -> int:
+    names = [p.name[1:] for p in folder.glob(f"{letter}*")]
+    return max((int(n) for n in names if n.isdecimal()), default=0)
+
+
+def result(folder: Path) -> dict[str, Any] | None:
+    """The trainer's last word, or None where it did not come to one."""
+    try:
+        found = orjson.loads((folder / "result.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    return found if isinstance(found, dict) and "status" in found else None
+
+
+def ordered(folder: Path) -> str:
+    """Where the run was told to write its adapter: nothing that is elsewhere is taken for it."""
+    return str(orjson.loads((folder / "run.json").read_bytes())["out"])
+
+
+def progress(folder: Path) -> list[dict[str, Any]]:
+    """What the trainer said on the way; empty where it has not begun. A line that it is writing is passed over."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in (folder / "progress.jsonl").read_bytes().splitlines():
+            with contextlib.suppress(orjson.JSONDecodeError):
+                found.append(orjson.loads(line))
+    return [event for event in found if isinstance(event, dict)]
+
+
+def steps(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The numbers of each optimiser step; a second try begins anew, a resumed one goes on from its checkpoint."""
+    found: dict[int, dict[str, Any]] = {}
+    for event in told:
+        if event.get("event") == "phase" and event.get("again"):
+            found.clear()
+        elif event.get("event") == "step":
+            found[event["step"]] = {key: value for key, value in event.items() if key != "event"}
+    return [found[step] for step in sorted(found)]
+
+
+def tidy(folder: Path) -> None:
+    """What only an unfinished run needs goes: three times the adapter's size."""
+    for name in ("checkpoint", "cache"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def without(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> int:
+    """Take what was forgotten out of the files of a run; how many lines went. Blocking; raises OSError.
+
+    A file whose key is lost, since an older database was restored, nobody can read again: it goes whole.
+    """
+    gone = 0
+    settle(folder)
+    for name in TEXTS:
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            lines = [orjson.loads(line) for line in seal.read(path).splitlines()]
+        except SealError:
+            path.unlink()
+            continue
+        kept = [line for line in lines if not _of(line, completions, ratings)]
+        if len(kept) < len(lines):
+            gone += len(lines) - len(kept)
+            written = path.stat().st_mtime
+            try:
+                _write(path, kept, seal)
+                _dated(path, written)
+            except FileNotFoundError:
+                if folder.exists():
+                    raise
+                return gone  # a rebuild has just taken the whole folder away
+            # What a run without a version left has learned from its samples, too.
+            for left in ("cache", "checkpoint", "rejected") if name == SAMPLES else ("cache",):
+                shutil.rmtree(folder / left, ignore_errors=True)
+    return gone
+
+
+def settle(folder: Path) -> None:
+    """What a kill has left of files that were being written or encrypted goes. Blocking; raises OSError."""
+    for name in TEXTS:
+        conversion.settle(folder / name, folder / f".{name}{conversion.OLD}")
+        conversion.wipe(unfinished(folder / name))
+
+
+def others(runs: Path, known: Iterable[str]) -> list[Path]:
+    """Run folders that are none of these: an older backup was restored, and they are of after it. Blocking."""
+    there = {Path(folder).resolve() for folder in known}
+    return [folder for folder in runs.glob("r*") if folder.resolve() not in there]
+
+
+def trains_on(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> bool:
+    """Whether a sample of this run is one of these; not where nobody can read them. Blocking; raises OSError."""
+    path = folder / SAMPLES
+    lines: list[bytes] = []
+    with contextlib.suppress(SealError):
+        lines = seal.read(path).splitlines() if path.is_file() else []
+    return any(_of(orjson.loads(line), completions, ratings) for line in lines)
+
+
+def _of(line: Mapping[str, Any], completions: Collection[str], ratings: Collection[str]) -> bool:
+    return line.get("completion") in completions or not set(line.get("ratings") or ()).isdisjoint(ratings)
+
+
+def expire(runs: Path, before: float, needed: Collection[str]) -> int:
+    """Unrated completions are in run folders, too: files with one from before then go, but of runs whose folders (by
+    name) are `needed`. Blocking."""
+    gone = 0
+    for folder in runs.glob("r*"):
+        if folder.name in needed:
+            continue
+        for file in (folder / CALIBRATION, *(unfinished(folder / name) for name in TEXTS)):
+            with contextlib.suppress(OSError):
+                if file.stat().st_mtime < before:
+                    file.unlink()
+                    gone += 1
+    return gone
+
+
+def _dated(path: Path, oldest: float | None) -> None:
+    """A file is as old as the oldest of what it holds: `expire` goes by that."""
+    if oldest is not None:
+        os.utime(path, (oldest, oldest))
+
+
+def at_work(folder: Path) -> bool:
+    """Whether a trainer holds the folder: one of a proxy that was killed may be about to end."""
+    try:
+        with (folder / "lock").open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def complete(folder: Path) -> bool:
+    return (folder / "run.json").is_file()
+
+
+def _by_completion(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.completion.new.id, []).append(sample)
+    return groups
+
+
+def _sample(group: Sequence[Sample], train: Train, moments: Moments, split: str) -> dict[str, Any]:
+    completion = group[0].completion
+    found = worth(
+        [sample.rating for sample in group],
+        completion.ratings,
+        scheme=train.rewards,
+        raters=train.raters,
+        moments=moments,
+    )
+    return {
+        "rating": found.ratings[0],
+        "ratings": found.ratings,
+        "split": split,
+        "reward": found.reward,
+        "weight": found.weight,
+        "human": True,
+        "comment": found.comment,
+        # Nobody should learn to say what stands in a secret's place.
+        "correction": None if was_redacted(found.correction) else found.correction,
+        **_completion(completion, group[0].messages),
+    }
+
+
+def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str, Any]:
+    new, end = completion.new, completion.end
+    assert end is not None, "only ended completions are trained on"
+    chat = as_sent([as_chat(m) for m in messages], new.forms)
+    return {
+        "completion": new.id,
+        "version": new.version if new.version is not None else BASE,
+        "finish_reason": end.finish_reason,
+        "sampling": new.sampling,
+        "exact": end.exact,
+        "prompt_token_ids": end.prompt_token_ids,
+        "token_ids": end.token_ids,
+        "logprobs": end.logprobs,
+        "messages": chat_turns(new.dialect, chat) if end.translated else chat,
+        "as_sent": new.forms is not None,
+        "tools": chat_tools(new.dialect, new.request),
+        "template_kwargs": template_kwargs(new.dialect, new.request, translated=end.translated),
+        "text": end.text,
+        "prompt_tokens": None if new.version is None else _prompt_tokens(end.usage),
+    }
+
+
+def _prompt_tokens(usage: Mapping[str, Any] | None) -> int | None:
+    """How many tokens the server says that it read, those of its cache among them."""
+    count = (usage or {}).get("prompt_tokens")
+    return count if type(count) is int else None
+
+
+def _write(path: Path, lines: Iterable[dict[str, Any]], seal: Seal = IN_THE_CLEAR) -> None:
+    seal.write(path, b"".join(orjson.dumps(line) + b"\n" for line in lines))

@@ -1,0 +1,103 @@
+"""The rules of when to train, and which of them keeps a run from training now.
+
+Owns the decision, as pure functions of what the learner has found out; each answer names its setting. Not here: finding
+out (run_supervisor, system_load), what a window of time is (config.hours).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from config.hours import inside, opens
+from config.sections import Train
+from proxy.training.system_load import Use
+from store.records import Fresh, Run
+
+DONE_BADLY: Final = {"rejected", "empty", "failed"}
+
+
+class Due(NamedTuple):
+    now: bool
+    why: str  # one line: what training waits for, or why it may start
+
+
+def needed(train: Train, last: Run | None, seen: int) -> tuple[int, str]:
+    """How many fresh ratings start a run, and why that many; `seen` of them were there before the last run.
+
+    A run that published nothing gave its ratings back. The same ones would end the same way, so half as many new
+    ones must have come.
+    """
+    if last is not None and last.status in DONE_BADLY:
+        more = seen + max(1, train.start_at // 2)
+        if more > train.start_at:
+            return more, f"run {last.id} ended {last.status} and gave its ratings back"
+    return train.start_at, ""
+
+
+def dampened(fresh: Fresh) -> str | None:
+    """For people, who has rated more than one person may bring into a run; None where nobody has."""
+    if not fresh.dampened:
+        return None
+    who = ", ".join(f"{count} of {rater}'s" for rater, count in sorted(fresh.dampened.items()))
+    return f"{who} wait until others have rated, too (train.max_rater_share)"
+
+
+def enough(train: Train, fresh: Fresh, needed: int, because: str, *, silent_s: float) -> str | None:
+    """What the ratings or the requests still lack for a run to start by itself; None where nothing."""
+    if fresh.total < needed:
+        because = f"; {because}" if because else ""
+        less = f"; {why}" if (why := dampened(fresh)) else ""
+        return f"{fresh.total} of {needed} fresh ratings (train.start_at{because}){less}"
+    if min(fresh.good, fresh.bad) < train.min_each:
+        return f"{train.min_each} of each kind are needed: {fresh.good} good, {fresh.bad} bad (train.min_each)"
+    if silent_s < train.quiet_s:
+        return f"waiting for {train.quiet_s - silent_s:.0f} s without a request (train.quiet_s)"
+    return None
+
+
+def kept_from(train: Train, use: Use, now: datetime, *, by_hand: bool, starting: bool) -> str | None:
+    """Which rule keeps a run from training at this moment; None where none does.
+
+    A run that a person asked for does not wait for its hours, nor for others to be less busy; memory it needs too.
+    """
+    if not by_hand and not inside(train.hours, now):
+        return f"outside the hours of training until {opens(train.hours, now):%a %H:%M} (train.hours)"
+    if not by_hand and (busy := _busy(train, use, starting=starting)) is not None:
+        return busy
+    if starting and train.share_gpu:  # what is short now comes free first
+        return None
+    return _short(train, use)
+
+
+def _busy(train: Train, use: Use, *, starting: bool) -> str | None:
+    if train.max_cpu_percent < 100:
+        if use.cpu_percent is None and starting:
+            return "the CPU use of other programs is being measured (train.max_cpu_percent)"
+        if use.cpu_percent is not None and use.cpu_percent > train.max_cpu_percent:
+            return (
+                f"other programs use {use.cpu_percent:.0f} % of the CPU, {train.max_cpu_percent:g} % are allowed "
+                "(train.max_cpu_percent)"
+            )
+    if use.problem and starting:
+        return f"{use.problem} (train.max_gpu_percent, train.min_free_gpu_gb)"
+    if use.gpu_percent is not None and use.gpu_percent > train.max_gpu_percent:
+        return (
+            f"other programs use {use.gpu_percent:.0f} % of the GPU, {train.max_gpu_percent:g} % are allowed "
+            "(train.max_gpu_percent)"
+        )
+    return None
+
+
+def _short(train: Train, use: Use) -> str | None:
+    if use.free_gb < train.min_free_memory_gb:
+        return (
+            f"{use.free_gb:.1f} GB of memory free, {train.min_free_memory_gb:g} GB are needed "
+            "(train.min_free_memory_gb)"
+        )
+    if use.gpu_free_gb is not None and use.gpu_free_gb < train.min_free_gpu_gb:
+        return (
+            f"{use.gpu_free_gb:.1f} GB of GPU memory free, {train.min_free_gpu_gb:g} GB are needed "
+            "(train.min_free_gpu_gb)"
+        )
+    return None

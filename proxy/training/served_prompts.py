@@ -1,0 +1,101 @@
+"""The prompts of a run as the server renders them, asked for before the run begins.
+
+Owns which prompts are asked for and what becomes of the answers: members of the lines that the trainer reads. A prompt
+that was captured token by token is not asked for; with a rater's comment in it, it is. Not here: how a server is asked
+(backends), how the trainer uses it and what it does without (trainer.lessons.samples).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from proxy.backends.base import Backend, Prompt, Rendered
+from proxy.core.errors import BackendBroke
+from proxy.dialects import CHAT
+from store.records import Completion
+from trainer.launch import NEUTRAL, comment_of, hinted, neutral
+
+log = structlog.get_logger()
+
+AT_ONCE: Final = 4  # the server has people to answer, too
+
+
+@dataclass
+class Served:
+    neutral: dict[str, dict[str, Any]] = field(default_factory=dict)  # the gate's questions
+    choices: list[dict[str, Any]] = field(default_factory=list)  # what a person should know of the rest
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    prompt: Prompt
+    into: dict[str, Any]
+    member: str
+
+
+async def add(
+    backend: Backend,
+    lines: Sequence[dict[str, Any]],
+    completions: Mapping[str, Completion],
+    questions: Sequence[str] = NEUTRAL,
+) -> Served:
+    """Puts `served` and `hinted` into the lines, as far as the server tells; `questions` are the gate's. Raises
+    BackendDown."""
+    served = Served()
+    wanted = [one for line in lines for one in _of(line, completions[line["completion"]])]
+    wanted += [_Wanted(Prompt(neutral(question)), served.neutral, question) for question in questions]
+    failed, cut = [], 0
+    for first in range(0, len(wanted), AT_ONCE):
+        part = wanted[first : first + AT_ONCE]
+        found = await asyncio.gather(*(backend.rendered(one.prompt) for one in part), return_exceptions=True)
+        for one, rendered in zip(part, found, strict=True):
+            if isinstance(rendered, BackendBroke):
+                failed.append(rendered.message)
+            elif isinstance(rendered, BaseException):
+                raise rendered
+            elif rendered is not None:
+                one.into[one.member] = rendered._asdict()
+                cut += one.member == "served" and left_out(one.prompt, rendered) > 0
+        if found and all(rendered is None for rendered in found):
+            return served  # this server does not tell
+    if failed:
+        log.warning("prompts could not be rendered", failed=len(failed), why=failed[0])
+        why = f"of {len(wanted)} prompts the server did not render, so the weights' chat template does: {failed[0]}"
+        served.choices.append({"name": "not_rendered", "value": len(failed), "why": why})
+    if cut:
+        why = "prompts that the server cut: they train as it read them, without their oldest messages"
+        served.choices.append({"name": "cut_prompts", "value": cut, "why": why})
+    return served
+
+
+def _of(line: dict[str, Any], completion: Completion) -> Iterator[_Wanted]:
+    prompt = prompt_of(line, completion)
+    if not (line["exact"] or line["prompt_token_ids"]):
+        yield _Wanted(prompt, line, "served")
+    if (comment := comment_of(line)) is not None and (chat := hinted(prompt.messages, comment)) is not None:
+        yield _Wanted(replace(prompt, messages=chat), line, "hinted")
+
+
+def prompt_of(line: Mapping[str, Any], completion: Completion) -> Prompt:
+    """As the server got it: in the client's format, or said again in chat completions."""
+    end = completion.end
+    if end is not None and end.translated:
+        return Prompt(line["messages"], line["tools"], line["template_kwargs"])
+    request = orjson.loads(completion.new.request or b"{}")
+    return Prompt(
+        line["messages"], line["tools"], line["template_kwargs"], completion.new.dialect or CHAT.name, request
+    )
+
+
+def left_out(prompt: Prompt, rendered: Rendered) -> int:
+    """How many of a person's messages are not in the prompt that the server made. Templates strip spaces."""
+    if rendered.text is None:
+        return 0
+    said = [m.get("content") for m in prompt.messages if m.get("role") == "user"]
+    return sum(isinstance(text, str) and text.strip() not in rendered.text for text in said)

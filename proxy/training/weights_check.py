@@ -1,0 +1,216 @@
+"""Does the server run the model whose weights train? Asked before the first run, and when either has changed.
+
+Owns when it is asked, what is sent to the server for it, and the verdict, which is kept in the store with the identity
+of both sides. After the first answers prompts alone are compared, without the weights; at the first rating all of it.
+What could not be asked stops nothing; another model does, unless a person says otherwise (train.match). Not here: the
+comparison and its bounds (weights_compare), the weights' side (trainer.probe), when to train (run_supervisor).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from config.settings import Settings
+from proxy.backends.base import Address, Backend, Prompt, Told, place_for
+from proxy.backends.openai import down
+from proxy.core.errors import BackendBroke, BackendDown
+from proxy.core.events import Events
+from proxy.core.json_edit import dumps, loads
+from proxy.core.upstream import message_in
+from proxy.training.weights_compare import CHATS, TOKENS, Answer, Chat, Verdict, compare
+from store.store import Store
+from trainer.launch import Launcher, LaunchError
+
+log = structlog.get_logger()
+
+META: Final = "match"
+RULES: Final = 2  # of the comparison: a verdict by other ones is asked for anew
+ANSWER_S: Final = 300.0  # for one short reply of a large model on a CPU
+LOOK_S: Final = 30.0  # how often the server is asked who it is, while ratings come
+OVERRIDE: Final = 'train.match = "warn" trains all the same'
+# For servers of which nothing more is known. llama-server tells log-probs only with at least one alternative.
+ASKS: Final[dict[str, Any]] = {"logprobs": True, "top_logprobs": 1}
+
+_UNASKED: Final[dict[str, Any]] = {
+    "state": "unasked", "apart": None, "regret": None, "rendering": None, "stops": False,
+}  # fmt: skip
+
+
+class Match:
+    def __init__(self, settings: Settings, store: Store, backend: Backend, launcher: Launcher, events: Events) -> None:
+        self._settings = settings
+        self._store = store
+        self._backend = backend
+        self._launcher = launcher
+        self._events = events
+        self._of: dict[str, Any] | None = None  # the two that the verdict is about
+        self._looked = -LOOK_S
+        self._asking = asyncio.Lock()
+        self._down: str | None = None  # why the server could not be asked
+        self.verdict: Verdict | None = None
+
+    @property
+    def of(self) -> dict[str, Any] | None:
+        """The identities of both sides, as last looked at."""
+        return self._of
+
+    @property
+    def no(self) -> str | None:
+        """Why no run may start; None: nothing against it."""
+        if self.verdict is None and self._down is not None:
+            return f"whether the server runs what trains could not be asked yet: {self._down}"
+        if self.verdict is None or self.verdict.state != "other" or self._settings.train.match == "warn":
+            return None
+        return f"{self.verdict.line}; put it right in the backend or in train.weights ({OVERRIDE})"
+
+    def report(self) -> dict[str, Any]:
+        """For `status`."""
+        if not self._backend.capabilities.adapters:
+            return {**_UNASKED, "line": "no version goes into this backend, so its model may be another one"}
+        if self.verdict is None:
+            line = self.no or "the served model is compared with the weights after the first answers"
+            if not (self._settings.train.weights or self._backend.weights):
+                line = "train.weights does not say where the model's weights are, so nothing can be compared"
+            return {**_UNASKED, "line": line, "stops": self.no is not None}
+        found = self.verdict._asdict()
+        return {key: value for key, value in found.items() if key != "scored"} | {"stops": self.no is not None}
+
+    async def start(self) -> None:
+        """What was found before this start. Whether it still is about the same two is asked before the next run."""
+        kept = await self._store.get_meta(META)
+        if kept is not None and kept["of"].get("rules") == RULES:
+            self._of, self.verdict = kept["of"], Verdict(**kept["verdict"])
+
+    async def check(self, weights: str, *, now: bool = False, scored: bool = True) -> None:
+        """Leaves a verdict of what is served and trained now. `now`: asked by a person, who may just have changed it.
+        Not `scored`: of the prompts alone, in a moment.
+
+        A minute where something changed, else a moment. While the server is down the last verdict on these weights
+        holds; where there is none, `no` says so.
+        """
+        if not self._backend.capabilities.adapters:
+            return
+        async with self._asking:
+            enough = self.verdict is not None and (self.verdict.scored or not scored)
+            if enough and not now and time.monotonic() - self._looked < LOOK_S:
+                return
+            files = await asyncio.to_thread(_identity, weights)
+            if self._of is not None and self._of["weights"] != files:
+                self._of = self.verdict = None
+            try:
+                await self._backend.ready()
+                told = await self._backend.tells()
+                of = {"served": told.identity, "weights": files, "rules": RULES}
+                if of != self._of or not enough:
+                    await self._compare(of, told, weights, scored)
+                self._down = None
+            except BackendDown as error:
+                self._down = error.message
+            self._looked = time.monotonic()
+
+    async def _compare(self, of: dict[str, Any], told: Told, weights: str, scored: bool) -> None:
+        log.info("comparing the served model with the weights", weights=weights, prompts_alone=not scored)
+        keep = True
+        try:
+            answers = [await self._answer(chat, TOKENS if scored else 1) for chat in CHATS]
+            verdict = compare(told, answers, await self._look(weights, answers, scored), scored=scored)
+        except (BackendBroke, LaunchError) as error:
+            verdict = Verdict("unknown", f"could not be checked: {error}", scored=scored)
+            keep = False  # asked again after a restart
+        self._of, self.verdict = of, verdict
+        if keep:
+            await self._store.set_meta(META, {"of": of, "verdict": verdict._asdict()})
+        self._tell(verdict)
+
+    def _tell(self, verdict: Verdict) -> None:
+        if verdict.state == "other":
+            log.error("the served model is not the one that trains", why=verdict.line)
+            self._events.emit("problem", message=verdict.line)
+        else:
+            log.info("the served model and the weights", verdict=verdict.line)
+
+    async def _look(self, weights: str, answers: list[Answer], scored: bool) -> Any:
+        train = self._settings.train
+        conversations = [
+            {
+                "messages": chat,
+                "text": answer.text,
+                "ended": answer.ended,
+                "prompt_ids": answer.prompt_ids,
+                "prompt_text": answer.prompt_text,
+                "prompt_tokens": answer.prompt_tokens,
+                "reply_ids": answer.reply_ids,
+            }
+            for chat, answer in zip(CHATS, answers, strict=True)
+        ]
+        out = self._settings.home / "logs" / "match.log"
+        asked = {"conversations": conversations, "score": scored}
+        return await self._launcher.probe(weights, asked, threads=train.threads, nice=train.nice, log=out)
+
+    # The server's side
+
+    async def _answer(self, chat: Chat, tokens: int) -> Answer:
+        """The model's own greedy reply, without any adapter. Raises BackendDown, BackendBroke."""
+        asks = {key: loads(value) for key, value in self._backend.capabilities.asks.get("chat", {}).items()} or ASKS
+        plain: dict[str, Any] = {"messages": chat, "max_tokens": tokens, "temperature": 0}
+        status, raw = await self._post(plain | asks)
+        if status in (400, 422):  # it does not take what it was asked to tell
+            status, raw = await self._post(plain)
+        if status != 200:
+            raise BackendBroke(f"the server answered {status}: {message_in(raw)}")
+        try:
+            answer = _answer_in(loads(raw))
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise BackendBroke(f"the server's answer is no chat completion ({error})") from error
+        if answer.prompt_ids is None and (rendered := await self._backend.rendered(Prompt(chat))) is not None:
+            return replace(answer, prompt_ids=rendered.ids, prompt_text=rendered.text)
+        return answer
+
+    async def _post(self, body: dict[str, Any]) -> tuple[int, bytes]:
+        with place_for(self._backend, self._backend.served.model) as address:
+            return await self._post_to(address, body)
+
+    async def _post_to(self, address: Address, body: dict[str, Any]) -> tuple[int, bytes]:
+        url = address.url
+        body = body | {key: loads(value) for key, value in address.members.items()}
+        headers = {**self._backend.headers(), "content-type": "application/json"}
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as http,
+                http.post(f"{url}/v1/chat/completions", data=dumps(body), headers=headers) as response,
+            ):
+                return response.status, await response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise down(url, error, self._backend.kind) from error
+
+
+def _answer_in(body: dict[str, Any]) -> Answer:
+    choice = body["choices"][0]
+    entries = (choice.get("logprobs") or {}).get("content") or []
+    ids = choice.get("token_ids") or [entry.get("id") for entry in entries]
+    return Answer(
+        text=str(choice["message"].get("content") or ""),
+        ended=choice.get("finish_reason") == "stop",
+        prompt_ids=body.get("prompt_token_ids"),
+        reply_ids=ids if ids and all(type(id) is int for id in ids) else None,
+        logprobs=[float(entry["logprob"]) for entry in entries] or None,
+        prompt_tokens=(body.get("usage") or {}).get("prompt_tokens"),
+    )
+
+
+def _identity(weights: str) -> str:
+    """Of a folder: its files with their sizes and times. Of a hub id: its name."""
+    folder = Path(weights).expanduser()
+    if not folder.is_dir():
+        return weights
+    files = sorted((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in folder.iterdir() if f.is_file())
+    return f"{folder} {hashlib.sha256(repr(files).encode()).hexdigest()[:16]}"

@@ -1,0 +1,1 @@
+"""Which version answers: the live pointer, and what watches it."""

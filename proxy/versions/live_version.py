@@ -1,0 +1,383 @@
+"""Which version answers: the live pointer, and who still uses which version.
+
+Owns loading, switching, draining and unloading of versions. A swap: load beside the old one, one warm-up
+request, read ahead what runs now, move the pointer (one row, one transaction), unload what nobody uses. The previous
+version stays loaded for rollback. Where any step fails, the pointer has not moved and nothing is lost.
+Not here: how a version came to be (run_supervisor), how a server loads it (backends), what it is first asked (warm_up).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+from proxy.backends.base import Backend, Misfit
+from proxy.core.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
+from proxy.core.events import Events
+from proxy.core.tasks import Tasks
+from proxy.versions.admission import Door
+from proxy.versions.warm_up import WarmUp
+from store.errors import StoreError
+from store.records import BASE, Adapter, Pointer
+from store.store import Store
+from trainer.launch import AdapterError, verify_adapter
+
+log = structlog.get_logger()
+
+ROOM_S = 120.0  # that a swap waits for the last requests of a version whose place it needs
+
+
+class Overtaken(Conflict):
+    """Another version went live before this one could."""
+
+
+class Lease:
+    """One request's hold on a version: while it is held, the version stays loaded."""
+
+    def __init__(self, swap: Swap, version: int | None, model: str, pinned: bool) -> None:
+        self.version = version
+        self.model = model  # what to ask the backend for
+        self.pinned = pinned
+        self._swap: Swap | None = swap
+
+    def release(self) -> None:
+        if self._swap is not None:
+            self._swap._release(self.version)
+            self._swap = None
+
+    @property
+    def label(self) -> str:
+        return label(self.version)
+
+
+def label(version: int | None) -> str:
+    """For `x-rl-adapter`."""
+    return "none" if version is None else "base" if version == BASE else f"v{version}"
+
+
+class Swap:
+    def __init__(
+        self, store: Store, backend: Backend, tasks: Tasks, events: Events, door: Door, warm_up: WarmUp
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._tasks = tasks
+        self._events = events
+        self._door = door
+        self._warm_up = warm_up
+        self._loaded: set[int] = {BASE}
+        self._in_use: Counter[int] = Counter()
+        self._changing = asyncio.Lock()
+        self._pointer = Pointer(BASE, BASE, 0.0, "start")
+        self.problem: str | None = None  # the last failed change, for `status`
+
+    @property
+    def live(self) -> int:
+        return self._pointer.live
+
+    @property
+    def pointer(self) -> Pointer:
+        return self._pointer
+
+    @property
+    def model(self) -> str:
+        return self._backend.served.model
+
+    def name(self, version: int) -> str:
+        return self.model if version == BASE else f"{self.model}@v{version}"
+
+    @property
+    def foreign(self) -> bool:
+        """The model that answers is not ours: it has no versions, and may be any that its server has."""
+        return self._backend.capabilities.foreign
+
+    @property
+    def loaded(self) -> list[int]:
+        return sorted(self._loaded)
+
+    # Start, and a backend that came back empty
+
+    async def restore(self) -> None:
+        """Bring the live and the previous version back into a backend that has none.
+
+        A live version whose files are damaged cannot answer: then the previous one does, else the base, and
+        `problem` says so. Raises BackendDown.
+        """
+        async with self._changing:
+            self._loaded = {BASE}
+            if not self._backend.capabilities.adapters:
+                return  # what the store points at waits for a backend that can
+            self._pointer = await self._store.pointer()
+            # The live one last: where a server has room for one, that is the one that stays in its memory.
+            for version in dict.fromkeys((self._pointer.previous, self._pointer.live)):
+                try:
+                    await self._load(version)
+                except (AdapterError, BackendBroke, NotFound) as error:
+                    self._failed(f"Version {version} could not be loaded at start: {error}")
+                    if version == self._pointer.live:
+                        await self._fall_back(error)
+
+    async def _fall_back(self, error: Exception) -> None:
+        for version in dict.fromkeys((await self.way_back(), BASE)):
+            if version == self._pointer.live:
+                continue
+            try:
+                await self._load(version)
+            except (AdapterError, BackendBroke, NotFound):
+                continue
+            broken = f"v{self._pointer.live} {'cannot answer' if isinstance(error, Misfit) else 'is damaged'}"
+            self._pointer = await self._store.point(version, f"{broken}: {error}", "rlproxy")
+            self._failed(f"{broken}, {self._label(version)} answers instead: {error}")
+            return
+
+    # Requests
+
+    def version_of(self, asked: str) -> int | None:
+        """`MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a
+        model that is not ours to train."""
+        if self._backend.capabilities.foreign:
+            return None
+        if (pinned := self._pinned(asked)) is not None:
+            return pinned
+        return self.live if self._known(asked) in ("", self.model) else None
+
+    async def acquire(self, asked: str, promised: int | None = None) -> Lease:
+        """The version that a request for the model `asked` gets, or the one that it was promised. Raises NotFound,
+        BackendDown."""
+        pinned = self._pinned(asked) is not None
+        version = self.version_of(asked) if promised is None else promised
+        if version is None:
+            return Lease(self, None, asked or self.model, pinned=False)
+        self._in_use[version] += 1
+        try:
+            if version not in self._loaded:
+                async with self._changing:
+                    await self._give_back(version)
+        except BaseException as error:
+            self._release(version)
+            if isinstance(error, Conflict) and not pinned and version != self.live:
+                return await self.acquire(asked)  # it was damaged, and another one answers instead
+            raise
+        return Lease(self, version, self.name(version), pinned)
+
+    def _known(self, asked: str) -> str:
+        """Without an ending that means nothing to this backend."""
+        return asked.removesuffix(self._backend.capabilities.implied_tag)
+
+    def _pinned(self, asked: str) -> int | None:
+        model, at, pin = self._known(asked).rpartition("@")
+        if not at or model != self.model:
+            return None
+        if pin == "base":
+            return BASE
+        return int(pin[1:]) if pin.startswith("v") and pin[1:].isdecimal() and len(pin) < 12 else None
+
+    async def lost(self, version: int) -> None:
+        """The backend says that it does not know this version: give it back. Raises Conflict where it is damaged."""
+        async with self._changing:
+            self._loaded.discard(version)
+            await self._give_back(version)
+
+    async def _give_back(self, version: int) -> None:
+        """Needs the lock. A live version whose files are damaged gives way to the one before."""
+        try:
+            await self._load(version)
+        except AdapterError as error:
+            if version == self.live:
+                await self._fall_back(error)
+            raise Conflict(f"v{version} cannot be loaded: {error}") from error
+
+    def _release(self, version: int | None) -> None:
+        if version is None:
+            return
+        self._in_use[version] -= 1
+        if not self._in_use[version]:
+            del self._in_use[version]
+            if version in self._loaded - self._kept():
+                self._tasks.spawn(f"unload-v{version}", self._unload_unused())
+
+    # Changes
+
+    async def to(self, version: int, reason: str, actor: str, *, instead_of: int | None = None) -> Pointer:
+        """Make `version` live; where `instead_of` is given, only while that one is live (Overtaken).
+
+        Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke.
+        Whoever asked may hang up: a change that has begun goes on to its end, so that the pointer on disk and the one
+        that answers are never two.
+        """
+        swap = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor, instead_of))
+        found: Pointer | Exception = await asyncio.shield(swap)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def _outcome(self, version: int, reason: str, actor: str, instead_of: int | None) -> Pointer | Exception:
+        try:
+            return await self._change(version, reason, actor, instead_of)
+        except (ProxyError, StoreError) as error:  # for who asked; the task itself did what it should
+            return error
+
+    async def _change(self, version: int, reason: str, actor: str, instead_of: int | None) -> Pointer:
+        async with self._door.through(wait=False), self._changing:
+            if version == self.live:
+                raise Conflict(f"{self._label(version)} is live already.")
+            if not self._backend.capabilities.adapters:
+                raise Unsupported(self._backend.capabilities.why_not)
+            if instead_of not in (None, self.live):  # changed while this one waited for its turn
+                raise Overtaken(f"{self._label(instead_of)} is not live any more; {self._label(self.live)} stays.")
+            began, at_once = time.perf_counter(), version == self._pointer.previous
+            try:
+                if version != BASE:
+                    await self._adapter(version)  # one that is loaded may be gone for good
+                await self._load(version)
+                loaded = time.perf_counter()
+                with self._alone(version):
+                    await self._warm(version)
+                    if not at_once:  # what is being taken back is not to answer for a moment longer
+                        await self._warm_up.read_ahead(self.name(version))
+                    warm = time.perf_counter()
+                    self._pointer = await self._store.point(version, reason, actor)
+            except (ProxyError, AdapterError, StoreError) as error:
+                self._failed(f"{self._label(version)} did not go live: {error} {self._label(self.live)} still answers.")
+                self._tasks.spawn("unload-failed", self._unload_unused())  # what cannot answer is in the way
+                if isinstance(error, AdapterError):
+                    raise Conflict(str(self.problem)) from error
+                if isinstance(error, StoreError):
+                    raise StorageFailed(str(self.problem)) from error
+                raise
+            self.problem = None
+        took = {"load_s": loaded - began, "warm_up_s": warm - loaded, "switch_s": time.perf_counter() - warm}
+        took = {key: round(seconds, 3) for key, seconds in took.items()}
+        log.info("swap", live=version, previous=self._pointer.previous, reason=reason, **took)
+        self._events.emit("swap", live=version, previous=self._pointer.previous, reason=reason, **took)
+        await self._unload_unused()
+        return self._pointer
+
+    @contextlib.contextmanager
+    def _alone(self, version: int) -> Iterator[None]:
+        """Where a server wears one version at a time: nobody is let in until this one is worn and live.
+
+        A request for the old one would wait there all the same, and have it take the new one off again.
+        """
+        if not self._backend.capabilities.wears_one:
+            yield
+            return
+        with self._door.shut(f"{self._label(version)} is being put on"):
+            yield
+
+    async def rollback(self, actor: str) -> Pointer:
+        """Back to the version that was live before. Raises Conflict where there is none, or where it is withdrawn."""
+        live, version = self.live, self._pointer.previous
+        if version == live:
+            raise Conflict(f"{self._label(live)} is live, and there is no version before it to go back to.")
+        if (why := await self._withdrawn(version)) is not None:
+            raise Conflict(
+                f"{self._label(live)} stays live, since v{version} before it is withdrawn: {why}; "
+                f"`rlproxy promote v{version}` takes it back all the same."
+            )
+        return await self.to(version, f"rollback from {self._label(live)}", actor)
+
+    async def way_back(self) -> int:
+        """Where rlproxy goes back to by itself: the version before, or the base where that one is withdrawn."""
+        previous = self._pointer.previous
+        return previous if await self._withdrawn(previous) is None else BASE
+
+    async def _withdrawn(self, version: int) -> str | None:
+        """Why it goes live by name only; None where it may answer, or where it is gone and cannot."""
+        adapter = await self._store.adapter(version)
+        return None if adapter is None or adapter.gone else adapter.withdrawn
+
+    async def read_again(self) -> None:
+        """What the store has changed: the version that a rollback returns to may be gone for good."""
+        async with self._changing:
+            if (pointer := await self._store.pointer()).live == self._pointer.live:
+                self._pointer = pointer
+        await self._unload_unused()
+
+    def _failed(self, problem: str) -> None:
+        self.problem = problem
+        log.error("swap failed", problem=problem)
+        self._events.emit("problem", message=problem)
+
+    def _label(self, version: int) -> str:
+        return "The base model" if version == BASE else f"v{version}"
+
+    def _kept(self) -> set[int]:
+        return {BASE, self._pointer.live, self._pointer.previous}
+
+    async def _load(self, version: int) -> None:
+        """Needs the lock."""
+        if version in self._loaded:
+            return
+        adapter = await self._adapter(version)
+        await asyncio.to_thread(verify_adapter, Path(adapter.path))
+        await self._make_room()
+        await self._backend.load(self.name(version), Path(adapter.path))
+        self._loaded.add(version)
+
+    async def _make_room(self) -> None:
+        """Where the backend holds only so many models, the least needed one goes when its last request has ended.
+
+        Needs the lock. Left to itself a full server drops any of them, in the middle of an answer.
+        """
+        places = self._backend.places
+        if places is None or len(self._loaded) < places:
+            return
+        spare = self._loaded - {BASE, self.live}
+        if not spare:
+            raise Unsupported(f"The backend holds {places} models at once and a swap needs 3; raise that number there.")
+        version = min(spare, key=lambda v: (v in self._kept(), self._in_use[v]))
+        try:
+            async with asyncio.timeout(ROOM_S):
+                while self._in_use[version]:
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            message = f"The backend holds {places} models at once, and {self._label(version)} is still in use."
+            raise BackendDown(message, retry_after=30) from None
+        await self._unload(version)
+
+    async def _unload(self, version: int) -> None:
+        self._loaded.discard(version)  # first, so that a request from now on loads it anew
+        try:
+            await self._backend.unload(self.name(version))
+        except ProxyError:
+            self._loaded.add(version)
+            raise
+
+    async def _adapter(self, version: int) -> Adapter:
+        adapter = await self._store.adapter(version)
+        if adapter is None:
+            raise NotFound(f"There is no version v{version}; `rlproxy adapters` lists them.", param="model")
+        if adapter.gone:
+            raise NotFound(f"v{version} learned from what was forgotten, and is gone for good.", param="model")
+        return adapter
+
+    async def _warm(self, version: int) -> None:
+        """One short request wherever it will answer: a version that cannot fails here, not at the first person to ask.
+
+        Needs the lock. A backend that was restarted beside us does not have what it had: it is given back.
+        """
+        for again in (True, False):
+            status, text = await self._warm_up.answers(self._backend.addresses(self.name(version)))
+            if status == 200:
+                return
+            if not (again and version != BASE and status in self._backend.capabilities.lost):
+                raise BackendBroke(f"The warm-up request was answered with {status}: {text[:200]}")
+            self._loaded.discard(version)
+            await self._load(version)
+
+    async def _unload_unused(self) -> None:
+        async with self._changing:
+            for version in self._loaded - self._kept():
+                if self._in_use[version]:
+                    continue
+                try:
+                    await self._unload(version)
+                except ProxyError as error:  # it costs memory, not answers; the next release tries again
+                    log.warning("unload failed", version=version, error=str(error))

@@ -1,0 +1,80 @@
+"""A version's first requests, before anybody else asks it.
+
+Owns the one short request that shows that it can answer, and the reading ahead: the prompts of the conversations that
+run now, a token or two each, since a new version has read none of them and all would wait for theirs at once. What is
+asked here is no completion: it is not captured, not counted, and its answer is thrown away. Not here: which prompts
+(active_conversations), what follows from a failure (live_version).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from proxy.backends.base import Address, Backend
+from proxy.conversation.active_conversations import Recent
+from proxy.core.errors import BackendDown, ProxyError
+from proxy.core.json_edit import loads
+
+log = structlog.get_logger()
+
+WARM_UP_S = 120.0  # a first request on a cold adapter may compile kernels
+READ_AHEAD_S = 10.0  # what has not been read by then is read when it is asked
+HELLO: Final[Mapping[str, Any]] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+
+
+class WarmUp:
+    def __init__(self, backend: Backend, recent: Recent) -> None:
+        self._backend, self._recent = backend, recent
+
+    async def answers(self, addresses: Sequence[Address]) -> tuple[int, str]:
+        """Status and text of the first of these that does not answer with 200, else of any. Raises BackendDown."""
+        timeout = aiohttp.ClientTimeout(total=WARM_UP_S)
+        async with aiohttp.ClientSession(timeout=timeout) as http:
+            try:
+                for address in addresses:
+                    status, text = await self._ask(http, address, HELLO)
+                    if status != 200:
+                        return status, text
+            except TimeoutError as error:
+                raise BackendDown(f"The warm-up request was not answered within {WARM_UP_S:g} s.") from error
+            except (aiohttp.ClientError, OSError) as error:
+                raise BackendDown(f"The warm-up request failed ({error or type(error).__name__}).") from error
+        return 200, ""
+
+    async def read_ahead(self, name: str) -> None:
+        """Whatever fails here costs somebody a moment, and no swap."""
+        try:
+            prompts = self._recent.prompts(most=await self._backend.reads_ahead(name))
+            addresses = self._backend.addresses(name)
+        except ProxyError as error:
+            log.warning("nothing is read ahead", error=str(error))
+            return
+        if not prompts:
+            return
+        read = 0
+
+        async def one(http: aiohttp.ClientSession, prompt: Mapping[str, Any], address: Address) -> None:
+            nonlocal read
+            status, _ = await self._ask(http, address, prompt)
+            read += status == 200
+
+        async with aiohttp.ClientSession() as http:
+            asked = [asyncio.create_task(one(http, prompt, at)) for prompt in prompts for at in addresses]
+            try:
+                await asyncio.wait(asked, timeout=READ_AHEAD_S)
+            finally:
+                for task in asked:  # whose connection closes: the server need not read on
+                    task.cancel()
+                await asyncio.gather(*asked, return_exceptions=True)
+        log.info("read ahead", prompts=len(asked), read=read)
+
+    async def _ask(self, http: aiohttp.ClientSession, address: Address, body: Mapping[str, Any]) -> tuple[int, str]:
+        named = {key: loads(value) for key, value in address.members.items()}
+        url = f"{address.url}/v1/chat/completions"
+        async with http.post(url, json={**body, **named}, headers=self._backend.headers()) as response:
+            return response.status, await response.text()

@@ -1,0 +1,1 @@
+"""The control routes and the page."""

@@ -1,0 +1,272 @@
+"""The control routes under `/rl/`, health and metrics.
+
+Owns HTTP for what a person or the CLI asks of rlproxy itself. What is done is done elsewhere: learner, swap, store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from proxy.access.limits import PacedStream
+from proxy.access.security import require_admin
+from proxy.backends.base import Backend
+from proxy.core import sse
+from proxy.core.errors import BackendDown, BadRequest, NotFound
+from proxy.core.events import Events
+from proxy.core.metrics import Metrics
+from proxy.core.query import flag, number, turn
+from proxy.core.wrapped_ids import bare
+from proxy.training.run_supervisor import Learner
+from proxy.versions.admission import Door
+from proxy.versions.live_version import Swap
+from proxy.web.run_detail import account
+from proxy.web.status import StatusReport, reachable, run_json
+from store.captured.export import Filter
+from store.records import BASE, Adapter, Completion, Pointer
+from store.store import Store
+
+BEAT_S = 15.0  # a comment line, so that proxies in between keep the stream open
+PAGE = 50
+
+
+class Control:
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        swap: Swap,
+        learner: Learner,
+        status: StatusReport,
+        events: Events,
+        metrics: Metrics,
+        door: Door,
+        still: Callable[[web.Request], bool],
+    ) -> None:
+        """`still`: whether a request would be let in now as it was."""
+        self._store = store
+        self._backend = backend
+        self._swap = swap
+        self._learner = learner
+        self._status = status
+        self._events = events
+        self._metrics = metrics
+        self._door = door
+        self._still = still
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/healthz", self.healthz),
+            web.get("/readyz", self.readyz),
+            web.get("/metrics", self.metrics),
+            web.get("/rl/status", self.status),
+            web.get("/rl/events", self.events),
+            web.get("/rl/completions", self.completions),
+            web.get("/rl/completions/{id}", self.completion),
+            web.get("/rl/adapters", self.adapters),
+            web.get("/rl/runs", self.runs),
+            web.get("/rl/runs/{id}", self.run),
+            web.get("/rl/export", self.export),
+            web.post("/rl/train", self.train),
+            web.post("/rl/pause", self.pause),
+            web.post("/rl/resume", self.resume),
+            web.post("/rl/cancel", self.cancel),
+            web.post("/rl/rollback", self.rollback),
+            web.post("/rl/promote/{version}", self.promote),
+            web.post("/rl/reset", self.reset),
+        ]
+
+    # Reading
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        why = f"{self._door.closed}; requests wait." if self._door.closed else await reachable(self._backend)
+        if why is not None:
+            raise BackendDown(why)
+        return web.json_response({"ok": True})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        self._metrics.live.set(self._swap.live)
+        return web.Response(body=self._metrics.render(), headers={"content-type": "text/plain; version=0.0.4"})
+
+    async def status(self, request: web.Request) -> web.Response:
+        return _json(await self._status.full())
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """What happens, as it happens; `Last-Event-ID` goes on from there. Ends once the listener's key is revoked."""
+        last = request.headers.get("last-event-id") or request.query.get("after")
+        if last is not None and not (last.isdecimal() and len(last) < 19):
+            raise BadRequest("`Last-Event-ID` must be the number of an event.", param="last-event-id")
+        response = PacedStream(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
+        await response.prepare(request)
+        listening = self._events.listen(int(last) if last is not None else None)
+        next_one = asyncio.ensure_future(anext(listening))
+        try:
+            while True:
+                done, _ = await asyncio.wait({next_one}, timeout=BEAT_S)
+                if not self._still(request):
+                    return response
+                if not done:
+                    await response.write(b": \n\n")
+                    continue
+                try:
+                    happened = next_one.result()
+                except StopAsyncIteration:  # we stop
+                    return response
+                head = f"id: {happened.id}\nevent: {happened.kind}\n".encode()
+                await response.write(head + sse.event(orjson.dumps(happened.data)))
+                next_one = asyncio.ensure_future(anext(listening))
+        finally:
+            next_one.cancel()
+            await asyncio.wait({next_one})
+            await listening.aclose()
+
+    async def completions(self, request: web.Request) -> web.Response:
+        """Newest first; `before` is the `seq` to go on from."""
+        rows = await self._store.completions(
+            limit=number(request, "limit", PAGE, 1, 1000),
+            before_seq=number(request, "before", None, 1, 2**62),
+            session=request.query.get("session"),
+            unrated=flag(request, "unrated"),
+            version=number(request, "version", None, 0, 2**31),
+            turn=turn(request),
+        )
+        return _json({"data": [completion_json(c) for c in rows]})
+
+    async def completion(self, request: web.Request) -> web.Response:
+        found = await self._store.completion(bare(request.match_info["id"]))
+        if found is None:
+            raise NotFound("There is no such completion.", param="id")
+        prompt = [{"role": m.role, **orjson.loads(m.body)} for m in found.new.prompt]
+        return _json({**completion_json(found), "prompt": prompt})
+
+    async def adapters(self, request: web.Request) -> web.Response:
+        pointer = self._swap.pointer
+        return _json({"data": [adapter_json(a, pointer) for a in await self._store.adapters()], "live": pointer.live})
+
+    async def runs(self, request: web.Request) -> web.Response:
+        runs = await self._store.runs(limit=number(request, "limit", PAGE, 1, 1000))
+        return _json({"data": [run_json(r) for r in runs]})
+
+    async def run(self, request: web.Request) -> web.Response:
+        given = request.match_info["id"]
+        run = await self._store.run(int(given)) if given.isdecimal() and len(given) < 19 else None
+        if run is None:
+            raise NotFound(f"There is no run {given}.", param="id")
+        return _json(await account(self._store, run))
+
+    async def export(self, request: web.Request) -> web.StreamResponse:
+        only = Filter(
+            rated=flag(request, "rated"),
+            session=request.query.get("session"),
+            user=request.query.get("user"),
+            version=number(request, "version", None, 0, 2**31),
+            turn=turn(request),
+            since=number(request, "since", None, 0, 2**40),
+            until=number(request, "until", None, 0, 2**40),
+        )
+        response = PacedStream(headers={"content-type": "application/x-ndjson"})
+        await response.prepare(request)
+        async for row in self._store.export(only):
+            await response.write(orjson.dumps(row) + b"\n")
+        await response.write_eof()
+        return response
+
+    # Acting
+
+    async def train(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        due = await self._learner.train()
+        return _json({"started": True, "why": due.why}, status=202)
+
+    async def pause(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        await self._learner.pause()
+        return _json({"paused": True})
+
+    async def resume(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        await self._learner.resume()
+        return _json({"paused": False})
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        return _json({"cancelled": (await self._learner.cancel()).id})
+
+    async def rollback(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        if flag(request, "base"):
+            return _json(_pointer(await self._swap.to(BASE, "rollback to the base", "admin")))
+        return _json(_pointer(await self._swap.rollback("admin")))
+
+    async def promote(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        version = request.match_info["version"].removeprefix("v")
+        if version != "base" and not version.isdecimal():
+            raise BadRequest("Promote a version: `v3`, `3` or `base`.", param="version")
+        target = BASE if version == "base" else int(version[:10])
+        return _json(_pointer(await self._swap.to(target, "promoted by hand", "admin")))
+
+    async def reset(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        await self._learner.reset("admin")
+        return _json({"live": self._swap.live, "baseline": 0.0})
+
+
+def completion_json(c: Completion) -> dict[str, Any]:
+    end = c.end
+    return {
+        "seq": c.seq,
+        "id": c.new.id,
+        "status": c.status,
+        "created_at": c.new.created_at,
+        "model": c.new.model,
+        "version": c.new.version,
+        "session": c.new.session,
+        "user": c.new.user,
+        "turn": c.new.turn,
+        "turn_rule": c.new.turn_rule,
+        "dialect": c.new.dialect,
+        "translated": end.translated if end else None,
+        "text": end.text if end else None,
+        "finish_reason": end.finish_reason if end else None,
+        "usage": end.usage if end else None,
+        "exact": end.exact if end else None,
+        "inexact_reason": end.inexact_reason if end else None,
+        "untrainable": c.new.untrainable,
+        "redacted": list(c.new.redacted),
+        "error": end.error if end else None,
+        "ratings": [
+            {"id": r.id, "rater": r.rater, "value": r.value, "scale": r.scale, "comment": r.comment} for r in c.ratings
+        ],
+    }
+
+
+def adapter_json(a: Adapter, pointer: Pointer) -> dict[str, Any]:
+    return {
+        "version": a.version,
+        "parent": a.parent,
+        "run": a.run_id,
+        "model": a.model,
+        "path": a.path,
+        "created_at": a.created_at,
+        "live": a.version == pointer.live,
+        "previous": a.version == pointer.previous,
+        "withdrawn": a.withdrawn,
+        "metrics": a.manifest.get("metrics"),
+        "gate": a.manifest.get("gate"),
+    }
+
+
+def _pointer(p: Pointer) -> dict[str, Any]:
+    return {"live": p.live, "previous": p.previous, "reason": p.reason}
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json")

@@ -1,0 +1,60 @@
+"""One shape for everything that goes wrong before an answer has begun.
+
+Owns the middleware that makes answers of exceptions; on data routes they have the dialect's own shape. Not here: the
+exceptions (errors), what goes wrong in the middle of an answer (exchange).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+from aiohttp import web
+
+from proxy.core.errors import NotFound, ProxyError, StorageFailed
+from proxy.dialects import dialect_at
+from proxy.relay.exchange import GONE
+from store.errors import StoreError
+
+log = structlog.get_logger()
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ProxyError as error:
+        return _shaped(request, error)
+    except StoreError as error:
+        return StorageFailed(f"The store did not take it: {error}").response()
+    except web.HTTPNotFound:
+        return NotFound(
+            f"There is nothing at {request.method} {request.path}: an agent's base URL is "
+            f"{request.scheme}://{request.host}/v1."
+        ).response()
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        response = NotFound(f"{request.path} takes {allowed} only.").response()
+        response.set_status(405)
+        response.headers["allow"] = allowed
+        return response
+    except web.HTTPException:
+        raise
+    except Exception as error:
+        if isinstance(error, GONE) and (request.transport is None or request.transport.is_closing()):
+            return web.Response(status=499)  # nobody is there to read it
+        if request.writer.output_size:
+            raise  # the answer has begun: it can only be broken off
+        log.exception("a bug of rlproxy's own", path=request.path)
+        what = f"{type(error).__name__}: {error}"[:300]
+        return _shaped(
+            request,
+            ProxyError(f"rlproxy itself failed at this request ({what}), which is a bug; its log has more. Ask again."),
+        )
+
+
+def _shaped(request: web.Request, error: ProxyError) -> web.Response:
+    dialect = dialect_at(request.path) if request.method == "POST" else None
+    return error.response(dialect.error(error) if dialect else None)

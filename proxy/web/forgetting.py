@@ -1,0 +1,160 @@
+"""Forgetting, from a person's word to the last file: rows, words of the search, samples in run folders.
+
+Owns the order: the rows go in one transaction that also writes down what the run folders owe; then the files, which a
+crash in between leaves to the next start; then, where they are to go as well, the copies of the database that hold it
+(a crash before that: asked again, they are found again). Which versions were trained on it is said; that they go and
+others take their place is `rebuild`. Not here: which rows go (store.safety.forget), the files (run_files), the page's
+words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, get_args
+
+import structlog
+from aiohttp import web
+
+from proxy.access.security import require_admin
+from proxy.conversation.active_conversations import Recent
+from proxy.conversation.retries import Retries
+from proxy.core.errors import BadRequest, Conflict, NotFound
+from proxy.core.json_edit import loads
+from proxy.core.wrapped_ids import bare
+from proxy.training.run_files import RunFiles
+from proxy.training.unlearning import Rebuilding
+from store.errors import InOpenRun
+from store.records import Forgetting, Target
+from store.safety import backup_scan as copies
+from store.safety.backup_scan import Copies
+from store.store import Store
+
+log = structlog.get_logger()
+
+TARGETS: Final = get_args(Target)
+
+
+class Asked(NamedTuple):
+    kind: Target
+    name: str
+    retrain: bool = False  # what learned from it goes, too, and others are trained without it
+    purge: bool = False  # copies of the database that hold it go, whole
+
+
+class Gone(NamedTuple):
+    """What goes, or has gone."""
+
+    found: Forgetting
+    copies: Copies  # of the database, as they were before
+    purged: bool = False
+    rebuild: dict[str, Any] | None = None  # as in `status`
+
+
+class Forgetter:
+    def __init__(
+        self, store: Store, home: Path, files: RunFiles, rebuilding: Rebuilding, recent: Recent, retries: Retries
+    ) -> None:
+        self._store = store
+        self._home = home
+        self._files = files
+        self._rebuilding = rebuilding
+        self._recent = recent
+        self._retries = retries
+
+    async def look(self, kind: Target, name: str) -> Gone:
+        """What would go. Raises NotFound where there is nothing of that name, in copies neither."""
+        found = await self._store.would_forget(kind, name)
+        there = await self._store.copies_with(self._home, kind, name)
+        if not (found.completions or found.ratings or found.reactions or there.holding):
+            raise NotFound(f"There is no {kind} {name} here, so there is nothing to forget.", param=kind)
+        return Gone(found, Copies(*(tuple(self._shown(file) for file in files) for files in there)))
+
+    async def forget(self, asked: Asked, actor: str) -> Gone:
+        """Raises NotFound, Conflict where a run under way trains on it, StoreError."""
+        if asked.purge and (doubt := self._store.integrity.doubt) is not None:
+            raise Conflict(f"Nothing was forgotten, since copies may be needed: {doubt}. Ask again when that is over.")
+        async with self._files.lock:
+            looked = await self.look(asked.kind, asked.name)
+            try:
+                await self._files.refuse_if_trained_on(looked.found)
+                found = await self._store.forget_for_good(asked.kind, asked.name, actor, retrain=asked.retrain)
+            except InOpenRun as error:
+                raise Conflict(str(error)) from None
+            self._no_longer_known(found.completions)
+            await self._files.settle()
+        await self._files.overwrite()
+        log.info("forgotten", what=asked.kind, completions=len(found.completions), ratings=len(found.ratings))
+        if asked.purge:
+            await asyncio.to_thread(copies.delete, (self._home / file for file in looked.copies.holding))
+        rebuild = None
+        if asked.retrain and found.trained and await self._rebuilding.begin() is not None:
+            rebuild = await self._rebuilding.report()
+        return Gone(found, looked.copies, asked.purge, rebuild)
+
+    async def delete(self, id: str) -> None:
+        """One completion, because its client says so. Raises Conflict where a run under way trains on it."""
+        async with self._files.lock:
+            try:
+                await self._files.refuse_if_trained_on(await self._store.would_forget("completion", id))
+                await self._store.delete(id)
+            except InOpenRun as error:
+                raise Conflict(str(error)) from None
+            self._no_longer_known([id])
+            await self._files.settle()
+
+    def _no_longer_known(self, completions: Iterable[str]) -> None:
+        self._recent.clear()  # whoever they were of: it costs a moment at the next swap
+        self._retries.forget(set(completions))
+
+    def _shown(self, file: Path) -> Path:
+        return file.relative_to(self._home)
+
+    # /rl/forget
+
+    async def post(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        try:
+            body = loads(await request.read())
+        except ValueError as error:
+            raise BadRequest(f"The body is not valid JSON ({error}).") from None
+        body = body if isinstance(body, dict) else {}
+        kind, name = target(body)
+        asked = Asked(kind, name, retrain=_flag(body, "retrain"), purge=_flag(body, "purge_backups"))
+        if _flag(body, "dry_run"):
+            return web.json_response(as_json(await self.look(kind, name)) | {"forgotten": False})
+        return web.json_response(as_json(await self.forget(asked, "admin")) | {"forgotten": True})
+
+
+def _flag(body: dict[str, Any], name: str) -> bool:
+    given = body.get(name, False)
+    if not isinstance(given, bool):
+        raise BadRequest(f"`{name}` must be true or false.", param=name)
+    return given
+
+
+def target(body: dict[str, Any]) -> tuple[Target, str]:
+    """Exactly one of the four. Raises BadRequest."""
+    given = [(kind, body[kind]) for kind in TARGETS if body.get(kind)]
+    if len(given) != 1 or not isinstance(given[0][1], str):
+        raise BadRequest("Say what to forget: one of `completion`, `session`, `user` or `rater`, with its name.")
+    kind, name = given[0]
+    return kind, bare(name) if kind == "completion" else name
+
+
+def as_json(gone: Gone) -> dict[str, Any]:
+    found = gone.found
+    return {
+        "completions": len(found.completions),
+        "ratings": len(found.ratings),
+        "reactions": found.reactions,
+        "trained": list(found.trained),
+        "heirs": list(found.heirs),
+        "backups": {
+            "holding": [str(file) for file in gone.copies.holding],
+            "unread": [str(file) for file in gone.copies.unread],
+            "deleted": gone.purged,
+        },
+        "rebuild": gone.rebuild,
+    }

@@ -1,0 +1,225 @@
+"""`POST /rl/import`: completions out of an export, of this home or another (docs/export.md).
+
+Owns what a line must hold, and what is not believed of it: secrets are taken out again, and a version number means
+something only in the home that trained it. A bad line costs that line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import orjson
+from aiohttp import web
+
+from proxy.access.security import require_admin
+from proxy.conversation.conversations import canonical, extend_thread, thread_and_above
+from proxy.conversation.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
+from proxy.core.errors import BadRequest
+from proxy.core.json_edit import dumps, loads
+from proxy.core.offload import off_loop_above
+from proxy.core.query import flag
+from store.captured.export import FORMAT
+from store.captured.imports import Imported
+from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
+from store.learning.ratings import valid
+from store.records import FinishedCompletion, NewCompletion, NewRating, Rating
+from store.store import Store
+
+ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
+MOST_CHOICES: Final = 1000
+AHEAD_S: Final = 86400.0  # by which another machine's clock may be ahead of ours
+LEAST_LOGPROB: Final = -10_000.0  # vLLM writes -9999 for what has no chance at all
+ROUNDED: Final = 1e-3  # a server's log-prob of what is certain may come out that far above 0
+LARGEST: Final = 1e9  # of a sampling setting, in either direction
+STATES: Final = ("done", "partial", "error")
+ASKED_IN_MESSAGES: Final = ("chat", "messages")  # others may ask for nothing, as Ollama's do to load a model
+
+
+T = TypeVar("T")
+
+
+class BadLine(Exception):
+    """Why this line is not taken."""
+
+
+class Importing:
+    def __init__(self, store: Store, redactor: Redactor) -> None:
+        self._store = store
+        self._redactor = redactor
+
+    async def post(self, request: web.Request) -> web.Response:
+        """A batch of lines: those that are good are on disk when it answers."""
+        require_admin(request)
+        ours = flag(request, "ours")
+        raw = await request.read()
+        rows, refused = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, ours)
+        if not rows and not refused:
+            raise BadRequest("The body holds no line of an export.")
+        taken = await self._store.take(rows)
+        if taken.stored:
+            await self._store.audit("admin", "import", {**taken._asdict(), "refused": len(refused)})
+        return web.Response(body=dumps({**taken._asdict(), "refused": refused}), content_type="application/json")
+
+    def _read(self, raw: bytes, ours: bool) -> tuple[list[Imported], list[dict[str, Any]]]:
+        rows: list[Imported] = []
+        refused: list[dict[str, Any]] = []
+        for number, line in enumerate(raw.split(b"\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                rows.append(read(line, self._redactor, ours=ours))
+            except BadLine as error:
+                refused.append({"line": number, "why": str(error)})
+        return rows, refused
+
+
+def read(raw: bytes, redactor: Redactor, *, ours: bool) -> Imported:
+    """Raises BadLine."""
+    try:
+        line = loads(raw)
+    except ValueError:
+        raise BadLine("it is no JSON") from None
+    if not isinstance(line, dict):
+        raise BadLine("it is no object")
+    if line.get("format") != FORMAT:
+        raise BadLine(f"its format is {line.get('format')!r}, this rlproxy reads {FORMAT}")
+    try:
+        return _imported(line, redactor, ours)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BadLine(f"a member is of another kind than an export has: {error}") from None
+
+
+def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Imported:
+    said: set[str] = set()
+    replied: set[str] = set()
+    beside: set[str] = set()
+    id = _text(line, "id")
+    if not 0 < len(id) <= ID_LENGTH:
+        raise BadLine(f"an id has 1 to {ID_LENGTH} characters")
+    messages = _list(line, "messages", dict)
+    if not messages and line.get("dialect") in ASKED_IN_MESSAGES:
+        raise BadLine("it has no messages")
+    reply = line.get("reply")
+    if reply is not None and not isinstance(reply, dict):
+        raise BadLine("`reply` is no message")
+    message = None if reply is None else redactor.message(canonical(reply), replied)
+    text = redactor.text(_text(line, "text"), replied)
+    request = redactor.json(dumps(line.get("request") or {}), beside)
+    prompt = tuple(redactor.message(canonical(m), said) for m in messages)
+    redacted = tuple(sorted({*_list(line, "redacted", str), *places(prompt=said, request=beside, reply=replied)}))
+    told, above = thread_and_above(messages, redactor.message)
+    new = NewCompletion(
+        id=id, request_id=_text(line, "request_id"), choice=_whole(line, "choice", MOST_CHOICES),
+        created_at=_moment(line, "created_at"), dialect=_text(line, "dialect"), backend=_text(line, "backend"),
+        model=_text(line, "model"), served_model=_text(line, "served_model"),
+        version=_version(line) if ours else None,
+        session=_maybe(line, "session"), user=_maybe(line, "user"),
+        turn="side" if line.get("turn") == "side" else "main", turn_rule="imported", streamed=False, prompt=prompt,
+        request=request, sampling=_sampling(line),
+        untrainable=_maybe(line, "untrainable"), redacted=redacted, above=above,
+    )  # fmt: skip
+    usage = line.get("usage")
+    if usage is not None and not isinstance(usage, dict):
+        raise BadLine("`usage` is no object")
+    status = line.get("status")
+    if status not in STATES:
+        raise BadLine(f"its status is {status!r}, not one of {', '.join(STATES)}")
+    end = FinishedCompletion(
+        id=id, status=status, finished_at=_moment(line, "finished_at"), reply=message, text=text,
+        thread=None if reply is None else extend_thread(told, reply, redactor.message),
+        finish_reason=_maybe(line, "finish_reason"), usage=redactor.value(usage),
+        prompt_token_ids=_each(line, "prompt_token_ids", _whole), token_ids=_each(line, "token_ids", _whole),
+        logprobs=_each(line, "logprobs", _logprob), exact=line.get("exact") is True,
+        inexact_reason=_maybe(line, "inexact_reason"), error=redactor.text(_maybe(line, "error") or "") or None,
+        translated=line.get("translated") is True, untrainable=UNTRAINABLE if replied else None, redacted=redacted,
+    )  # fmt: skip
+    if redacted or not _one_for_one(end):
+        reason = end.inexact_reason or (
+            INEXACT if redacted else "the export has no token ids and log-probs one for one"
+        )
+        end = replace(
+            end, prompt_token_ids=None, token_ids=None, logprobs=None, exact=False, inexact_reason=reason
+        )  # fmt: skip
+    ratings = tuple(_rating(one, id, redactor.text) for one in _list(line, "ratings", dict))
+    return Imported(new, end, ratings)
+
+
+def _one_for_one(end: FinishedCompletion) -> bool:
+    """What is exact has all its numbers, one for one; what is not may lack them."""
+    if not end.exact:
+        return True
+    return bool(end.prompt_token_ids and end.token_ids and len(end.token_ids) == len(end.logprobs or ()))
+
+
+def _rating(line: Mapping[str, Any], completion: str, keep: Callable[[str], str]) -> Rating:
+    scale = line.get("scale")
+    comment, correction = (keep(_maybe(line, key) or "") or None for key in ("comment", "correction"))
+    rating = Rating(
+        id=_text(line, "id"), completion_id=completion, rater=_text(line, "rater"), value=_number(line, "value", -1, 1),
+        comment=comment, correction=correction, weight=_number(line, "weight", LEAST_WEIGHT, MOST_WEIGHT),
+        source=_text(line, "source"), source_event_id=None, created_at=_moment(line, "created_at"), live=True,
+        retracted_at=None,
+        scale=scale if scale in ("thumb", "stars", "unit") else "unit",
+    )  # fmt: skip
+    valid(NewRating(completion, rating.rater, rating.value, weight=rating.weight))
+    return rating
+
+
+def _sampling(line: Mapping[str, Any]) -> dict[str, float]:
+    given = line.get("sampling") or {}
+    return {key: _number(given, key, -LARGEST, LARGEST) for key in given}
+
+
+def _version(line: Mapping[str, Any]) -> int | None:
+    return None if line.get("version") is None else _whole(line, "version")
+
+
+def _text(line: Mapping[str, Any], key: str) -> str:
+    value = line.get(key)
+    if not isinstance(value, str):
+        raise BadLine(f"`{key}` is no text")
+    return value
+
+
+def _maybe(line: Mapping[str, Any], key: str) -> str | None:
+    return None if line.get(key) is None else _text(line, key)
+
+
+def _number(line: Mapping[str, Any], key: str, low: float, high: float) -> float:
+    value = line.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadLine(f"`{key}` is not a number")
+    if not low <= value <= high:  # false for NaN too
+        raise BadLine(f"`{key}` is {value:.6g}, and not from {low:.10g} to {high:.10g}")
+    return float(value)
+
+
+def _whole(line: Mapping[str, Any], key: str, most: int = 2**31 - 1) -> int:
+    value = line.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise BadLine(f"`{key}` is not a whole number from 0 to {most}")
+    return value
+
+
+def _moment(line: Mapping[str, Any], key: str) -> float:
+    """Unix seconds that a clock has shown. Everything that shows or sorts by time believes them."""
+    return _number(line, key, 0, time.time() + AHEAD_S)
+
+
+def _logprob(line: Mapping[str, Any], key: str) -> float:
+    return _number(line, key, LEAST_LOGPROB, ROUNDED)
+
+
+def _each(line: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any], str], T]) -> list[T] | None:
+    return None if line.get(key) is None else [read({key: one}, key) for one in _list(line, key, object)]
+
+
+def _list(line: Mapping[str, Any], key: str, kind: type) -> list[Any]:
+    value = line.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+        raise BadLine(f"`{key}` is no list of what an export has there")
+    orjson.dumps(value)  # half a character, an integer without end: what no database takes
+    return value

@@ -1,0 +1,52 @@
+"""`/rl/keys`: made, listed, revoked. All of it is an admin's (security)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from proxy.access.keys import Keys, as_json
+from proxy.access.security import require_admin, who_asks
+from proxy.core.errors import BadRequest
+
+
+class KeyRoutes:
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/rl/keys", self.list),
+            web.post("/rl/keys", self.create),
+            web.delete("/rl/keys/{key}", self.revoke),
+        ]
+
+    async def list(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        return _json({"data": self._keys.list()})
+
+    async def create(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        try:
+            body: Any = orjson.loads(await request.read())
+        except orjson.JSONDecodeError as error:
+            raise BadRequest(f"The body is not valid JSON ({error}).") from None
+        if not isinstance(body, dict):
+            raise BadRequest("The body must be a JSON object with `name` and `role`.")
+        key, text = await self._keys.create(str(body.get("name") or ""), body.get("role", "use"), _actor(request))
+        return _json({**as_json(key), "key": text}, 201)
+
+    async def revoke(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        return _json(as_json(await self._keys.revoke(request.match_info["key"], _actor(request))))
+
+
+def _actor(request: web.Request) -> str:
+    return who_asks(request).name or "admin"
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    headers = {"cache-control": "no-store"}
+    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json", headers=headers)

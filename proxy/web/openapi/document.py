@@ -1,0 +1,113 @@
+"""The document, put together once from the table.
+
+Owns OpenAPI's own form, and which routes are left out and why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Final
+
+import orjson
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+
+from proxy.web.openapi.operation import Operation, Raw, Schema
+from proxy.web.openapi.operations import OPERATIONS
+
+LEFT_OUT: Final = {
+    r"/s/\{session\}/.*": "the routes for models once more, with a session in the path",
+    r".*\{rest\}": "what passes through to the backend, whose routes are its own",
+    r"/|/(completions|versions)/\{\w+\}|/(progress|versions|compare|data|login|logout)": "the page: HTML for people",
+    r"/static/\{name\}|/page/.*": "pieces of the page",
+}
+TEMPLATE: Final = "#/components/schemas/{model}"
+KEYS: Final[Schema] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+
+
+def left_out(path: str) -> str | None:
+    """Why a route that is registered is not in the document; None where it has to be."""
+    return next((why for pattern, why in LEFT_OUT.items() if re.fullmatch(pattern, path)), None)
+
+
+@cache
+def encoded() -> bytes:
+    return orjson.dumps(document())
+
+
+class _Untitled(GenerateJsonSchema):
+    """A title that only says a member's name again helps nobody."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def document() -> dict[str, Any]:
+    bodies = {(one.id, place): body for one in OPERATIONS for place, body in _bodies(one).items()}
+    types: list[tuple[Any, Any, TypeAdapter[Any]]] = [
+        (key, "validation", TypeAdapter(body)) for key, body in bodies.items() if not isinstance(body, Raw)
+    ]
+    found, shared = TypeAdapter.json_schemas(types, ref_template=TEMPLATE, schema_generator=_Untitled)
+    content = {
+        key: body.content if isinstance(body, Raw) else {"application/json": found[key, "validation"]}
+        for key, body in bodies.items()
+    }
+    paths: dict[str, dict[str, Any]] = {}
+    for one in OPERATIONS:
+        mine = {place: _content(content[id, place]) for id, place in content if id == one.id}
+        paths.setdefault(one.path, {})[one.method] = _operation(one, mine)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "rlproxy",
+            "version": version("rlproxy"),
+            "description": "An OpenAI-compatible proxy that captures completions, takes ratings, and trains. Without "
+            "keys it listens on loopback only, and whoever reaches it is its owner. With keys each operation needs one "
+            "of at least the role in its `security`: use, rate or admin.",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "paths": paths,
+        "components": {"schemas": shared["$defs"], "securitySchemes": KEYS},
+    }
+
+
+def _bodies(one: Operation) -> dict[str, Any]:
+    """By their place in an operation."""
+    taken = {} if one.takes is None else {"body": one.takes}
+    return {**taken, **{str(status): body for status, body in one.answers.items()}, "default": one.fails}
+
+
+def _content(content: Mapping[str, Schema]) -> dict[str, Any]:
+    return {"content": {kind: {"schema": schema} for kind, schema in content.items()}}
+
+
+def _operation(one: Operation, content: dict[str, Any]) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "operationId": one.id,
+        "tags": [one.section],
+        "summary": re.split(r"(?<=[.;:]) ", one.says)[0].rstrip(".;:"),
+        "description": one.says,
+        "parameters": _parameters(one),
+        "responses": {
+            place: {"description": "What went wrong." if place == "default" else "What was asked for.", **body}
+            for place, body in content.items()
+            if place != "body"
+        },
+        "security": [] if one.role is None else [{name: [one.role]} for name in KEYS],
+    }
+    if "body" in content:
+        said["requestBody"] = {"required": True, **content["body"]}
+    return said
+
+
+def _parameters(one: Operation) -> list[dict[str, Any]]:
+    named = [("path", name, one.path_schema) for name in re.findall(r"\{(\w+)\}", one.path)]
+    named += [("query", name, schema) for name, schema in one.query.items()]
+    named += [("header", name, schema) for name, schema in one.headers.items()]
+    return [{"in": where, "name": name, "required": where == "path", "schema": schema} for where, name, schema in named]

@@ -1,0 +1,58 @@
+"""What is said of one route: its words, what it takes, what it answers.
+
+Owns the form only. The routes are in `operations`, how they become a document in `document`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from proxy.access.roles import RULES
+from proxy.web.openapi.responses import Problem
+from store.records import Role
+
+Schema = Mapping[str, Any]
+Section = Literal["models", "ratings", "chats", "control"]
+
+TEXT: Final[Schema] = {"type": "string"}
+FLAG: Final[Schema] = {"type": "string", "enum": ["", "1", "true", "0", "false"]}  # alone it means true
+
+
+def number(low: int, high: int, default: int | None = None) -> Schema:
+    found = {"type": "integer", "minimum": low, "maximum": high}
+    return found if default is None else {**found, "default": default}
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A body that is no JSON of ours: its content types, each with a schema."""
+
+    content: Mapping[str, Schema]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    method: Literal["get", "post", "delete"]
+    path: str
+    section: Section
+    says: str  # the row in docs/http-api.md, and the description
+    answers: Mapping[int, Any]  # by status: a type, `Raw`, or None for no body
+    takes: Any = None  # a type, or `Raw`
+    query: Mapping[str, Schema] = field(default_factory=dict)
+    headers: Mapping[str, Schema] = field(default_factory=dict)
+    path_schema: Schema = field(default_factory=lambda: TEXT)
+    fails: Any = Problem  # the shape of everything that goes wrong
+    more: str = ""  # a page of docs/ that says more
+
+    @property
+    def id(self) -> str:
+        words = [word.strip("{}") for word in self.path.split("/") if word]
+        return "_".join([self.method, *words]).replace(".", "_")
+
+    @property
+    def role(self) -> Role | None:
+        """The least that it needs; None: whoever asks."""
+        rule = RULES[f"{self.method.upper()} {self.path}"]
+        return None if rule.kind in ("open", "signed") else rule.least

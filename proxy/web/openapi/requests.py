@@ -1,0 +1,181 @@
+"""The shapes of what rlproxy's own routes take.
+
+Owns what a sound body looks like, other tools' feedback included. What a handler makes of it is its own affair; it
+takes a little more than is promised here (a rating in capitals, say).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from proxy.access.keys import NAME
+from proxy.feedback.feedback_adapters import ENDINGS, NAMES
+from proxy.feedback.ratings import MAX_TEXT, OWNER
+from proxy.relay.capture_optout import LONGEST
+from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
+from store.records import Role
+
+Capture = Literal["on", "off"]
+
+_ID: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}
+_WORDS: dict[str, Any] = {"type": "string", "enum": ["good", "bad", "up", "down", "👍", "👎"]}
+_STARS: dict[str, Any] = {"type": "string", "pattern": "^[1-5](/5)?$"}
+_NUMBER: dict[str, Any] = {"anyOf": [{"type": "number", "minimum": -1, "exclusiveMaximum": 1}, {"enum": [2, 3, 4, 5]}]}
+_JUDGED: dict[str, Any] = {"anyOf": [_WORDS, _STARS, {"type": "boolean"}, *_NUMBER["anyOf"]]}
+_ON_A_SCALE: dict[str, Any] = {
+    "anyOf": [
+        {"properties": {"scale": {"const": "stars"}, "rating": {"enum": [1, 2, 3, 4, 5]}}, "required": ["scale"]},
+        {
+            "properties": {"scale": {"const": "unit"}, "rating": {"type": "number", "minimum": -1, "maximum": 1}},
+            "required": ["scale"],
+        },
+        {"properties": {"scale": {"type": "null"}, "rating": _JUDGED}},
+    ]
+}
+
+
+def _one_of(*members: str) -> dict[str, Any]:
+    return {"anyOf": [{"properties": {key: _ID}, "required": [key]} for key in members]}
+
+
+Name = Annotated[str, Field(min_length=1, max_length=500)]
+Id = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+
+
+class Feedback(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={"allOf": [_one_of("completion_id", "session"), _ON_A_SCALE]},
+    )
+    rating: Annotated[
+        Any, Field(description='"good", "bad", true, false, a number from -1 to 1, or stars; a bare 1 needs `scale`.')
+    ]
+    completion_id: Annotated[str, Field(max_length=200)] | None = Field(None, description='An id, or "last".')
+    session: Annotated[str, Field(max_length=200)] | None = Field(None, description="Its newest main turn.")
+    scale: Literal["stars", "unit"] | None = None
+    comment: Text | None = None
+    correction: Text | None = Field(None, description="What would have been right.")
+    weight: float = Field(1.0, ge=LEAST_WEIGHT, le=MOST_WEIGHT, description="Above 1 with an admin key only.")
+    rater: Annotated[str, Field(max_length=200)] | None = Field(None, description="Default: `x-rl-user`, or owner.")
+    source: Annotated[str, Field(max_length=100)] | None = None
+    source_event_id: Annotated[str, Field(max_length=200)] | None = Field(
+        None, description="Stored once a key, source and rater; 409 where it comes again with something else."
+    )
+
+
+# Other tools' words for it
+
+
+ScoreName = Annotated[
+    str, WithJsonSchema({"anyOf": [{"enum": sorted(NAMES)}, {"type": "string", "pattern": f"({'|'.join(ENDINGS)})$"}]})
+]
+Score = Annotated[
+    Any,
+    WithJsonSchema(
+        {"anyOf": [{"type": "boolean"}, {"type": "number", "minimum": 0, "maximum": 1}, {"enum": ["good", "bad"]}]}
+    ),
+]
+
+
+class ChatKitParams(BaseModel):
+    item_ids: list[Id] = Field(min_length=1, max_length=1000)
+    kind: Literal["positive", "negative"]
+
+
+class ChatKitFeedback(BaseModel):
+    type: Literal["items.feedback"]
+    params: ChatKitParams
+
+
+class ChatKitItem(BaseModel):
+    item_ids: list[Id] = Field(min_length=1, max_length=1)
+    kind: Literal["positive", "negative"]
+
+
+class ChatKitItemFeedback(BaseModel):
+    """In a batch: what rates several items would be a batch in it."""
+
+    type: Literal["items.feedback"]
+    params: ChatKitItem
+
+
+class LangSmithFeedback(BaseModel):
+    run_id: Id
+    key: ScoreName
+    score: Score
+    comment: Text | None = None
+    correction: Text | None = None
+    id: Id | None = None
+
+
+class LangfuseScore(BaseModel):
+    traceId: Id
+    name: ScoreName
+    value: Score
+    dataType: Literal["NUMERIC", "CATEGORICAL"] | None = None
+    comment: Text | None = None
+    id: Id | None = None
+
+
+class TensorZeroFeedback(BaseModel):
+    inference_id: Id
+    metric_name: ScoreName
+    value: bool
+    dryrun: Literal[False] | None = None
+
+
+Piece = Feedback | ChatKitItemFeedback | LangSmithFeedback | LangfuseScore | TensorZeroFeedback
+AnyFeedback = Piece | ChatKitFeedback | Annotated[list[Piece], Field(min_length=1, max_length=1000)]
+
+
+class Link(BaseModel):
+    platform: Name
+    channel: Name
+    message_id: Name = Field(description="A platform's whole numbers are taken as they are, too.")
+    completion_id: Name
+    person: Name | None = Field(None, description="For whom it was, by their id there.")
+
+
+class SignedEvent(BaseModel):
+    what: Literal["reaction", "retraction", "command"]
+    person: str
+    text: str | None = None
+    platform: str | None = None
+    channel: str | None = None
+    message_id: str | int | None = None
+    completion_id: str | None = None
+    session: str | None = None
+    said: str | None = None
+    at: float | None = None
+
+
+class CaptureWanted(BaseModel):
+    session: Annotated[str, Field(min_length=1, max_length=LONGEST)]
+    capture: Capture
+
+
+class Forget(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"properties": {key: {"type": "string", "minLength": 1}}, "required": [key]}
+                for key in ("completion", "session", "user", "rater")
+            ]
+        },
+    )
+    completion: str | None = None
+    session: str | None = None
+    user: str | None = None
+    rater: str | None = None
+    dry_run: bool = Field(False, description="Only say what would go.")
+    retrain: bool = Field(False, description="Versions that learned from it are trained again without it.")
+    purge_backups: bool = Field(False, description="Copies of the database in the home that hold it go, too.")
+
+
+class KeyWanted(BaseModel):
+    name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")] = Field(
+        description=f"Not `{OWNER}`; unique among those that hold."
+    )
+    role: Role = "use"

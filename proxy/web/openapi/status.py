@@ -1,0 +1,150 @@
+"""The shape of `GET /rl/status`, which is long enough for a module of its own. What builds it is `proxy.web.status`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from proxy.web.openapi.responses import Rebuild, Run, Seconds, Version
+
+
+class Trains(BaseModel):
+    """Behind a cloud API it is a local model that learns."""
+
+    model: str | None
+    weights: str | None
+    objective: str
+    version: Version | None
+    adapter: str | None
+    line: str
+
+
+class Left(BaseModel):
+    line: str
+    command: str
+
+
+class Backend(BaseModel):
+    kind: str
+    state: str
+    adapters: bool
+    foreign: bool
+    frees: bool
+    exact: bool
+    token_ids: bool
+    logprobs: bool
+    sampling: str = Field(description="How it samples where a client says nothing, and from where that is known.")
+    guessed: bool = Field(description="Whether that is a guess; answers that hang on it are marked inexact.")
+    inexact: list[str]
+    lacks: str | None
+    obstacle: str | None
+    left: Left | None = Field(description="Versions at the server that another home has made, or one that is gone.")
+    dialects: dict[str, Literal["native", "translated", "untried"]]
+
+
+class Ratings(BaseModel):
+    fresh: int
+    good: int
+    bad: int
+    stale: int
+    dampened: dict[str, int]
+    untrainable: dict[str, int]
+    needed: int
+
+
+class Training(BaseModel):
+    paused: bool
+    share_gpu: bool
+    run: int | None
+    progress: dict[str, Any]
+    waits_for: str | None
+    line: str
+
+
+class Held(BaseModel):
+    why: str | None
+    requests: int
+
+
+class Rendering(BaseModel):
+    known: bool
+    line: str
+    server: str | None = Field(description="The first prompt that differs, as the server renders it.")
+    weights: str | None = Field(description="The same, by the chat template of the weights.")
+    read: int | None = Field(default=None, description="How many tokens the server says that it read there.")
+    made: int | None = Field(default=None, description="How many the chat template of the weights makes.")
+
+
+class Match(BaseModel):
+    state: Literal["unasked", "same", "other", "unknown"]
+    line: str
+    apart: float | None
+    regret: float | None
+    rendering: Rendering | None
+    stops: bool
+
+
+class Rehearsal(BaseModel):
+    """Whether a run would take the newest answers."""
+
+    state: Literal["untried", "taken", "partly", "refused", "unknown"]
+    tried: int
+    refused: int
+    why: str | None = Field(description="Why most of those are refused.")
+    line: str
+
+
+class Share(BaseModel):
+    good: int
+    rated: int
+
+
+class Watch(BaseModel):
+    version: Version
+    against: Version
+    new: Share | None = None
+    old: Share | None = None
+    p: float | None = None
+    state: Literal["watching", "over", "rolled back"]
+    line: str
+
+
+class Counts(BaseModel):
+    pending: int
+    done: int
+    partial: int
+    error: int
+    good: int
+    bad: int
+    captured_today: int
+
+
+class Database(BaseModel):
+    state: Literal["sound", "checking", "damaged"]
+    line: str
+    checked_since: Seconds | None = Field(description="Since when the check of the file has run.")
+
+
+class Status(BaseModel):
+    model: str
+    trains: Trains | None
+    live: Version
+    previous: Version
+    live_since: Seconds | None
+    live_because: str
+    loaded: list[int] = Field(description="Versions that the backend holds.")
+    backend: Backend
+    ratings: Ratings
+    baseline: float
+    training: Training
+    held: Held
+    match: Match
+    rehearsal: Rehearsal
+    cut: str | None = Field(description="What the server has left out of prompts in silence since the start.")
+    watch: Watch | None
+    rebuild: Rebuild | None
+    last_run: Run | None
+    counts: Counts
+    database: Database
+    problem: str | None

@@ -1,0 +1,147 @@
+"""Compare: two answers to one prompt, which is better? One pick is two ratings.
+
+Owns asking for the two answers and the pick. They are asked for as any client would, through our own front door, so
+that they are captured like all others: by the visitor's own role, key and name, and as side turns, which are never
+commands. A message of the store that reads like one was none when it came. Which answer is whose is hidden until the
+pick. Not here: what a rating is (ratings).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from proxy.access.keys import Keys
+from proxy.conversation.conversations import as_chat
+from proxy.core.errors import BackendBroke, BackendRefused, BadRequest, NotFound, Unsupported
+from proxy.dialects import chat_tools
+from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback
+from proxy.relay.previous_response import with_text_arguments
+from proxy.versions.live_version import Swap
+from proxy.web.pages.view import VISITOR, View
+from store.records import BASE, Listed, NewCompletion, NewRating
+from store.store import Store
+
+SOURCE: Final = "compare"
+SESSION: Final = "compare"
+MAX_TOKENS: Final = 512
+TIMEOUT: Final = aiohttp.ClientTimeout(total=600)
+
+
+class ComparePage:
+    def __init__(self, view: View, store: Store, swap: Swap, feedback: Feedback, keys: Keys) -> None:
+        self._view = view
+        self._store = store
+        self._swap = swap
+        self._feedback = feedback
+        self._keys = keys
+
+    async def page(self, request: web.Request) -> web.Response:
+        """Two answers to judge, or a form to ask for them."""
+        query = request.query
+        pair = [await self._answer(query[side]) for side in ("a", "b")] if "a" in query and "b" in query else []
+        about = await self._answer(query["about"]) if query.get("about") else None
+        found = await self._store.siblings(about.prompt_hash) if about and about.prompt_hash else []
+        return self._view.page(
+            request,
+            "compare.html",
+            pair=pair,
+            about=about,
+            siblings=[row for row in found if about and row.id != about.id],
+            picked=_picked(pair, request[VISITOR].name),
+            choices=[BASE, *(a.version for a in await self._store.adapters() if not a.gone)],
+            left=_version(query.get("left"), self._swap.live),
+            right=_version(query.get("right"), self._swap.pointer.previous),
+            prompt=query.get("prompt", ""),
+        )
+
+    async def ask(self, request: web.Request) -> web.Response:
+        """Ask both at once, then show them."""
+        form = await request.post()
+        left, right = _version(form.get("left"), self._swap.live), _version(form.get("right"), self._swap.live)
+        if about := str(form.get("about") or ""):
+            given = await self._store.completion(about)
+            if given is None:
+                raise NotFound("This completion is not here any more.", param="about")
+            model = given.new.model if self._swap.foreign else self._pinned(left)
+            ids = [about, await self._said(request, model, **_asked(given.new))]
+        elif self._swap.foreign:
+            raise Unsupported("The model that answers is not ours, so there are no versions of it; nothing was asked.")
+        else:
+            prompt = str(form.get("prompt") or "").strip()
+            if not prompt or len(prompt) > MAX_TEXT:
+                raise BadRequest(f"Write a prompt of at most {MAX_TEXT} characters.", param="prompt")
+            messages = [{"role": "user", "content": prompt}]
+            both = (self._said(request, self._pinned(version), messages=messages) for version in (left, right))
+            ids = list(await asyncio.gather(*both))
+        random.shuffle(ids)  # who looks at the left one first must not know which it is
+        raise web.HTTPSeeOther("/compare?" + urlencode({"a": ids[0], "b": ids[1]}))
+
+    async def pick(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        better, worse = str(form.get("better") or ""), str(form.get("worse") or "")
+        one, other = await self._answer(better), await self._answer(worse)
+        if one.id == other.id or one.prompt_hash is None or one.prompt_hash != other.prompt_hash:
+            raise BadRequest("These are not two answers to one prompt; nothing was rated.")
+        for answer, value in ((one, 1.0), (other, -1.0)):
+            await self._feedback.rate(NewRating(answer.id, request[VISITOR].name, value, source=SOURCE, scale="thumb"))
+        order = {"a": str(form.get("a") or better), "b": str(form.get("b") or worse)}
+        raise web.HTTPSeeOther("/compare?" + urlencode(order))
+
+    async def _answer(self, id: str) -> Listed:
+        found = await self._store.listed(id)
+        if found is None or found.status == "pending":
+            raise NotFound("This completion is not here any more.", param="id")
+        return found
+
+    def _pinned(self, version: int) -> str:
+        return f"{self._swap.model}@{f'v{version}' if version else 'base'}"
+
+    async def _said(self, request: web.Request, model: str, **asked: Any) -> str:
+        """One answer of that model; its id. Raises BackendRefused with the status it got, BackendBroke."""
+        with self._keys.lent(request[VISITOR].who) as key:
+            return await self._said_by(key, request, model, asked)
+
+    async def _said_by(self, key: str, request: web.Request, model: str, asked: dict[str, Any]) -> str:
+        headers = {"x-rl-turn": "side", "x-rl-session": SESSION, "authorization": f"Bearer {key}"}
+        body: dict[str, Any] = {"model": model, **asked, "max_tokens": MAX_TOKENS}
+        if request[VISITOR].name != OWNER:
+            body["user"] = request[VISITOR].name
+        assert request.transport is not None
+        host, port = request.transport.get_extra_info("sockname")[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1/chat/completions"
+        async with aiohttp.ClientSession(timeout=TIMEOUT) as http:
+            try:
+                async with http.post(url, data=orjson.dumps(body), headers=headers) as response:
+                    if response.status == 200:
+                        return response.headers["x-rl-completion-id"]
+                    answer = await response.json()
+                    raise BackendRefused(response.status, f"{model} did not answer: {answer['error']['message']}")
+            except (TimeoutError, aiohttp.ClientError, ValueError, KeyError) as error:
+                raise BackendBroke(f"{model} did not answer ({error or type(error).__name__}).") from error
+
+
+def _asked(new: NewCompletion) -> dict[str, Any]:
+    """What was asked then, as chat completions take it: with its tools, as the calls in its history are of these."""
+    messages = [with_text_arguments(as_chat(message)) for message in new.prompt]
+    tools = chat_tools(new.dialect, new.request)
+    return {"messages": messages, **({"tools": tools} if tools else {})}
+
+
+def _version(given: Any, default: int) -> int:
+    text = str(given or "")
+    return int(text) if text.isdecimal() and len(text) < 10 else default
+
+
+def _picked(pair: list[Listed], me: str) -> str | None:
+    """The better one of the two, where this person said so."""
+    mine = {row.id: r.value for row in pair for r in row.ratings if r.rater == me}
+    if len(mine) < 2 or len(set(mine.values())) < 2:
+        return None
+    return max(mine, key=lambda id: mine[id])

@@ -1,0 +1,49 @@
+"""Why, for a completion: everything that is known of it.
+
+Owns one view: the whole conversation, the request, ratings of all times, and which runs took them. For a version, the
+same question is answered by `versions`.
+"""
+
+from __future__ import annotations
+
+import orjson
+from aiohttp import web
+
+from proxy.conversation.cut_prompts import CutPrompts, why_cut
+from proxy.core.errors import NotFound
+from proxy.web.pages.view import VISITOR, View
+from store.store import Store
+
+
+class WhyPage:
+    def __init__(self, view: View, store: Store, cut: CutPrompts) -> None:
+        self._view = view
+        self._store = store
+        self._cut = cut
+
+    async def page(self, request: web.Request) -> web.Response:
+        found = await self._store.completion(request.match_info["id"])
+        row = await self._store.listed(request.match_info["id"])
+        if found is None or row is None:
+            raise NotFound("This completion is not here any more.", param="id")
+        siblings = await self._store.siblings(row.prompt_hash) if row.prompt_hash else []
+        asked = orjson.loads(found.new.request) if found.new.request else {}
+        end = found.end
+        numbers = end.logprobs if end and end.logprobs else None
+        inexact = end is not None and end.prompt_token_ids is None
+        cut = why_cut(found.new.prompt, end.usage) if end is not None and inexact else None
+        return self._view.page(
+            request,
+            "completion.html",
+            cut=cut,
+            longer=self._cut.setting,
+            row=row,
+            me=request[VISITOR].name,
+            new=found.new,
+            end=end,
+            history=await self._store.ratings_of(row.id),
+            runs=await self._store.runs_of(row.id),
+            siblings=[s for s in siblings if s.id != row.id],
+            request_body=orjson.dumps(asked, option=orjson.OPT_INDENT_2).decode(),
+            surprise=-sum(numbers) / len(numbers) if numbers else None,
+        )

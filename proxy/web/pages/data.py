@@ -1,0 +1,77 @@
+"""Data: taking it away, forgetting it, and how long it is kept.
+
+Owns the view and its confirmations: what would go is shown before it goes. Not here: forgetting itself (forgetting),
+and letting old things go (retention).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aiohttp import web
+
+from proxy.access.security import require_admin
+from proxy.core.errors import BadRequest
+from proxy.web.forgetting import TARGETS, Asked, Forgetter, target
+from proxy.web.pages.view import VISITOR, View, html
+from proxy.web.retention import Retention, days_of
+from store.store import Store
+
+
+class DataPage:
+    def __init__(self, view: View, store: Store, forgetter: Forgetter, retention: Retention, home: Path) -> None:
+        self._view = view
+        self._store = store
+        self._forgetter = forgetter
+        self._retention = retention
+        self._home = home
+
+    async def page(self, request: web.Request) -> web.Response:
+        chosen = next(((kind, request.query[kind]) for kind in TARGETS if request.query.get(kind)), ("session", ""))
+        return self._view.page(
+            request,
+            "data.html",
+            counts=await self._store.counts(),
+            retention=self._retention,
+            home=self._home,
+            kind=chosen[0],
+            name=chosen[1],
+            log=[line for line in await self._store.audit_log(limit=200) if line["act"] == "forget"][:10],
+        )
+
+    async def forget(self, request: web.Request) -> web.Response:
+        """First what would go; said again with `sure`, it goes."""
+        require_admin(request)
+        form = await request.post()
+        kind, name = target({str(form.get("kind") or ""): str(form.get("name") or "").strip()})
+        if form.get("sure"):
+            if form["sure"] != "yes":
+                raise BadRequest("Nothing was forgotten.")
+            asked = Asked(kind, name, retrain=form.get("retrain") == "yes", purge=form.get("purge") == "yes")
+            gone = await self._forgetter.forget(asked, request[VISITOR].name)
+        else:
+            gone = await self._forgetter.look(kind, name)
+        return html(
+            self._view.render(
+                request,
+                "forget.html",
+                found=gone.found,
+                copies=gone.copies,
+                purged=gone.purged,
+                rebuild=gone.rebuild,
+                kind=kind,
+                name=name,
+                gone=bool(form.get("sure")),
+            )
+        )
+
+    async def retain(self, request: web.Request) -> web.Response:
+        """For how long, with `back` as the settings say. First what would go at once; said with `sure`, it is so."""
+        require_admin(request)
+        form = await request.post()
+        days = None if form.get("back") else days_of(str(form.get("days") or ""))
+        held = self._retention.of_settings if days is None else days
+        if sure := form.get("sure") == "yes":
+            await self._retention.choose(days, request[VISITOR].name)
+        going = 0 if sure else await self._retention.would_go(held)
+        return html(self._view.render(request, "retain.html", days=held, back=days is None, going=going, sure=sure))

@@ -1,0 +1,143 @@
+"""Times, versions, verdicts and messages as the page says them. Pure functions; templates know them as filters."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import orjson
+
+from store.records import Message, Rating
+
+Z95 = 1.959964  # of the normal distribution, for 95 % both ways
+
+
+def version(number: int | None) -> str:
+    return "other" if number is None else f"v{number}" if number else "base"
+
+
+def model_name(number: int) -> str:
+    """A version in a sentence."""
+    return f"v{number}" if number else "the base model"
+
+
+def sentence(line: str) -> str:
+    """A line of `status` where it stands alone."""
+    return f"{line[:1].upper()}{line[1:]}."
+
+
+def moment(form: str, at: float) -> str:
+    """Local time by `strftime`; a dash for one that no calendar has, which costs no page."""
+    try:
+        return time.strftime(form, time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return "–"
+
+
+def clock(at: float) -> str:
+    """Local time: the hour for today, else the day with it."""
+    now = time.localtime()
+    if moment("%Y %j", at) == time.strftime("%Y %j", now):
+        return moment("%H:%M", at)
+    return moment("%-d %b %H:%M" if moment("%Y", at) == str(now.tm_year) else "%-d %b %Y %H:%M", at)
+
+
+def iso(at: float) -> str:
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def short(number: Any) -> str:
+    """A figure as people read it: three digits that mean something."""
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return "–" if number is None else str(number)
+    return str(number) if isinstance(number, int) else f"{number:.3g}"
+
+
+def seconds(number: float) -> str:
+    if number < 90:
+        return f"{number:.0f} s"
+    return f"{number / 60:.0f} min" if number < 5400 else f"{number / 3600:.1f} h"
+
+
+def verdict(rating: Rating) -> str:
+    """A rating in a word."""
+    if rating.scale == "stars":
+        return f"{rating.value * 2 + 3:.0f} of 5"
+    if rating.value in (1.0, -1.0):
+        return "good" if rating.value > 0 else "bad"
+    return f"{rating.value:+.2g}"
+
+
+def own(ratings: Sequence[Rating], me: str) -> Rating | None:
+    """The one that this person gave."""
+    return next((rating for rating in ratings if rating.rater == me), None)
+
+
+def stars(rating: Rating | None) -> int | None:
+    return round(rating.value * 2 + 3) if rating is not None and rating.scale == "stars" else None
+
+
+class Part(NamedTuple):
+    """A piece of a message: text, or the name of what is no text."""
+
+    kind: str
+    text: str
+
+
+def parts(message: Message) -> list[Part]:
+    """What a message says, and what it calls; what is no text is named, not shown."""
+    body = orjson.loads(message.body)
+    if not isinstance(body, dict):
+        body = {"content": body}
+    content = body.get("content")
+    found = [Part("text", content)] if isinstance(content, str) and content else []
+    if isinstance(content, list):
+        found += [_part(part) for part in content if isinstance(part, dict)]
+    return found + [Part("call", call) for call in _calls(body)]
+
+
+def calls(message: Message | None) -> list[str]:
+    """The tools that a reply calls, each in a line."""
+    if message is None:
+        return []
+    body = orjson.loads(message.body)
+    return _calls(body) if isinstance(body, dict) else []
+
+
+def _part(part: Mapping[str, Any]) -> Part:
+    text = part.get("text")
+    return Part("text", text) if isinstance(text, str) else Part("other", str(part.get("type") or "part"))
+
+
+def _calls(body: Mapping[str, Any]) -> list[str]:
+    found = []
+    for call in body.get("tool_calls") or ():
+        function = call.get("function") or {}
+        arguments = function.get("arguments")
+        said = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+        found.append(f"{function.get('name')}({said})")
+    return found
+
+
+class Interval(NamedTuple):
+    """A share with the bounds that hold with 95 %."""
+
+    share: float
+    low: float
+    high: float
+
+
+def wilson(good: int, rated: int) -> Interval | None:
+    """Wilson's interval: honest for few ratings, and never outside 0 to 1."""
+    if not rated:
+        return None
+    share, z2 = good / rated, Z95 * Z95
+    middle = (share + z2 / (2 * rated)) / (1 + z2 / rated)
+    half = Z95 / (1 + z2 / rated) * math.sqrt(share * (1 - share) / rated + z2 / (4 * rated * rated))
+    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))

@@ -1,0 +1,174 @@
+"""The inbox: the newest completions as conversations, live, to be rated with a key or a tap each.
+
+Owns the list with its filters and search, one completion's row, and the acts on it. A conversation stands where its
+newest turn is, with the earlier ones folded under it; a search, and one conversation alone, show each turn. A page goes
+on from the `seq` of its last row. Not here: what a rating is (ratings), what happens meanwhile (`/rl/events`, to which
+the page listens).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from proxy.conversation.first_words import quoted
+from proxy.core.errors import BadRequest, Conflict, NotFound
+from proxy.feedback.ratings import MAX_TEXT, Feedback, judged
+from proxy.web.pages.filters import own
+from proxy.web.pages.notices import urgent
+from proxy.web.pages.view import VISITOR, View, html
+from proxy.web.status import StatusReport
+from store.captured.inbox import COUNTED
+from store.records import BASE, Listed, NewRating, Rating, Turn, Wanted
+from store.store import Store
+
+PAGE: Final = 30
+SOURCE: Final = "page"
+FILTERS: Final = ("q", "unrated", "side", "model", "version", "session", "conversation")
+FORMS: Final = ("comment", "correct")
+
+
+class Inbox:
+    def __init__(self, view: View, store: Store, feedback: Feedback, status: StatusReport) -> None:
+        self._view = view
+        self._store = store
+        self._feedback = feedback
+        self._status = status
+
+    async def page(self, request: web.Request) -> web.Response:
+        if not await self._store.any_completion():
+            return self._view.page(request, "first.html")
+        versions = [BASE, *(a.version for a in await self._store.adapters())]
+        return self._view.page(
+            request,
+            "inbox.html",
+            **await self._list(request),
+            models=await self._store.models(),
+            versions=sorted(versions, reverse=True),
+            notices=urgent(self._status.prompts()),
+        )
+
+    async def rows(self, request: web.Request) -> web.Response:
+        """Rows alone: older ones, or the newest for a page that is open."""
+        return self._view.page(request, "rows.html", **await self._list(request))
+
+    async def _list(self, request: web.Request) -> dict[str, Any]:
+        asked = wanted(request)
+        found = await self._store.inbox(asked)
+        query = {key: request.query.get(key, "") for key in FILTERS}
+        given = {key: value for key, value in query.items() if value}
+        return {
+            "rows": found.rows,
+            "others": found.others,
+            "counted": COUNTED,
+            "folded": asked.newest_of_each,
+            "me": request[VISITOR].name,
+            "query": query,
+            "filtered": bool(given),
+            "filters": urlencode(given),
+            "older": urlencode({**given, "before": found.before_seq}) if found.before_seq else None,
+            "continued": asked.before_seq is not None,
+        }
+
+    # One completion
+
+    async def row(self, request: web.Request) -> web.Response:
+        return self._row(request, await self._found(request))
+
+    async def form(self, request: web.Request) -> web.Response:
+        """Where a person writes why, or what would have been right."""
+        kind = request.match_info["form"]
+        if kind not in FORMS:
+            raise NotFound(f"There is no form {kind}.")
+        row = await self._found(request)
+        whole = await self._store.completion(row.id)
+        text = whole.end.text if whole and whole.end else ""
+        return self._view.page(request, f"{kind}.html", row=row, mine=self._mine(request, row), text=text)
+
+    async def rate(self, request: web.Request) -> web.Response:
+        """Answers with the row as it is then."""
+        row, form = await self._found(request), await request.post()
+        mine = self._mine(request, row)
+        # What is not in the form stays; what was emptied is taken away.
+        comment, correction = (_text(form[key]) or "" if key in form else None for key in ("comment", "correction"))
+        if (given := _text(form.get("rating"))) is not None:
+            value, scale = judged(given)
+        elif correction:
+            value, scale = -1.0, "thumb"
+        elif mine is not None:
+            value, scale = mine.value, mine.scale
+        else:
+            raise BadRequest("Say whether it was good or bad.", param="rating")
+        await self._feedback.rate(
+            NewRating(
+                row.id, request[VISITOR].name, value, comment=comment, correction=correction, source=SOURCE, scale=scale
+            )
+        )
+        return _told(await self.row(request), f"Rated. The answer begins: {quoted(row.text, row.calls)}.")
+
+    async def undo(self, request: web.Request) -> web.Response:
+        row = await self._found(request)
+        if (mine := self._mine(request, row)) is None:
+            raise Conflict("You have not rated this, so there is nothing to undo.")
+        await self._feedback.retract(mine.id)
+        return _told(
+            await self.row(request), f"Your rating is taken back. The answer begins: {quoted(row.text, row.calls)}."
+        )
+
+    async def _found(self, request: web.Request) -> Listed:
+        found = await self._store.listed(request.match_info["id"])
+        if found is None or found.status == "pending":
+            raise NotFound("This completion is not here any more.", param="id")
+        return found
+
+    def _row(self, request: web.Request, row: Listed) -> web.Response:
+        return html(self._view.render(request, "row.html", row=row, me=request[VISITOR].name))
+
+    def _mine(self, request: web.Request, row: Listed) -> Rating | None:
+        return own(row.ratings, request[VISITOR].name)
+
+
+def _told(response: web.Response, line: str) -> web.Response:
+    """With a line that the page shows and says; a header takes ASCII alone."""
+    response.headers["HX-Trigger-After-Settle"] = json.dumps({"told": line})
+    return response
+
+
+def wanted(request: web.Request) -> Wanted:
+    """The filters of the address. Raises BadRequest."""
+    query = request.query
+    turn: Turn | None = None if query.get("side") else "main"
+    version = _number(query.get("version"), "version")
+    conversation = _number(query.get("conversation"), "conversation")
+    search = (query.get("q") or "").strip()[:200] or None
+    return Wanted(
+        limit=PAGE,
+        before_seq=_number(query.get("before"), "before"),
+        search=search,
+        unrated=bool(query.get("unrated")),
+        model=query.get("model") or None,
+        version=version,
+        session=query.get("session") or None,
+        turn=turn,
+        conversation=conversation,
+        newest_of_each=search is None and conversation is None,
+    )
+
+
+def _number(given: str | None, name: str) -> int | None:
+    if not given:
+        return None
+    if not given.isdecimal() or len(given) > 18:
+        raise BadRequest(f"`{name}` must be a number.", param=name)
+    return int(given)
+
+
+def _text(given: Any) -> str | None:
+    if given is None or given == "":
+        return None
+    if not isinstance(given, str) or len(given) > MAX_TEXT:
+        raise BadRequest(f"What you wrote is over {MAX_TEXT} characters; nothing was rated.")
+    return given.replace("\r\n", "\n").strip() or None

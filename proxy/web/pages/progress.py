@@ -1,0 +1,120 @@
+"""Progress: what training does now, and whether the ratings get better from version to version.
+
+Owns the numbers of the plots (the page's script draws them) and the buttons of a run. Not here: the rules of training
+(run_supervisor, schedule_rules).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from proxy.access.security import require_admin
+from proxy.core.errors import NotFound
+from proxy.training import run_folder
+from proxy.training.preconditions import When
+from proxy.training.run_supervisor import Learner
+from proxy.web.pages.filters import model_name, wilson
+from proxy.web.pages.notices import texts
+from proxy.web.pages.view import View, html
+from proxy.web.status import StatusReport, run_json
+from store.store import Store
+
+DAYS: Final = 90
+
+
+class ProgressPage:
+    def __init__(self, view: View, store: Store, learner: Learner, when: When, status: StatusReport) -> None:
+        self._view = view
+        self._store = store
+        self._learner = learner
+        self._when = when
+        self._status = status
+
+    async def page(self, request: web.Request) -> web.Response:
+        return self._view.page(
+            request,
+            "progress.html",
+            under_way=self._learner.run is not None,
+            shares=await self._shares(),
+            runs=[run_json(run) for run in await self._store.runs(limit=12)],
+            days=DAYS,
+            prompts=(prompts := self._status.prompts()),
+            texts=texts(prompts),
+        )
+
+    async def training(self, request: web.Request) -> web.Response:
+        """What training does now, alone."""
+        return html(self._view.render(request, "training.html", **await self._now()))
+
+    async def act(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        match request.match_info["act"]:
+            case "train":
+                await self._learner.train()
+            case "pause":
+                await self._learner.pause()
+            case "resume":
+                await self._learner.resume()
+            case "cancel":
+                await self._learner.cancel()
+            case other:
+                raise NotFound(f"There is no act {other}.")
+        return await self.training(request)
+
+    async def numbers(self, request: web.Request) -> web.Response:
+        """What the plots show."""
+        now = time.time()
+        offset = float(time.localtime(now).tm_gmtoff)
+        days = await self._store.days(now - DAYS * 86400, offset)
+        found = {
+            "days": [[day.at, day.good, day.bad, day.rated] for day in days],
+            "versions": [[a.created_at, f"v{a.version}"] for a in await self._store.adapters()],
+            "shares": await self._shares(),
+            "steps": await self._steps(),
+        }
+        return web.Response(body=orjson.dumps(found), content_type="application/json")
+
+    async def _now(self) -> dict[str, Any]:
+        due, fresh, run = await self._when.due(), await self._when.fresh(), self._learner.run
+        needed, _ = await self._when.needed()
+        waiting = None if run else next(iter(await self._store.open_runs()), None)
+        return {
+            "run": run,
+            "waiting": waiting,
+            "paused": self._when.paused,
+            "told": self._learner.progress,
+            "due": due,
+            "fresh": fresh,
+            "needed": needed,
+        }
+
+    async def _shares(self) -> list[dict[str, Any]]:
+        """Of each version, how many of its rated answers people found good, with 95 % bounds."""
+        found = []
+        for verdicts in await self._store.verdicts():
+            interval = wilson(verdicts.good, verdicts.good + verdicts.bad)
+            if interval is not None:
+                found.append(
+                    {
+                        "version": verdicts.version,
+                        "name": model_name(verdicts.version),
+                        "good": verdicts.good,
+                        "rated": verdicts.good + verdicts.bad,
+                        **interval._asdict(),
+                    }
+                )
+        return found
+
+    async def _steps(self) -> list[list[float | None]]:
+        """Step, loss and acceptance of the run under way, else of the last one."""
+        last = self._learner.run or next(iter(await self._store.runs(limit=1)), None)
+        if last is None:
+            return []
+        told = await asyncio.to_thread(run_folder.progress, Path(last.folder))
+        return [[step["step"], step.get("loss"), step.get("acceptance")] for step in run_folder.steps(told)]

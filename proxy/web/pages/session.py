@@ -1,0 +1,134 @@
+"""Who looks at the page: the cookie of a signed-in browser, and the token that its forms carry.
+
+Owns signing in, who somebody is by cookie, and CSRF. Off loopback a browser has no place for an API key, so it gives
+the key once and gets a signed cookie (HttpOnly, SameSite=Strict) with the key's id, or with the role of a fixed key. A
+key that is revoked ends its visits, a fixed one that changes ends all. Such a cookie counts for reading, and for acts
+under the page's own paths, which check the token; nowhere else. Not here: keys (keys), what a role may do (security).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import time
+from typing import Final, Literal, NamedTuple
+
+from aiohttp import web
+
+from config.sections import Server
+from proxy.access.keys import Keys, Who, same
+from proxy.access.roles import rule
+from proxy.access.security import GUEST
+from proxy.core.errors import Forbidden
+from proxy.feedback.ratings import OWNER
+from store.records import Role
+from store.store import Store
+
+COOKIE: Final = "rl_page"
+TOKEN_HEADER: Final = "x-rl-token"  # noqa: S105  a header's name
+TOKEN_FIELD: Final = "token"  # noqa: S105  a field's name
+STAYS_S: Final = 30 * 86400
+SECRET: Final = "page_secret"  # noqa: S105  the meta key
+OPEN: Final = "open"  # in a cookie: from before there were keys, and worth nothing once there are
+# What a cookie has instead of a key's id: the role of a fixed key, or none.
+_FIXED: Final = {"admin": Who("admin"), "rate": Who("rate"), GUEST: Who(GUEST)}
+
+
+class Visitor(NamedTuple):
+    who: Who
+    name: str  # whose ratings these are
+    cookie: str  # the value, on which the token hangs
+
+    @property
+    def role(self) -> Role | Literal["guest"]:
+        return self.who.role
+
+
+class Visits:
+    def __init__(self, settings: Server, keys: Keys) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._secret = secrets.token_bytes(32)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether signing in makes a difference."""
+        return self._keys.needed or self._settings.admin_key is not None
+
+    async def start(self, store: Store) -> None:
+        """The same secret after a restart: open pages stay signed in and go on."""
+        kept = await store.get_meta(SECRET)
+        if kept is None:
+            await store.set_meta(SECRET, kept := secrets.token_hex(32))
+        keys = [k.get_secret_value() for k in (self._settings.api_key, self._settings.admin_key) if k]
+        self._secret = hashlib.sha256("\0".join([str(kept), *keys]).encode()).digest()  # a new key ends all visits
+
+    def who(self, request: web.Request) -> Who | None:
+        """For `security.Guard`: who it is by cookie; a guest on the page without one; None: by key, as ever."""
+        if not self.keyed or "authorization" in request.headers or "x-api-key" in request.headers:
+            return None
+        ours = rule(request).kind == "page"
+        if request.method in ("GET", "HEAD") or ours:
+            found = self._read(request.cookies.get(COOKIE, ""))
+            if found is not None and found.role != GUEST:
+                return found.who
+        return Who(GUEST) if ours else None
+
+    def of(self, request: web.Request, who: Who) -> Visitor:
+        """Whoever this is, with a cookie to come where there is none yet."""
+        found = self._read(request.cookies.get(COOKIE, ""))
+        if found is None or (self.keyed and found.who != who):
+            return self._make(who, who.name or OWNER)
+        return Visitor(who, found.name, found.cookie)
+
+    def sign_in(self, key: str, name: str) -> Visitor:
+        """Raises Unauthorized; Forbidden where such a key reads nothing."""
+        who = self._keys.who({"x-api-key": key})
+        if who.role == "use":
+            raise Forbidden("This key has the role use, which asks models and sees no page; rate or admin does.")
+        return self._make(who, who.bound or name or who.name or OWNER)
+
+    def keep(self, request: web.Request, response: web.StreamResponse, visitor: Visitor) -> None:
+        """Set the cookie where the browser has another."""
+        if request.cookies.get(COOKIE) != visitor.cookie:
+            response.set_cookie(
+                COOKIE, visitor.cookie, max_age=STAYS_S, httponly=True, samesite="Strict", path="/",
+                secure=request.secure or request.headers.get("x-forwarded-proto") == "https",
+            )  # fmt: skip
+
+    def token(self, visitor: Visitor) -> str:
+        return self._sign(f"token:{visitor.cookie}")
+
+    def check(self, request: web.Request, given: str | None) -> None:
+        """The form was ours, shown to this very browser. Raises Forbidden."""
+        cookie = request.cookies.get(COOKIE, "")
+        sent = request.headers.get(TOKEN_HEADER) or given or ""
+        if not cookie or not same(sent, self._sign(f"token:{cookie}")):
+            raise Forbidden("This page is too old to act; nothing was done. Reload it and try again.")
+
+    def _make(self, who: Who, name: str) -> Visitor:
+        packed = base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
+        by = who.id or (who.role if self.keyed else OPEN)
+        body = f"{by}.{packed}.{int(time.time()) + STAYS_S}.{secrets.token_urlsafe(12)}"
+        return Visitor(who, name, f"{body}.{self._sign(f'visit:{body}')}")
+
+    def _read(self, cookie: str) -> Visitor | None:
+        body, _, signature = cookie.rpartition(".")
+        if not same(signature, self._sign(f"visit:{body}")):
+            return None
+        by, packed, until, _ = body.split(".")
+        who = Who("admin") if by == OPEN and not self.keyed else _FIXED.get(by) or self._keys.by_id(by)
+        if int(until) < time.time() or who is None or who.role == "use":
+            return None
+        try:
+            name = base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+        return Visitor(who, name, cookie)
+
+    def _sign(self, text: str) -> str:
+        digest = hmac.new(self._secret, text.encode("utf-8", "surrogateescape"), hashlib.sha256).digest()
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")

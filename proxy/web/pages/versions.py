@@ -1,0 +1,109 @@
+"""Versions: where each came from, what the gate said, and which answers; and why: the ratings that made one.
+
+Owns two views. Not here: moving the live pointer (live_version), what a run was (run_detail), comparing two answers
+(compare).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from proxy.access.security import require_admin
+from proxy.core.errors import BadRequest, NotFound
+from proxy.versions.live_version import Swap
+from proxy.web.pages.filters import wilson
+from proxy.web.pages.view import View, html
+from proxy.web.run_detail import account
+from store.records import BASE, Adapter, Listed, Pointer, Rating
+from store.store import Store
+
+
+class Node(NamedTuple):
+    adapter: Adapter
+    depth: int  # generations from the base
+    share: Any  # of its rated answers that people found good
+
+
+class Trained(NamedTuple):
+    """One sample of a run: what was rated, and what the trainer made of it."""
+
+    outcome: dict[str, Any]
+    rating: Rating | None
+    row: Listed | None
+    surprise: float | None  # mean −log p of its tokens, as it was said
+
+
+class VersionsPage:
+    def __init__(self, view: View, store: Store, swap: Swap) -> None:
+        self._view = view
+        self._store = store
+        self._swap = swap
+
+    async def page(self, request: web.Request) -> web.Response:
+        return self._view.page(request, "versions.html", **await self._all())
+
+    async def lineage(self, request: web.Request) -> web.Response:
+        """The list alone."""
+        return html(self._view.render(request, "lineage.html", **await self._all()))
+
+    async def act(self, request: web.Request) -> web.Response:
+        """Promote or roll back; answers with the list as it is then."""
+        require_admin(request)
+        form = await request.post()
+        match request.match_info["act"]:
+            case "promote":
+                given = str(form.get("version") or "")
+                if not given.isdecimal() or len(given) > 9:
+                    raise BadRequest("Say which version.", param="version")
+                await self._swap.to(int(given), "promoted by hand", "admin")
+            case "rollback":
+                await self._swap.rollback("admin")
+            case other:
+                raise NotFound(f"There is no act {other}.")
+        return await self.lineage(request)
+
+    async def _all(self) -> dict[str, Any]:
+        adapters, pointer = await self._store.adapters(), self._swap.pointer
+        verdicts = {v.version: v for v in await self._store.verdicts()}
+        depth = {BASE: 0}
+        for adapter in adapters:  # a parent has the lower number
+            depth[adapter.version] = depth.get(adapter.parent, 0) + 1
+        shares = {n: wilson(v.good, v.good + v.bad) for n, v in verdicts.items()}
+        return {
+            "nodes": [Node(a, depth[a.version], shares.get(a.version)) for a in reversed(adapters)],
+            "base_share": shares.get(BASE),
+            "verdicts": verdicts,
+            "pointer": pointer,
+            "can_roll_back": can_roll_back(pointer, adapters),
+            "choices": [BASE, *(a.version for a in adapters if not a.gone)],
+        }
+
+    async def why(self, request: web.Request) -> web.Response:
+        """The ratings that a version was trained on, each with its mask."""
+        given = request.match_info["version"].removeprefix("v")
+        adapter = await self._store.adapter(int(given)) if given.isdecimal() and len(given) < 10 else None
+        if adapter is None:
+            raise NotFound(f"There is no version {given}.", param="version")
+        run = await self._store.run(adapter.run_id) if adapter.run_id else None
+        told = await account(self._store, run) if run else None
+        samples = [await self._sample(outcome) for outcome in told["account"]] if told else []
+        samples.sort(key=lambda s: (not s.outcome.get("used"), s.row.seq if s.row else 0))
+        return self._view.page(
+            request, "version.html", adapter=adapter, run=run, told=told, samples=samples, pointer=self._swap.pointer
+        )
+
+    async def _sample(self, outcome: dict[str, Any]) -> Trained:
+        rating = await self._store.rating(outcome["rating"])
+        row = await self._store.listed(outcome["completion"]) if outcome["completion"] else None
+        whole = await self._store.completion(row.id) if row else None
+        logprobs = whole.end.logprobs if whole and whole.end else None
+        surprise = -sum(logprobs) / len(logprobs) if logprobs else None
+        return Trained(outcome, rating, row, surprise)
+
+
+def can_roll_back(pointer: Pointer, adapters: Iterable[Adapter]) -> bool:
+    withdrawn = {a.version for a in adapters if a.withdrawn}
+    return pointer.previous != pointer.live and pointer.previous not in withdrawn

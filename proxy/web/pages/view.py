@@ -1,0 +1,102 @@
+"""A page from a template, with the headers that every page has.
+
+Owns the templates, the content security policy and what an error looks like to a person. Text of models and people is
+escaped by the templates, always; nothing here is ever marked as safe.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from proxy.training.preconditions import When
+from proxy.training.run_supervisor import Learner
+from proxy.versions.live_version import Swap
+from proxy.web.pages import filters
+from proxy.web.pages.assets import Assets
+from proxy.web.pages.session import Visitor, Visits
+from proxy.web.status import under_way
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+HERE: Final = Path(__file__).parent
+HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",  # it shows conversations
+}
+VISITOR: Final = web.RequestKey("visitor", Visitor)
+
+
+class View:
+    def __init__(self, visits: Visits, swap: Swap, learner: Learner, when: When) -> None:
+        self._visits = visits
+        self._swap = swap
+        self._learner = learner
+        self._when = when
+        self.assets = Assets()
+
+    @cached_property
+    def _env(self) -> Environment:
+        import jinja2  # with the first page, not with every start
+
+        env = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
+            auto_reload=False,  # it would look at the file of every row of a list
+        )
+        env.globals["asset"] = self.assets.address
+        env.filters |= {
+            "version": filters.version, "clock": filters.clock, "iso": filters.iso, "short": filters.short,
+            "seconds": filters.seconds, "verdict": filters.verdict, "stars": filters.stars, "own": filters.own,
+            "calls": filters.calls, "parts": filters.parts, "model_name": filters.model_name,
+            "sentence": filters.sentence,
+            "path": lambda text: quote(text, safe=""),
+        }  # fmt: skip
+        return env
+
+    def page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
+        return html(self.render(request, template, **values), status)
+
+    def render(self, request: web.Request, template: str, **values: Any) -> str:
+        visitor = request[VISITOR]
+        return self._env.get_template(template).render(
+            path=request.path,
+            visitor=visitor,
+            token=self._visits.token(visitor),
+            admin=visitor.role == "admin",
+            keyed=self._visits.keyed,
+            foreign=self._swap.foreign,
+            base_url=f"{request.scheme}://{request.host}/v1",
+            **self.pulse(),
+            **values,
+        )
+
+    def pulse(self) -> dict[str, Any]:
+        """What every page says at its top; from memory, no query."""
+        run = self._learner.run
+        line = self._when.doubt or ("paused" if self._when.paused else "")
+        if run:
+            line = f"run {run.id}: {under_way(self._learner.progress)}"
+        return {"model": self._swap.model, "live": self._swap.live, "line": line}
+
+    def problem(self, request: web.Request, status: int, message: str) -> web.Response:
+        """One sentence: as a page, or for htmx as text that is shown in passing."""
+        if request.headers.get("hx-request") or request[VISITOR].role == "guest":
+            return web.Response(status=status, text=message)
+        return self.page(request, "problem.html", status, message=message)
+
+
+def html(text: str, status: int = 200) -> web.Response:
+    return web.Response(status=status, text=text, content_type="text/html")

@@ -1,0 +1,141 @@
+"""How long what nobody rated is kept: the days of the settings, or those that an admin set on the page.
+
+Owns that choice, which lives in the store and wins over the settings until it is taken back, and the task that lets old
+things go: completions, calibration in run folders, copies that the store made of itself. Nothing goes while the
+database's integrity is in doubt. Not here: which completions go (store.captured.completions).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from config.settings import Row, Settings
+from proxy.core.errors import BadRequest
+from proxy.core.expiry_clock import Calendar
+from proxy.training import run_folder
+from store import driver, schema
+from store.errors import StoreError
+from store.learning import meta
+from store.safety import backup
+from store.store import Store
+
+log = structlog.get_logger()
+
+KEY: Final = "store.retention_days"  # the setting
+META: Final = "retention_days"  # what is kept in the store instead
+EVERY_S: Final = 600.0
+DAY_S: Final = 86400
+LONGEST: Final = 36500.0
+
+
+class Chosen(NamedTuple):
+    """The days that a person set."""
+
+    days: float
+    by: str
+    at: float
+
+
+class Retention:
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._home = settings.home
+        self._changed = asyncio.Event()
+        self.of_settings = settings.store.retention_days
+        self.chosen: Chosen | None = None
+        self._calendar = Calendar(self.of_settings * DAY_S)
+
+    @property
+    def days(self) -> float:
+        return self.chosen.days if self.chosen else self.of_settings
+
+    async def start(self) -> None:
+        kept = await self._store.get_meta(META)
+        self.chosen = Chosen(**kept) if kept else None
+
+    async def would_go(self, days: float) -> int:
+        """How many completions would go at once."""
+        return await self._store.would_expire(time.time() - days * DAY_S)
+
+    async def choose(self, days: float | None, by: str) -> None:
+        """From now on these days; None: those of the settings again."""
+        before = self.days
+        chosen = None if days is None else Chosen(days, by, time.time())
+        now = self.of_settings if days is None else days
+        detail = {"days": now, "before": before, "from": "settings" if days is None else "page"}
+        await asyncio.gather(  # queued together, committed together
+            self._store.set_meta(META, chosen and chosen._asdict()), self._store.audit(by, "retention", detail)
+        )
+        self.chosen = chosen
+        self._changed.set()
+
+    async def run(self) -> None:
+        await self._store.checked()
+        while True:
+            self._changed.clear()
+            try:
+                if self._store.integrity.doubt is None:  # a backup may be all that is left of a damaged database
+                    await self._expire()
+            except StoreError as error:
+                log.error("unrated completions could not be expired", error=str(error))
+            try:
+                async with asyncio.timeout(EVERY_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _expire(self) -> None:
+        self._calendar.hold_s = self.days * DAY_S
+        before = self._calendar.now() - self.days * DAY_S
+        gone = await self._store.expire(before)
+        needed = {Path(run.folder).name for run in await self._store.open_runs()}
+        await asyncio.to_thread(run_folder.expire, self._home / "runs", before, needed)
+        await asyncio.to_thread(backup.expire, self._home, before)
+        if gone:
+            log.info("unrated completions expired", completions=gone)
+
+
+def days_of(given: str) -> float:
+    """Raises BadRequest."""
+    try:
+        days = float(given)
+    except ValueError:
+        days = math.nan
+    if not 0 < days <= LONGEST:
+        raise BadRequest(f"Say for how many days: a number above 0 and at most {LONGEST:g}.", param="days")
+    return days
+
+
+def as_it_is(rows: Sequence[Row], home: Path) -> list[Row]:
+    """The settings as rows, with the days that hold where the store has others; also while rlproxy runs."""
+    file = home / schema.NAME
+    if not file.exists():
+        return list(rows)
+    if any(row.key == "store.key_from" and row.source != "default" for row in rows):  # nobody is asked for it here
+        unknown = "{}; the database is encrypted, and the page may have set another"
+        return [row._replace(source=unknown.format(row.source)) if row.key == KEY else row for row in rows]
+    kept = _kept(file)
+    if kept is None:
+        return list(rows)
+    source = "set on the page by {}, over {}"
+    return [
+        row._replace(value=str(kept.days), source=source.format(kept.by, row.source)) if row.key == KEY else row
+        for row in rows
+    ]
+
+
+def _kept(file: Path) -> Chosen | None:
+    try:
+        with closing(driver.connect(file, None, read_only=True, named=True)) as db:
+            kept: Any = meta.read_meta(db, META, None)
+    except driver.errors() as error:
+        raise StoreError(f"{file} could not be read ({error}), so what was set on the page is not known.") from error
+    return Chosen(**kept) if kept else None

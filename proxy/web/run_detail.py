@@ -1,0 +1,42 @@
+"""One run in full: its verdict, what was decided on the way and why, and what became of each sample.
+
+Owns the JSON of `GET /rl/runs/{id}`, put together from the store and the run folder. Not here: the short form (status),
+what the numbers mean (docs/learning-rules.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from proxy.training import run_folder
+from proxy.web.status import run_json
+from store.records import Run
+from store.safety.read_only import Looking
+from store.store import Store
+
+
+async def account(store: Store | Looking, run: Run) -> dict[str, Any]:
+    told = await asyncio.to_thread(run_folder.progress, Path(run.folder))
+    choices = {e["name"]: e for e in told if e.get("event") == "choice"}  # of one that was resumed, the last word
+    return {
+        **run_json(run),
+        "choices": [{"name": name, "value": e.get("value"), "why": e.get("why")} for name, e in choices.items()],
+        "warnings": list(dict.fromkeys(e.get("message") for e in told if e.get("event") == "warning")),
+        "steps": run_folder.steps(told),
+        "account": await _samples(store, run),
+    }
+
+
+async def _samples(store: Store | Looking, run: Run) -> list[dict[str, Any]]:
+    """What the trainer said of each sample, with the completion that it is."""
+    outcomes = (run.result or {}).get("samples") or {}
+    completions = {s.rating.id: s.completion.new.id for s in await store.run_samples(run.id)}
+    found = []
+    for rating_id, outcome in outcomes.items():
+        if rating_id not in completions:  # of an earlier run, trained once more; or forgotten meanwhile
+            rating = await store.rating(rating_id)
+            completions[rating_id] = rating.completion_id if rating else ""
+        found.append({"rating": rating_id, "completion": completions[rating_id] or None, **outcome})
+    return found

@@ -1,0 +1,245 @@
+"""What rlproxy knows of itself, as one JSON value and as a few lines of text."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from proxy.backends.base import Backend
+from proxy.backends.sampling_defaults import in_words
+from proxy.conversation.capture_health import Health
+from proxy.core.errors import ProxyError
+from proxy.dialects import DIALECTS
+from proxy.relay.dialect_support import Formats
+from proxy.training.gpu_sharing import Lending
+from proxy.training.preconditions import When
+from proxy.training.rehearsal import Rehearsal
+from proxy.training.run_supervisor import Learner
+from proxy.training.schedule_rules import Due
+from proxy.training.unlearning import Rebuilding
+from proxy.training.weights_check import Match
+from proxy.versions.admission import Door
+from proxy.versions.live_version import Swap
+from proxy.versions.rollback_monitor import Watch
+from store.records import Run
+from store.store import Store
+from store.writer import ROOM
+
+AS_IT_IS: Final = "Requests are relayed; nothing is captured, rated, trained or deleted."
+PHASES: Final = {
+    "load": "loading the model",
+    "old": "reading the samples",
+    "train": "taking the first step",
+    "gate": "at the gate",
+    "write": "writing the adapter",
+}
+
+
+class StatusReport:
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        swap: Swap,
+        learner: Learner,
+        when: When,
+        match: Match,
+        rehearsal: Rehearsal,
+        watch: Watch,
+        health: Health,
+        formats: Formats,
+        door: Door,
+        lending: Lending,
+        rebuilding: Rebuilding,
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._swap = swap
+        self._learner = learner
+        self._when = when
+        self._match = match
+        self._rehearsal = rehearsal
+        self._watch = watch
+        self._health = health
+        self._formats = formats
+        self._door = door
+        self._lending = lending
+        self._rebuilding = rebuilding
+
+    async def full(self) -> dict[str, Any]:
+        runs = await self._store.runs(limit=1)
+        fresh = await self._when.fresh()  # after the runs: one that is shown as ended has given its ratings back
+        needed, _ = await self._when.needed()
+        due, pointer, run = await self._when.due(), self._swap.pointer, self._learner.run
+        return {
+            "model": self._swap.model,
+            "trains": await self._learner.trains(),
+            "live": pointer.live,
+            "previous": pointer.previous,
+            "live_since": pointer.changed_at or None,
+            "live_because": pointer.reason,
+            "loaded": self._swap.loaded,
+            "backend": {
+                "kind": self._backend.kind,
+                "state": self._backend.state,
+                "adapters": self._backend.capabilities.adapters,
+                "foreign": self._backend.capabilities.foreign,
+                "frees": self._backend.capabilities.frees,
+                "exact": self._backend.capabilities.token_ids and self._backend.capabilities.logprobs,
+                "token_ids": self._backend.capabilities.token_ids,
+                "logprobs": self._backend.capabilities.logprobs,
+                "sampling": self._sampling(),
+                "guessed": bool(self._backend.served.unsure),
+                "inexact": self._formats.inexact(d.name for d in DIALECTS),
+                "lacks": self._backend.capabilities.why_not or None,
+                "obstacle": await self._when.obstacle(),
+                "left": self._backend.left._asdict() if self._backend.left else None,
+                "dialects": self._formats.table(d.name for d in DIALECTS),
+            },
+            "ratings": {
+                "fresh": fresh.total,
+                "good": fresh.good,
+                "bad": fresh.bad,
+                "stale": fresh.stale,
+                "dampened": fresh.dampened,
+                "untrainable": await self._store.untrainable(),
+                "needed": needed,
+            },
+            "baseline": await self._store.get_meta("baseline", 0.0),
+            "training": {
+                "paused": self._when.paused,
+                "share_gpu": self._lending.on,
+                "run": run.id if run else None,
+                "progress": self._learner.progress,
+                "waits_for": None if run or due.now else due.why,
+                "line": _training(run, self._learner.progress, due),
+            },
+            "held": {"why": self._door.closed, "requests": self._door.waiting},
+            **self.prompts(),
+            "watch": await self._watch.report(),
+            "rebuild": await self._rebuilding.report(),
+            "last_run": run_json(runs[0]) if runs else None,
+            "counts": await self._store.counts(),
+            "database": self._database(),
+            "problem": self._damage()
+            or self._health.problem
+            or self._health.files.problem
+            or self._behind()
+            or self._lending.problem
+            or self._rebuilding.problem
+            or self._swap.problem
+            or self._hung(run),
+        }
+
+    def prompts(self) -> dict[str, Any]:
+        """What stands between the answers and a run; from memory, no query."""
+        return {
+            "match": self._match.report(),
+            "rehearsal": self._rehearsal.report(),
+            "cut": self._health.cut.line,
+        }
+
+    def _sampling(self) -> str:
+        served = self._backend.served
+        return f"where a client says nothing: {in_words(served.sampling)} ({served.known})"
+
+    def _database(self) -> dict[str, Any]:
+        integrity = self._store.integrity
+        checking = integrity.since if integrity.state == "checking" else None
+        return {"state": integrity.state, "line": integrity.doubt or "sound", "checked_since": checking}
+
+    def _damage(self) -> str | None:
+        damage = self._store.integrity.refusal
+        return None if damage is None else f"{damage} {AS_IT_IS}"
+
+    def _behind(self) -> str | None:
+        if (waiting := self._store.waiting) < ROOM:
+            return None
+        return f"The disk is slow: {waiting} writes wait for it, and new requests with them; nothing is lost."
+
+    def _hung(self, run: Run | None) -> str | None:
+        why = self._learner.stalled
+        return f"The trainer of run {run.id} was started again: {why}." if run and why else None
+
+    async def text(self) -> str:
+        """For the chat: what a person wants to know, in three or four lines."""
+        s = await self.full()
+        live = f"v{s['live']}" if s["live"] else "the base model"
+        ratings = s["ratings"]
+        trains = s["trains"]
+        lines = [
+            f"{s['model']}, {live} answers." if trains is None else f"{s['backend']['state']} answers.",
+            f"{ratings['fresh']} fresh ratings ({ratings['good']} good, {ratings['bad']} bad).",
+        ]
+        lines.append(f"Training {s['training']['line']}.")
+        if trains is not None:
+            lines.append(f"What trains: {trains['line']}.")
+        if s["held"]["why"]:
+            lines.append(f"{s['held']['why']}: {s['held']['requests']} requests wait.")
+        if s["rebuild"] and s["rebuild"]["state"] == "under way":
+            lines.append(f"{s['rebuild']['line']}.")
+        if s["watch"]:
+            lines.append(f"{s['watch']['line']}.")
+        if s["database"]["state"] == "checking":
+            lines.append(f"Nothing trains or expires yet: {s['database']['line']}.")
+        if s["rehearsal"]["refused"]:
+            lines.append(_sentence(s["rehearsal"]["line"]))
+        if s["cut"]:
+            lines.append(_sentence(s["cut"]))
+        if s["problem"]:
+            lines.append(f"Problem: {s['problem']}")
+        return "\n".join(lines)
+
+
+def _sentence(line: str) -> str:
+    return f"{line[0].upper()}{line[1:]}."
+
+
+def _training(run: Run | None, progress: dict[str, Any], due: Due) -> str:
+    if run is not None:
+        return f"run {run.id}, {under_way(progress)}"
+    return "starts now" if due.now else f"waits: {due.why}"
+
+
+def under_way(progress: dict[str, Any]) -> str:
+    """How far a run is, from its last events: phase, step, loss, accepted tokens, time to go."""
+    told, step = progress.get("phase", {}), progress.get("step")
+    phase = told.get("phase")
+    again = "second try, " if told.get("again") else ""
+    if step is None or phase not in (None, "train"):
+        return again + PHASES.get(phase or "", phase or "starting")
+    parts = [f"step {step['step']} of {step['steps']}"]
+    parts += [f"loss {step['loss']:.3g}"] if step.get("loss") is not None else []
+    parts += [f"{step['acceptance']:.0%} of the tokens accepted"] if step.get("acceptance") is not None else []
+    parts += [f"{step['eta_s']:.0f} s to go"] if step.get("eta_s") is not None else []
+    return again + ", ".join(parts)
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    found = run.result or {}
+    return {
+        "id": run.id,
+        "status": run.status,
+        "version": run.version if run.status == "done" else None,
+        "parent": run.parent,
+        "samples": run.samples,
+        "held": run.held,
+        "attempts": run.attempts,
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "ended_at": run.ended_at,
+        "reason": run.reason or found.get("reason"),
+        "metrics": found.get("metrics"),
+        "gate": found.get("gate"),
+        "retried": found.get("retried"),
+        "back": found.get("back"),
+        "folder": run.folder,
+    }
+
+
+async def reachable(backend: Backend) -> str | None:
+    """None where the backend answers, else why not."""
+    try:
+        await backend.models()
+    except ProxyError as error:
+        return error.message
+    return None

@@ -1,0 +1,79 @@
+"""`GET` and `DELETE /v1/responses/{id}`: answers that were captured, by the id their client has.
+
+Owns these two routes. An id that is not ours, or another's, goes to the backend, which may know it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from proxy.access.reach import Reach
+from proxy.access.security import who_asks
+from proxy.conversation.conversations import as_chat
+from proxy.core.errors import Conflict
+from proxy.core.json_edit import loads
+from proxy.dialects.responses_chat import tools_of
+from proxy.dialects.responses_object import reply_items, response, unfinished
+from proxy.dialects.speaker import people, speaker
+from proxy.relay.previous_response import EarlierAnswers, with_text_arguments
+from proxy.relay.relay import Relay
+from proxy.web.forgetting import Forgetter
+from store.records import Completion
+from store.store import Store
+
+
+class StoredResponses:
+    def __init__(self, store: Store, relay: Relay, forgetter: Forgetter) -> None:
+        self._forgetter = forgetter
+        self._earlier = EarlierAnswers(store, relay.parts.redactor)
+        self._relay = relay
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        found = await self._found(request)
+        if found is None:
+            return await self._relay.passthrough(request)
+        return _json(to_response(found))
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        found = await self._found(request)
+        if found is None:
+            return await self._relay.passthrough(request)
+        if found.ratings:
+            raise Conflict("This response has been rated and is kept for training; take the rating back first.")
+        await self._forgetter.delete(found.new.id)
+        return _json({"id": found.new.id, "object": "response", "deleted": True})
+
+    async def _found(self, request: web.Request) -> Completion | None:
+        user = speaker(request.headers, path_session=None, user=None).user
+        reach = Reach.of(who_asks(request), user, people(request.headers, {}))
+        found = await self._earlier.completion(request.match_info["id"], reach)
+        return found if found is not None and found.new.dialect == "responses" else None
+
+
+def to_response(found: Completion) -> dict[str, Any]:
+    """What the client was told, as far as the store has it: reasoning is not kept."""
+    asked, end = loads(found.new.request), found.end
+    why = unfinished(end.finish_reason) if end else None
+    failed = end is not None and end.status in ("error", "partial")
+    status = "in_progress" if end is None else "failed" if failed else "incomplete" if why else "completed"
+    reply = None if end is None or end.reply is None else with_text_arguments(as_chat(end.reply))
+    return response(
+        asked,
+        id=found.new.id,
+        model=found.new.model,
+        created=int(found.new.created_at),
+        status=status,
+        output=[] if reply is None else reply_items(found.new.id, reply, tools_of(asked)),
+        previous=asked.get("previous_response_id"),
+        usage=end.usage if end else None,
+        incomplete=why,
+        error={"code": "server_error", "message": end.error or "unknown"} if end and failed else None,
+        completed=end.finished_at if end else None,
+    )
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=orjson.dumps(value), content_type="application/json")

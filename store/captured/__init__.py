@@ -1,0 +1,1 @@
+"""What was said: completions, conversations, requests."""

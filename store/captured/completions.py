@@ -1,0 +1,288 @@
+"""Completions: begun when a request is sent, finished when its answer ended, expired or forgotten later.
+
+Plain functions: those that write take the writer's connection and run inside its transaction, those that read
+take the reader. Not here: what a rating means for a completion (`ratings`, `samples`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+
+import aiosqlite
+import orjson
+
+from store.captured import blobs, conversations, items, prompt_ids, requests, tree
+from store.captured.rows import IDS, LOGPROBS, pack, to_completion, to_json, to_rating
+from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
+from store.reader import Reader
+from store.records import (
+    Asker,
+    Candidate,
+    Completion,
+    FinishedCompletion,
+    Message,
+    NewCompletion,
+    Rating,
+    SentBack,
+    Turn,
+)
+
+SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body, m.cut AS reply_cut, q.body AS request_apart
+FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash LEFT JOIN requests q ON q.hash = c.request_hash """
+# What a list shows: neither the prompt and the reply as messages, nor tokens, which are most of a completion.
+BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, c.backend, c.model, c.served_model,
+c.version, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.redacted,
+c.prompt_hash, c.reply_hash,
+c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
+x'7b7d' AS request, NULL AS forms, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids, NULL AS logprobs
+FROM completions c """
+RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
+EXPIRING = """c.created_at < ? AND +c.status <> 'pending'
+AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)"""
+# The best first, of those the newest. Of a greeting there are thousands: how many are alike is not counted to the end.
+REPLIES = """SELECT c.id, c.created_at, substr(c.text, 1, 200) AS text, c.session, c.reply_hash, c.model, c.system,
+8 * (c.session IS :session) + 4 * (c.reply_hash IS :path) + 2 * (c.system = :system) + (c.model = :model) AS fits
+FROM (SELECT c.*, (SELECT coalesce(group_concat(hex(a.hash), ''), '')
+        FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at) a) AS system
+    FROM completions c WHERE c.thread = :thread AND +c.status IN ('done', 'partial')
+    AND EXISTS (SELECT 1 FROM json_each(:askers) w
+        WHERE c.key IS json_extract(w.value, '$[0]') AND c.user IS json_extract(w.value, '$[1]'))) c
+ORDER BY fits DESC, c.seq DESC LIMIT 1000"""
+CHUNK = 100  # completions deleted in one operation: others may write in between
+CHANGES = 2000  # rows deleted after which it ends sooner: a conversation may have very many messages
+NEWEST = 2**63 - 1  # above any seq
+STOPPED = "rlproxy stopped before this answer ended"
+
+
+def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
+    for new in rows:
+        done = db.execute(
+            """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
+            served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
+            untrainable, asked, redacted, key, forms, prompt_hash, conversation, status)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
+            ON CONFLICT (id) DO NOTHING""",
+            (
+                new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
+                new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
+                to_json(new.sampling), *requests.add(db, new.request), new.untrainable, new.asked,
+                to_json(new.redacted or None), new.key, to_json(new.forms),
+                tree.add(db, *tree.said(new.prompt, new.nodes, new.asides)), conversations.of(db, new),
+            ),
+        )  # fmt: skip
+        if not done.rowcount:
+            raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
+        tree.add_aside(db, new.id, new.prompt, new.nodes, new.asides)
+
+
+def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
+    for end in rows:
+        begun = db.execute("SELECT status, prompt_hash FROM completions WHERE id = ?", (end.id,)).fetchone()
+        if begun is None:
+            raise UnknownCompletion(end.id)
+        if begun["status"] != "pending":
+            raise CompletionEnded(f"The completion {end.id!r} has ended already.")
+        reply = None if end.reply is None else tree.add_child(db, begun["prompt_hash"], end.reply)
+        block, ids = prompt_ids.add(db, pack(IDS, end.prompt_token_ids))
+        db.execute(
+            """UPDATE completions SET status = ?, finished_at = ?, reply_hash = ?, text = ?,
+            finish_reason = ?, usage = ?, prompt_block = ?, prompt_token_ids = ?, token_ids = ?, logprobs = ?,
+            exact = ?, inexact_reason = ?, error = ?, translated = ?, thread = ?,
+            untrainable = coalesce(untrainable, ?), redacted = coalesce(?, redacted) WHERE id = ?""",
+            (
+                end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage),
+                block, ids, pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs),
+                end.exact, end.inexact_reason, end.error, end.translated,
+                reply if end.thread is None else end.thread, end.untrainable, to_json(end.redacted or None), end.id,
+            ),
+        )  # fmt: skip
+        items.add(db, end.id, end.items)
+
+
+def recover(db: sqlite3.Connection) -> int:
+    """End what the last process left pending."""
+    return db.execute(
+        "UPDATE completions SET status = 'error', error = ?, finished_at = ? WHERE status = 'pending'",
+        (STOPPED, time.time()),
+    ).rowcount
+
+
+def expire(db: sqlite3.Connection, before: float) -> int:
+    """Delete a chunk of the old ones that nobody ever rated, and so no run ever used."""
+    rows = db.execute(
+        f"SELECT c.id FROM completions c WHERE {EXPIRING} LIMIT ?",  # noqa: S608  ours
+        (before, CHUNK),
+    )
+    start, gone = db.total_changes, 0
+    for id in [row["id"] for row in rows]:
+        gone += forget(db, [id])
+        if db.total_changes - start >= CHANGES:
+            break
+    return gone
+
+
+async def expiring(reader: Reader, before: float) -> int:
+    row = await reader.row(f"SELECT count(*) AS going FROM completions c WHERE {EXPIRING}", (before,))  # noqa: S608
+    assert row is not None
+    return int(row["going"])
+
+
+def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:
+    """Delete completions with their ratings, links and whatever messages only they had."""
+    leaves: list[bytes] = []
+    blocks: list[bytes] = []
+    count = 0
+    for id in ids:
+        system = db.execute("DELETE FROM completion_system WHERE completion_id = ? RETURNING hash", (id,)).fetchall()
+        gone = db.execute(
+            "DELETE FROM completions WHERE id = ? RETURNING reply_hash, prompt_hash, prompt_block", (id,)
+        ).fetchone()
+        if gone is not None:
+            count += 1
+            *messages, block = gone
+            leaves += [key for key in (*messages, *(row["hash"] for row in system)) if key is not None]
+            blocks += [] if block is None else [block]
+    tree.prune(db, leaves)
+    prompt_ids.prune(db, blocks)
+    return count
+
+
+def forget_unrated(db: sqlite3.Connection, ids: Iterable[str]) -> int:
+    rated = "SELECT 1 FROM ratings r WHERE r.completion_id = ?"
+    return forget(db, [id for id in ids if db.execute(rated, (id,)).fetchone() is None])
+
+
+def pass_over(db: sqlite3.Connection, ids: Sequence[str], rule: str) -> None:
+    """Side turns from now on, by this rule; what somebody has rated was seen, and stays what it is."""
+    rated = "SELECT 1 FROM ratings r WHERE r.completion_id = ?"
+    for id in ids:
+        if db.execute(rated, (id,)).fetchone() is None:
+            db.execute("UPDATE completions SET turn = 'side', turn_rule = ? WHERE id = ?", (rule, id))
+            db.execute("UPDATE listed SET turn = 'side' WHERE seq = (SELECT seq FROM completions WHERE id = ?)", (id,))
+
+
+async def one(reader: Reader, id: str) -> Completion | None:
+    return (await load(reader, [id])).get(id)
+
+
+async def load(reader: Reader, ids: Sequence[str]) -> dict[str, Completion]:
+    return {
+        completion.new.id: completion
+        for completion in await select(reader, "WHERE c.id IN (SELECT value FROM json_each(?))", [to_json(ids)])
+    }
+
+
+async def page(
+    reader: Reader,
+    *,
+    limit: int,
+    before_seq: int | None,
+    session: str | None,
+    unrated: bool,
+    version: int | None,
+    turn: Turn | None,
+) -> list[Completion]:
+    """The newest that match, newest first, in brief."""
+    where = "WHERE c.seq < ?"
+    values: list[object] = [NEWEST if before_seq is None else before_seq]
+    for column, value in (("session", session), ("version", version), ("turn", turn)):
+        if value is not None:
+            where += f" AND c.{column} = ?"
+            values.append(value)
+    if unrated:
+        where += f" AND NOT {RATED}"
+    async with reader.snapshot() as db:
+        rows = list(await db.execute_fetchall(BRIEF + where + " ORDER BY c.seq DESC LIMIT ?", [*values, limit]))
+        ratings = await _ratings(db, [row["id"] for row in rows])
+    return [to_completion(row, None, (), ratings.get(row["id"], ())) for row in rows]
+
+
+async def exact_unrated(reader: Reader, version: int, limit: int) -> list[Completion]:
+    """The newest a run may calibrate on: main turns of that version, exact, with no rating."""
+    # The plus signs keep SQLite from choosing an index on status, where nearly every row is alike.
+    return await select(
+        reader,
+        f"""WHERE c.version = ? AND +c.status = 'done' AND +c.turn = 'main' AND c.exact = 1
+        AND c.untrainable IS NULL AND NOT {RATED}
+        ORDER BY c.seq DESC LIMIT ?""",
+        [version, limit],
+    )
+
+
+async def newest_turns(reader: Reader, limit: int, *, foreign: bool) -> list[Completion]:
+    """The newest that a run might take, rated or not: main turns, and what was rated. Among the last thousand."""
+    return await select(
+        reader,
+        f"""WHERE c.seq > (SELECT max(seq) FROM completions) - 1000 AND +c.status = 'done'
+        AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = ? AND c.untrainable IS NULL
+        AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
+        AND (+c.turn = 'main' OR {RATED}) ORDER BY c.seq DESC LIMIT ?""",  # noqa: S608  ours
+        [foreign, limit],
+    )
+
+
+async def find_reply(reader: Reader, sent: SentBack, askers: Sequence[Asker]) -> list[Candidate]:
+    """The completion that gave this reply, among those of these askers; several where it may be one or the other.
+
+    What fits best counts: the session before the exact words, then the system texts, then the model. Of several that
+    fit alike and differ in any of these, none is more likely. Where they differ in nothing, somebody has asked the same
+    thing twice, and the newest is meant.
+    """
+    rows = await reader.rows(
+        REPLIES,
+        {
+            "thread": sent.thread,
+            "askers": to_json([tuple(one) for one in askers]),
+            "path": sent.path,
+            "system": "".join(name.hex().upper() for name in sent.system),
+            "model": sent.model,
+            "session": sent.session,
+        },
+    )
+    found: dict[tuple[object, ...], Candidate] = {}
+    for row in rows:
+        if row["fits"] == rows[0]["fits"]:
+            kind = (row["session"], row["reply_hash"], row["system"], row["model"])
+            found.setdefault(kind, Candidate(row["id"], row["created_at"], row["text"]))
+    return list(found.values())
+
+
+async def select(reader: Reader, where: str, values: Sequence[object]) -> list[Completion]:
+    """Completions whole, with their prompts and live ratings, all of one moment."""
+    async with reader.snapshot() as db:
+        rows = list(await db.execute_fetchall(SELECT + where, values))
+        ids = orjson.dumps([row["id"] for row in rows]).decode()
+        said = list(await db.execute_fetchall(tree.PATHS_OF_COMPLETIONS, (ids,)))
+        system = list(await db.execute_fetchall(tree.SYSTEM_OF_COMPLETIONS, (ids,)))
+        blocks = prompt_ids.blocks(await db.execute_fetchall(prompt_ids.PATHS_OF_COMPLETIONS, (ids,)))
+        cut = {row["reply_hash"]: row["reply_body"] for row in rows if row["reply_cut"]}
+        uncut = await blobs.bodies(db, cut | tree.cut(said) | tree.cut(system))
+        nodes = tree.nodes(said, uncut)
+        aside: dict[str, list[tuple[int, Message]]] = {}
+        for row in system:
+            aside.setdefault(row["completion_id"], []).append((row["at"], tree.message(row, uncut)))
+        ratings = await _ratings(db, [row["id"] for row in rows])
+    return [
+        to_completion(
+            row,
+            uncut.get(row["reply_hash"], row["reply_body"]),
+            tree.whole(tree.path(nodes, row["prompt_hash"]), aside.get(row["id"], ())),
+            ratings.get(row["id"], ()),
+            prompt_ids.whole(blocks, row["prompt_block"], row["prompt_token_ids"]),
+        )
+        for row in rows
+    ]
+
+
+async def _ratings(db: aiosqlite.Connection, ids: Sequence[str]) -> dict[str, tuple[Rating, ...]]:
+    """The live ones of these completions, newest first."""
+    found: dict[str, tuple[Rating, ...]] = {}
+    for row in await db.execute_fetchall(
+        """SELECT r.* FROM ratings r WHERE +r.live = 1
+        AND r.completion_id IN (SELECT value FROM json_each(?)) ORDER BY r.seq DESC""",
+        (orjson.dumps(ids).decode(),),
+    ):
+        found[row["completion_id"]] = (*found.get(row["completion_id"], ()), to_rating(row))
+    return found

@@ -1,0 +1,108 @@
+"""Completions as plain dicts, one a JSONL line: everything needed to train elsewhere or to read by eye."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from store.captured import completions
+from store.reader import Reader
+from store.records import Completion, Message, Rating, Turn
+
+FORMAT = 1  # of a line, in docs/export.md
+PAGE = 50  # a page is one snapshot: none is held while a slow client reads
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which completions: all that is given must hold."""
+
+    rated: bool = False
+    session: str | None = None
+    user: str | None = None
+    version: int | None = None
+    turn: Turn | None = None
+    since: float | None = None  # Unix seconds
+    until: float | None = None
+
+    def where(self) -> tuple[str, list[Any]]:
+        parts = [
+            ("c.session = ?", self.session), ("c.user = ?", self.user), ("c.version = ?", self.version),
+            ("c.turn = ?", self.turn), ("c.created_at >= ?", self.since), ("c.created_at < ?", self.until),
+        ]  # fmt: skip
+        given = [(sql, value) for sql, value in parts if value is not None]
+        rated = [completions.RATED] if self.rated else []
+        return "".join(f" AND {sql}" for sql in [*rated, *(sql for sql, _ in given)]), [value for _, value in given]
+
+
+async def export(reader: Reader, only: Filter) -> AsyncIterator[dict[str, Any]]:
+    """Oldest first."""
+    where, values = only.where()
+    after = 0
+    while page := await completions.select(
+        reader, f"WHERE c.seq > ?{where} ORDER BY c.seq LIMIT ?", [after, *values, PAGE]
+    ):
+        for completion in page:
+            yield to_dict(completion)
+        after = page[-1].seq
+
+
+def to_dict(completion: Completion) -> dict[str, Any]:
+    new, end = completion.new, completion.end
+    return {
+        "format": FORMAT,
+        "id": new.id,
+        "request_id": new.request_id,
+        "choice": new.choice,
+        "status": completion.status,
+        "created_at": new.created_at,
+        "finished_at": end and end.finished_at,
+        "dialect": new.dialect,
+        "backend": new.backend,
+        "model": new.model,
+        "served_model": new.served_model,
+        "version": new.version,
+        "session": new.session,
+        "user": new.user,
+        "turn": new.turn,
+        "sampling": new.sampling,
+        "request": orjson.loads(new.request) if new.request else None,
+        "messages": [message(one) for one in new.prompt],
+        "reply": message(end.reply) if end and end.reply else None,
+        "text": end.text if end else "",
+        "finish_reason": end and end.finish_reason,
+        "usage": end and end.usage,
+        "prompt_token_ids": end and end.prompt_token_ids,
+        "token_ids": end and end.token_ids,
+        "logprobs": end and end.logprobs,
+        "exact": bool(end and end.exact),
+        "inexact_reason": end and end.inexact_reason,
+        "error": end and end.error,
+        "translated": bool(end and end.translated),
+        "untrainable": new.untrainable,
+        "redacted": list(new.redacted),
+        "ratings": [rating(one) for one in completion.ratings],
+    }
+
+
+def message(message: Message) -> dict[str, Any]:
+    """The body is the message itself, or its content alone."""
+    body = orjson.loads(message.body)
+    return {"role": message.role} | (body if isinstance(body, dict) else {"content": body})
+
+
+def rating(rating: Rating) -> dict[str, Any]:
+    return {
+        "id": rating.id,
+        "rater": rating.rater,
+        "value": rating.value,
+        "comment": rating.comment,
+        "correction": rating.correction,
+        "scale": rating.scale,
+        "weight": rating.weight,
+        "source": rating.source,
+        "created_at": rating.created_at,
+    }

@@ -1,0 +1,59 @@
+"""Completions that come from an export: each once, by its id; and their ratings, each once by its own.
+
+Owns what of them is new. What a line of an export means is the proxy's (`importing`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from store.captured import completions
+from store.learning import ratings
+from store.records import FinishedCompletion, NewCompletion, Rating
+
+
+class Imported(NamedTuple):
+    new: NewCompletion
+    end: FinishedCompletion
+    ratings: tuple[Rating, ...]
+
+
+class Taken(NamedTuple):
+    stored: int
+    known: int  # completions that were here before
+    ratings: int
+
+
+def take(db: sqlite3.Connection, rows: Iterable[Imported]) -> Taken:
+    stored = known = rated = 0
+    for row in rows:
+        if db.execute("SELECT 1 FROM completions WHERE id = ?", (row.new.id,)).fetchone() is None:
+            completions.begin(db, [row.new])
+            completions.finish(db, [row.end])
+            stored += 1
+        else:
+            known += 1
+        rated += sum(_rate(db, rating) for rating in reversed(row.ratings))  # an export has the newest first
+    return Taken(stored, known, rated)
+
+
+def _rate(db: sqlite3.Connection, r: Rating) -> bool:
+    """False where it is here, or was; or where its rater has said something else of that completion here."""
+    if db.execute("SELECT 1 FROM ratings WHERE id = ?", (r.id,)).fetchone() is not None:
+        return False
+    live = ratings.live_in(db, r.completion_id, r.rater)
+    if live is not None:
+        if ratings.judgement(live) == ratings.judgement(r):
+            ratings.unhook(db, live.id)
+        return False
+    db.execute(
+        """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source, created_at,
+        scale, live, repeats) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)""",
+        (
+            r.id, r.completion_id, r.rater, r.value, r.comment, r.correction, r.weight, r.source, r.created_at, r.scale,
+            ratings.repeated(db, r),
+        ),
+    )  # fmt: skip
+    return True

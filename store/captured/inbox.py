@@ -1,0 +1,222 @@
+"""Completions as lists show them: filtered, searched, newest first, without prompts and token ids.
+
+Owns the table `listed` (kept by triggers, migration 6) and the search index, which is filled behind the capture so that
+no answer waits for it. A page goes on from a `seq`, never from an offset. Not here: a completion whole (`completions`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+
+from store.captured.rows import to_rating
+from store.captured.tree import cut
+from store.reader import Reader
+from store.records import Inbox, Listed, Message, Rating, Wanted
+
+SHOWN: Final = 6000  # characters of an answer that a list shows
+ASKED: Final = 2000  # characters that are kept of what was asked
+AT_ONCE: Final = 200  # completions that go into the search in one operation
+LOOK: Final = 10_000  # rows that one page looks through: filters that leave nothing must not cost more
+COUNTED: Final = 100  # turns of a conversation, at most
+BEGUN: Final = 3  # letters of which a word may be the beginning
+SLICE: Final = 200  # pages of the index that one operation merges
+NEWEST: Final = 2**63 - 1
+
+COLUMNS: Final = f"""c.seq, c.id, c.created_at, c.status, c.model, c.version, c.session, c.user, c.turn, c.dialect,
+c.asked, substr(c.text, 1, {SHOWN}) AS text, length(c.text) AS length, c.finish_reason, c.error, c.untrainable,
+c.choice, c.prompt_hash, coalesce(c.conversation, c.seq) AS conversation"""
+CALLS: Final = """SELECT c.seq, m.body FROM completions c JOIN messages m ON m.hash = c.reply_hash
+WHERE c.seq IN (SELECT value FROM json_each(?)) AND m.cut = 0 AND instr(m.body, '"tool_calls"')"""
+RATINGS: Final = """SELECT r.* FROM ratings r WHERE +r.live = 1
+AND r.completion_id IN (SELECT value FROM json_each(?)) ORDER BY r.seq DESC"""
+UNSEARCHED: Final = "SELECT {} FROM listed l INDEXED BY listed_unsearched WHERE l.searched = 0 AND l.seq > 0"
+# The distinct values of an index, one look-up each.
+MODELS: Final = """WITH RECURSIVE found (model) AS (
+    SELECT min(l.model) FROM listed l
+    UNION ALL SELECT (SELECT min(l.model) FROM listed l WHERE l.model > found.model) FROM found
+    WHERE found.model IS NOT NULL)
+SELECT model FROM found WHERE model IS NOT NULL"""
+
+
+def sought(text: str) -> str:
+    """What a person typed, as an FTS5 query: all these words; one of three letters or more perhaps only begun."""
+    words = text.replace("\0", " ").split()
+    return " ".join('"' + word.replace('"', '""') + ('"*' if len(word) >= BEGUN else '"') for word in words)
+
+
+def query(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+    """The seqs of one page, newest first, of the `LOOK` newest rows that the first filter leaves."""
+    first, rest, values = _filters(wanted)
+    sql = f"WITH looked AS ({_looked(wanted, first)}) SELECT i.seq FROM looked i WHERE 1{_all(rest, 'i')}"  # noqa: S608
+    if wanted.newest_of_each:
+        newer = (
+            f"SELECT 1 FROM listed n WHERE n.conversation = i.conversation AND n.seq > i.seq{_all(first + rest, 'n')}"  # noqa: S608
+        )
+        sql += f" AND NOT EXISTS ({newer})"
+    return f"{sql} LIMIT :limit", values
+
+
+def reach(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+    """How many rows that page has looked through, and the last of them."""
+    first, _, values = _filters(wanted)
+    return f"SELECT count(*) AS looked, min(i.seq) AS last FROM ({_looked(wanted, first, 'l.seq')}) i", values  # noqa: S608
+
+
+def _filters(wanted: Wanted) -> tuple[list[str], list[str], dict[str, Any]]:
+    """The filter that finds rows by its index, the others, and what they are compared with."""
+    values: dict[str, Any] = {"below": NEWEST if wanted.before_seq is None else wanted.before_seq}
+    values |= {"limit": wanted.limit, "look": LOOK}
+    given = [
+        column
+        for column in ("conversation", "session", "version", "model", "turn")
+        if getattr(wanted, column) is not None
+    ]
+    values |= {column: getattr(wanted, column) for column in given}
+    tests = [f"{{}}.{column} = :{column}" for column in given]
+    if wanted.unrated:  # a partial index has to be told the value itself
+        tests.insert(sum(column in ("conversation", "session", "version") for column in given), "{}.rated = 0")
+    if wanted.search:
+        values["search"] = sought(wanted.search)
+        return [], tests, values
+    if given == ["turn"] and not wanted.unrated:  # which has no index: nearly all are main turns
+        return [], tests, values
+    return tests[:1], tests[1:], values
+
+
+def _looked(wanted: Wanted, first: list[str], columns: str = "l.*") -> str:
+    if wanted.search:
+        found, seq = "search CROSS JOIN listed l ON l.seq = search.rowid WHERE search MATCH :search AND", "search.rowid"
+    else:
+        found, seq = "listed l WHERE", "l.seq"
+    by_index = "".join(f" AND {test.format('l')}" for test in first)
+    return f"SELECT {columns} FROM {found} {seq} < :below{by_index} ORDER BY {seq} DESC LIMIT :look"  # noqa: S608
+
+
+def _all(tests: list[str], alias: str) -> str:
+    """These tests; the plus signs keep SQLite from choosing an index for one of them."""
+    return "".join(f" AND {test.format(f'+{alias}')}" for test in tests)
+
+
+async def page(reader: Reader, wanted: Wanted) -> Inbox:
+    """A page may be short and have another after it: no page looks through more than `LOOK` rows."""
+    if wanted.search is not None and not sought(wanted.search):
+        return Inbox([], {}, None)
+    seqs = [row["seq"] for row in await reader.rows(*query(wanted))]
+    if len(seqs) == wanted.limit:
+        before: int | None = seqs[-1]
+    else:
+        looked = await reader.row(*reach(wanted))
+        before = looked["last"] if looked is not None and looked["looked"] == LOOK else None
+    return Inbox(await load(reader, seqs), await _others(reader, wanted, seqs), before)
+
+
+async def _others(reader: Reader, wanted: Wanted, seqs: list[int]) -> dict[int, int]:
+    """How many turns of their conversations stand behind these: earlier ones that the filters let through too, or
+    any others where a search found them."""
+    if not wanted.newest_of_each and not wanted.search:
+        return {}
+    first, rest, values = _filters(wanted)
+    also = " AND e.seq <> l.seq" if wanted.search else f" AND e.seq < l.seq{_all(first + rest, 'e')}"
+    sql = f"""SELECT l.seq, (SELECT count(*) FROM (SELECT 1 FROM listed e
+    WHERE e.conversation = l.conversation{also} LIMIT {COUNTED})) AS others
+    FROM listed l WHERE l.seq IN (SELECT value FROM json_each(:seqs))"""  # noqa: S608
+    rows = await reader.rows(sql, {**values, "seqs": orjson.dumps(seqs).decode()})
+    return {row["seq"]: row["others"] for row in rows if row["others"]}
+
+
+async def load(reader: Reader, seqs: Iterable[int]) -> list[Listed]:
+    """Newest first; those that are gone meanwhile are left out."""
+    given = orjson.dumps(list(seqs)).decode()
+    rows = await reader.rows(
+        f"SELECT {COLUMNS} FROM completions c WHERE c.seq IN (SELECT value FROM json_each(?)) ORDER BY c.seq DESC",  # noqa: S608
+        (given,),
+    )
+    calls = {row["seq"]: Message("assistant", row["body"]) for row in await reader.rows(CALLS, (given,))}
+    ratings: dict[str, list[Rating]] = {}
+    for row in await reader.rows(RATINGS, (orjson.dumps([row["id"] for row in rows]).decode(),)):
+        ratings.setdefault(row["completion_id"], []).append(to_rating(row))
+    return [Listed(**dict(row), calls=calls.get(row["seq"]), ratings=tuple(ratings.get(row["id"], ()))) for row in rows]
+
+
+async def one(reader: Reader, id: str) -> Listed | None:
+    row = await reader.row("SELECT c.seq FROM completions c WHERE c.id = ?", (id,))
+    return None if row is None else next(iter(await load(reader, [row["seq"]])), None)
+
+
+async def siblings(reader: Reader, prompt_hash: bytes) -> list[Listed]:
+    """The newest answers to the same prompt that ended well."""
+    rows = await reader.rows(
+        """SELECT c.seq FROM completions c WHERE c.prompt_hash = ? AND +c.status = 'done'
+        ORDER BY c.seq DESC LIMIT 12""",
+        (prompt_hash,),
+    )
+    return await load(reader, [row["seq"] for row in rows])
+
+
+async def models(reader: Reader) -> list[str]:
+    return [row["model"] for row in await reader.rows(MODELS)]
+
+
+async def any_at_all(reader: Reader) -> bool:
+    return await reader.row("SELECT 1 FROM listed l WHERE l.seq > 0 LIMIT 1") is not None
+
+
+# The search index
+
+
+async def unsearched(reader: Reader) -> bool:
+    return await reader.row(UNSEARCHED.format("1") + " LIMIT 1") is not None
+
+
+def index(db: sqlite3.Connection) -> int:
+    """Put the newest completions that the search does not know yet into it; how many."""
+    rows = db.execute(
+        f"""SELECT c.seq, c.asked, substr(c.text, 1, 4000) AS text FROM completions c
+        WHERE c.seq IN ({UNSEARCHED.format("l.seq")} ORDER BY l.seq DESC LIMIT ?) ORDER BY c.seq""",  # noqa: S608
+        (AT_ONCE,),
+    ).fetchall()
+    for row in rows:
+        db.execute("INSERT INTO search (rowid, asked, text) VALUES (?, ?, ?)", tuple(row))
+        db.execute("UPDATE listed SET searched = 1 WHERE seq = ?", (row["seq"],))
+    return len(rows)
+
+
+def purge(db: sqlite3.Connection, first: bool) -> bool:
+    """One slice of rewriting the index without what was deleted from it; whether there is more to do."""
+    before = db.total_changes
+    db.execute("INSERT INTO search (search, rank) VALUES ('merge', ?)", (-SLICE if first else SLICE,))
+    return db.total_changes - before >= 2
+
+
+# What was asked
+
+
+def said(messages: Iterable[Message]) -> str:
+    """The words of the last message of a user."""
+    for message in reversed(list(messages)):
+        if message.role == "user" and (text := _text(message.body)):
+            return text[:ASKED]
+    return ""
+
+
+def fill_asked(db: sqlite3.Connection) -> None:
+    """Once, for completions of before there was the column."""
+    for seq, leaf in db.execute("SELECT seq, prompt_hash FROM completions WHERE prompt_hash IS NOT NULL").fetchall():
+        asked = ""
+        while leaf is not None and not asked:
+            row = db.execute("SELECT * FROM messages WHERE hash = ?", (leaf,)).fetchone()
+            leaf = row["parent"]
+            asked = "" if cut([row]) else said([Message(row["role"], row["body"])])
+        db.execute("UPDATE completions SET asked = ? WHERE seq = ?", (asked, seq))
+
+
+def _text(body: bytes) -> str:
+    found = orjson.loads(body)
+    content = found.get("content") if isinstance(found, dict) else found
+    if isinstance(content, list):
+        content = " ".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return content.strip() if isinstance(content, str) else ""

@@ -1,0 +1,61 @@
+"""Which completion has an item of that id: of a message, a call or a piece of reasoning, as its backend named it.
+
+A client of the Responses API names items of earlier answers in place of sending them again. Not here: whose completion
+may be looked at, and what an item says (proxy).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from store.captured import blobs, tree
+from store.captured.rows import to_json
+from store.reader import Reader
+from store.records import Asker, Item, Message
+
+
+class Place(NamedTuple):
+    """Where an item is."""
+
+    id: str
+    completion_id: str
+    at: int  # among the items of its kind
+    kind: str
+    asker: Asker
+    session: str | None
+
+
+def add(db: sqlite3.Connection, completion_id: str, found: Sequence[Item]) -> None:
+    kinds: dict[str, int] = {}
+    for item in found:
+        at = kinds[item.kind] = kinds.get(item.kind, -1) + 1
+        db.execute("INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)", (item.id, completion_id, at, item.kind))
+
+
+async def places(reader: Reader, ids: Sequence[str]) -> list[Place]:
+    """The newest first; of ids that many answers have, not all."""
+    rows = await reader.rows(
+        """SELECT i.id, i.completion_id, i.at, i.kind, c.key, c.user, c.session FROM json_each(?) w
+        JOIN items i ON i.id = w.value JOIN completions c ON c.id = i.completion_id ORDER BY c.seq DESC LIMIT 10000""",
+        [to_json(list(ids))],
+    )
+    return [
+        Place(row["id"], row["completion_id"], row["at"], row["kind"], Asker(row["key"], row["user"]), row["session"])
+        for row in rows
+    ]
+
+
+async def replies(reader: Reader, ids: Sequence[str]) -> dict[str, Message]:
+    """What these completions answered, by their ids."""
+    async with reader.snapshot() as db:
+        rows = list(
+            await db.execute_fetchall(
+                """SELECT c.id, m.* FROM json_each(?) w JOIN completions c ON c.id = w.value
+                JOIN messages m ON m.hash = c.reply_hash""",
+                [to_json(list(ids))],
+            )
+        )
+        uncut = await blobs.bodies(db, tree.cut(rows))
+    return {row["id"]: tree.message(row, uncut) for row in rows}

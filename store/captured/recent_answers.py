@@ -1,0 +1,105 @@
+"""What somebody was answered lately: as much of it as it takes to know which answer they mean.
+
+Owns these queries, whatever has become of an answer: whole, broken off, still under way. Not here: which of them is
+meant (proxy), the answer that a conversation names by its thread (completions).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from store.captured.rows import from_json, to_json
+from store.reader import Reader
+from store.records import Asker, GoesOn, Lately, Message
+
+_COLUMNS: Final = """SELECT c.seq, c.id, c.created_at, c.status, c.finished_at, c.session, c.model, c.thread,
+c.asked, c.key, c.user, coalesce(c.conversation, c.seq) AS conversation, {text} AS text,
+CASE WHEN c.text = '' AND instr(m.body, '"tool_calls"') THEN m.role END AS calls_role,
+CASE WHEN c.text = '' THEN m.body END AS calls_body
+FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash """
+_BRIEF: Final = _COLUMNS.format(text="substr(c.text, 1, 400)")
+# An error that came before any text was shown as an error; what is under way or broke off may have been seen.
+_SEEN: Final = "(+c.status <> 'error' OR c.text <> '') AND +c.choice = 0"
+
+
+async def newest(reader: Reader, *, session: str | None = None, user: str | None = None) -> Lately | None:
+    """The newest main turn, of a session or a user if given; its text in brief."""
+    # The plus signs keep SQLite from an index that has the rows in another order than by age.
+    where = f"+c.turn = 'main' AND {_SEEN} AND c.seq > 0"
+    where += " AND c.session = :session" if session is not None else ""
+    where += f" AND {'c' if session is None else '+c'}.user = :user" if user is not None else ""
+    rows = await reader.rows(f"{_BRIEF} WHERE {where} ORDER BY c.seq DESC LIMIT 1", {"session": session, "user": user})
+    return _lately(rows[0]) if rows else None
+
+
+async def newest_of(reader: Reader, askers: Sequence[Asker], session: str | None = None) -> Lately | None:
+    """As `newest`, of these alone: one look-up each, since an index gives the newest of one."""
+    found = await _of(reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", 1, session)
+    return max(found, key=lambda one: one.seq, default=None)
+
+
+async def these(reader: Reader, ids: Sequence[str]) -> dict[str, Lately]:
+    """In brief."""
+    rows = await reader.rows(f"{_BRIEF} WHERE c.id IN (SELECT value FROM json_each(?))", [to_json(list(ids))])  # noqa: S608
+    return {row["id"]: _lately(row) for row in rows}
+
+
+async def of(reader: Reader, askers: Sequence[Asker], limit: int, longest: int) -> list[Lately]:
+    """The newest of these, each at most `limit`, main and side turns, with their whole texts; of those whose text is
+    over `longest` characters the beginning. Newest first."""
+    select = _COLUMNS.format(text=f"substr(c.text, 1, {longest + 1:d})")
+    found = await _of(reader, select, askers, _SEEN, limit)
+    return sorted(found, key=lambda one: one.seq, reverse=True)
+
+
+async def brief(reader: Reader, askers: Sequence[Asker], limit: int) -> list[Lately]:
+    """The newest main turns of these, each at most `limit`. Newest first."""
+    found = await _of(reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", limit)
+    return sorted(found, key=lambda one: one.seq, reverse=True)
+
+
+async def _of(
+    reader: Reader, select: str, askers: Sequence[Asker], where: str, limit: int, session: str | None = None
+) -> list[Lately]:
+    whose = "c.key IS :key AND c.user IS :user" if session is None else "+c.key IS :key AND +c.user IS :user"
+    of_session = "" if session is None else " AND c.session = :session"
+    sql = f"{select} WHERE {whose} AND {where}{of_session} ORDER BY c.seq DESC LIMIT :limit"
+    found: list[Lately] = []
+    for asker in askers:
+        rows = await reader.rows(sql, {**asker._asdict(), "session": session, "limit": limit})
+        found += [_lately(row) for row in rows]
+    return found
+
+
+def _lately(row: sqlite3.Row) -> Lately:
+    return Lately(
+        seq=row["seq"],
+        id=row["id"],
+        created_at=row["created_at"],
+        status=row["status"],
+        finished_at=row["finished_at"],
+        session=row["session"],
+        model=row["model"],
+        thread=row["thread"],
+        conversation=row["conversation"],
+        asked=row["asked"],
+        asker=Asker(row["key"], row["user"]),
+        text=row["text"],
+        calls=None if row["calls_role"] is None else Message(row["calls_role"], row["calls_body"]),
+    )
+
+
+async def goes_on_from(reader: Reader, thread: bytes, askers: Sequence[Asker]) -> list[GoesOn]:
+    """Newest first; a greeting has thousands of replies."""
+    rows = await reader.rows(
+        """SELECT c.turn, c.turn_rule, (SELECT json_group_array(CAST(m.body AS TEXT)) FROM completion_system s
+            JOIN messages m ON m.hash = s.hash WHERE s.completion_id = c.id) AS system
+        FROM completions c WHERE c.thread = :thread AND +c.status IN ('done', 'partial')
+        AND EXISTS (SELECT 1 FROM json_each(:askers) w
+            WHERE c.key IS json_extract(w.value, '$[0]') AND c.user IS json_extract(w.value, '$[1]'))
+        ORDER BY c.seq DESC LIMIT 5""",
+        {"thread": thread, "askers": to_json([tuple(one) for one in askers])},
+    )
+    return [GoesOn(row["turn"], row["turn_rule"], tuple(from_json(row["system"]))) for row in rows]

@@ -1,0 +1,160 @@
+"""Rows of the tables to records, and lists of numbers to blobs. Not here: queries."""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from store.records import (
+    Adapter,
+    Completion,
+    FinishedCompletion,
+    Message,
+    NewCompletion,
+    Pointer,
+    Rating,
+    Run,
+)
+
+IDS = "I"  # uint32; of the kinds of an array the one that is made fastest
+LOGPROBS = "f"  # float32: what the backends compute in
+
+
+def pack(kind: str, numbers: Sequence[int] | Sequence[float] | None) -> bytes | None:
+    return None if numbers is None else array(kind, numbers).tobytes()
+
+
+def unpack(kind: str, blob: bytes | None) -> list[Any] | None:
+    return None if blob is None else array(kind, blob).tolist()
+
+
+def to_json(value: Any) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
+
+
+def from_json(text: str | None) -> Any:
+    return None if text is None else orjson.loads(text)
+
+
+def to_completion(
+    row: sqlite3.Row,
+    reply: bytes | None,
+    prompt: tuple[Message, ...],
+    ratings: tuple[Rating, ...],
+    prompt_ids: bytes | None = None,
+) -> Completion:
+    """`row` is of completions joined with the reply's message (`completions.SELECT`), whose whole body is `reply`;
+    `prompt_ids` are all of the prompt's."""
+    new = NewCompletion(
+        id=row["id"],
+        request_id=row["request_id"],
+        choice=row["choice"],
+        created_at=row["created_at"],
+        dialect=row["dialect"],
+        backend=row["backend"],
+        model=row["model"],
+        served_model=row["served_model"],
+        version=row["version"],
+        session=row["session"],
+        user=row["user"],
+        turn=row["turn"],
+        turn_rule=row["turn_rule"],
+        streamed=bool(row["streamed"]),
+        prompt=prompt,
+        request=row["request_apart"] or row["request"],
+        sampling=from_json(row["sampling"]),
+        untrainable=row["untrainable"],
+        redacted=tuple(from_json(row["redacted"]) or ()),
+        key=row["key"],
+        forms=from_json(row["forms"]),
+    )
+    return Completion(
+        seq=row["seq"],
+        new=new,
+        end=None if row["status"] == "pending" else _end(row, reply, prompt_ids),
+        status=row["status"],
+        prompt_hash=row["prompt_hash"],
+        reply_hash=row["reply_hash"],
+        ratings=ratings,
+    )
+
+
+def _end(row: sqlite3.Row, reply: bytes | None, prompt_ids: bytes | None) -> FinishedCompletion:
+    return FinishedCompletion(
+        id=row["id"],
+        status=row["status"],
+        finished_at=row["finished_at"],
+        reply=None if reply is None else Message(row["reply_role"], reply),
+        text=row["text"],
+        finish_reason=row["finish_reason"],
+        usage=from_json(row["usage"]),
+        prompt_token_ids=unpack(IDS, prompt_ids),
+        token_ids=unpack(IDS, row["token_ids"]),
+        logprobs=unpack(LOGPROBS, row["logprobs"]),
+        exact=bool(row["exact"]),
+        inexact_reason=row["inexact_reason"],
+        error=row["error"],
+        thread=row["thread"],
+        translated=bool(row["translated"]),
+        untrainable=row["untrainable"],
+        redacted=tuple(from_json(row["redacted"]) or ()),
+    )
+
+
+def to_rating(row: sqlite3.Row) -> Rating:
+    return Rating(
+        id=row["id"],
+        completion_id=row["completion_id"],
+        rater=row["rater"],
+        value=row["value"],
+        comment=row["comment"],
+        correction=row["correction"],
+        weight=row["weight"],
+        source=row["source"],
+        source_event_id=row["source_event_id"],
+        created_at=row["created_at"],
+        live=bool(row["live"]),
+        retracted_at=row["retracted_at"],
+        replaced=row["replaced"],
+        scale=row["scale"],
+    )
+
+
+def to_run(row: sqlite3.Row) -> Run:
+    return Run(
+        id=row["id"],
+        status=row["status"],
+        model=row["model"],
+        version=row["version"],
+        parent=row["parent"],
+        folder=row["folder"],
+        attempts=row["attempts"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        reason=row["reason"],
+        samples=row["samples"],
+        held=row["held"],
+        result=from_json(row["result"]),
+    )
+
+
+def to_adapter(row: sqlite3.Row) -> Adapter:
+    return Adapter(
+        version=row["version"],
+        parent=row["parent"],
+        run_id=row["run_id"],
+        model=row["model"],
+        path=row["path"],
+        created_at=row["created_at"],
+        manifest=from_json(row["manifest"]),
+        withdrawn=row["withdrawn"],
+    )
+
+
+def to_pointer(row: sqlite3.Row) -> Pointer:
+    return Pointer(row["live"], row["previous"], row["changed_at"], row["reason"], row["actor"])

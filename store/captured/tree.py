@@ -1,0 +1,220 @@
+"""The conversation tree: messages addressed by what they say and what they answer.
+
+The hash of a message covers its parent's, so one hash names a whole conversation up to there, and a prompt
+that is sent again with every turn is stored once. System texts are not part of it: agents change them from turn to
+turn, so each completion has its own, by place, and a prompt is read as it was sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from store.captured import blobs
+from store.reader import Reader
+from store.records import Message
+
+SIZE = 16  # bytes of a hash
+SHORT = 4096  # bytes
+T = TypeVar("T")
+
+ASIDE = ("system", "developer")  # roles whose messages hang on the completion, not in the tree
+
+Nodes = Mapping[bytes, tuple[bytes | None, Message]]  # hash -> parent, message
+
+PATH = """WITH RECURSIVE path (hash) AS (
+    SELECT ? UNION SELECT m.parent FROM path JOIN messages m ON m.hash = path.hash WHERE m.parent IS NOT NULL)
+SELECT m.* FROM path JOIN messages m ON m.hash = path.hash"""
+# Shared beginnings come once, however many of these completions share them.
+PATHS_OF_COMPLETIONS = """WITH RECURSIVE path (hash) AS (
+    SELECT c.prompt_hash FROM completions c WHERE c.id IN (SELECT value FROM json_each(?))
+    UNION SELECT m.parent FROM path JOIN messages m ON m.hash = path.hash WHERE m.parent IS NOT NULL)
+SELECT m.* FROM path JOIN messages m ON m.hash = path.hash"""
+SYSTEM_OF_COMPLETIONS = """SELECT s.completion_id, s.at, m.*
+FROM completion_system s JOIN messages m ON m.hash = s.hash
+WHERE s.completion_id IN (SELECT value FROM json_each(?)) ORDER BY s.completion_id, s.at"""
+
+_PUT = "INSERT INTO messages VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+
+
+def message_hash(parent: bytes | None, role: str, body: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=SIZE)
+    # Each field with its length before it: no two triples are the same bytes.
+    for part in (parent or b"", role.encode(), body):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def chain(messages: Iterable[Message]) -> list[bytes]:
+    """The hash of each message when each answers the one before."""
+    hashes: list[bytes] = []
+    for message in messages:
+        hashes.append(message_hash(hashes[-1] if hashes else None, message.role, message.body))
+    return hashes
+
+
+def add(db: sqlite3.Connection, messages: Sequence[Message], hashes: Sequence[bytes] | None = None) -> bytes | None:
+    """Store what of this conversation is new; the hash of its last message. `hashes`: `chain`, where it is known."""
+    if hashes is None:
+        hashes = chain(messages)
+    known = _known(db, hashes)
+    _put_all(db, ((hashes[at], hashes[at - 1] if at else None, messages[at]) for at in range(known, len(hashes))))
+    return hashes[-1] if hashes else None
+
+
+def add_aside(
+    db: sqlite3.Connection,
+    completion_id: str,
+    prompt: Sequence[Message],
+    hashes: Sequence[bytes] | None = None,
+    asides: Sequence[int] | None = None,
+) -> None:
+    """Store the system texts of a prompt with their places; one that is known already costs a row, no text. `hashes`:
+    of all of the prompt; `asides`: where its system texts are, each if it is known."""
+    found = places(prompt) if asides is None else asides
+    keys = [message_hash(None, prompt[at].role, prompt[at].body) if hashes is None else hashes[at] for at in found]
+    texts = {key: prompt[at] for key, at in zip(keys, found, strict=True)}
+    # A second look costs less than a long text.
+    new = ((key, None, one) for key, one in texts.items() if len(one.body) < SHORT or not _exists(db, key))
+    _put_all(db, new)
+    rows = ((completion_id, at, key) for key, at in zip(keys, found, strict=True))
+    db.executemany("INSERT INTO completion_system VALUES (?, ?, ?)", rows)
+
+
+def places(prompt: Sequence[Message]) -> tuple[int, ...]:
+    """Where its system texts are."""
+    return tuple(at for at, message in enumerate(prompt) if message.role in ASIDE)
+
+
+def said(
+    prompt: Sequence[Message], hashes: Sequence[bytes] | None = None, asides: Sequence[int] | None = None
+) -> tuple[Sequence[Message], Sequence[bytes] | None]:
+    """What of a prompt belongs into the tree, and its part of `hashes`."""
+    found = places(prompt) if asides is None else asides
+    return without(prompt, found), hashes and without(hashes, found)
+
+
+def without(items: Sequence[T], asides: Sequence[int]) -> Sequence[T]:
+    """All but those at these places, which nearly always are the first ones."""
+    if all(at == place for at, place in enumerate(asides)):
+        return items[len(asides) :]
+    left_out = set(asides)
+    return [item for at, item in enumerate(items) if at not in left_out]
+
+
+def whole(said: Sequence[Message], aside: Iterable[tuple[int, Message]]) -> tuple[Message, ...]:
+    """The prompt as it was sent: `aside` has the system texts, first place first."""
+    return tuple(woven(said, aside))
+
+
+def woven(items: Sequence[T], aside: Iterable[tuple[int, T]]) -> list[T]:
+    """The items with these among them, each at its place in the whole, first place first."""
+    found: list[T] = []
+    done = 0
+    for at, one in aside:
+        more = at - len(found)
+        found += items[done : done + more]
+        done += more
+        found.append(one)
+    found += items[done:]
+    return found
+
+
+def add_child(db: sqlite3.Connection, parent: bytes | None, message: Message) -> bytes:
+    key = message_hash(parent, message.role, message.body)
+    _put_all(db, [(key, parent, message)])
+    return key
+
+
+async def conversation(reader: Reader, leaf: bytes) -> tuple[Message, ...]:
+    async with reader.snapshot() as db:
+        rows = list(await db.execute_fetchall(PATH, (leaf,)))
+        uncut = await blobs.bodies(db, cut(rows))
+    known = nodes(rows, uncut)
+    return path(known, leaf) if leaf in known else ()
+
+
+def prune(db: sqlite3.Connection, leaves: Iterable[bytes]) -> None:
+    """Delete these messages and their parents as far as nothing hangs on them any more."""
+    delete_upwards(
+        db,
+        """DELETE FROM messages AS m WHERE hash = ?
+        AND NOT EXISTS (SELECT 1 FROM messages child WHERE child.parent = m.hash)
+        AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.prompt_hash = m.hash)
+        AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.reply_hash = m.hash)
+        AND NOT EXISTS (SELECT 1 FROM completion_system s WHERE s.hash = m.hash)
+        RETURNING parent""",
+        leaves,
+    )
+
+
+def delete_upwards(db: sqlite3.Connection, delete: str, leaves: Iterable[bytes]) -> None:
+    """Run `delete` on each of these, and on its parent where it went: it deletes what nothing needs and returns the
+    parent."""
+    open_ends = list(leaves)
+    while open_ends:
+        row = db.execute(delete, (open_ends.pop(),)).fetchone()
+        if row is not None and row["parent"] is not None:
+            open_ends.append(row["parent"])
+
+
+def cut(rows: Iterable[sqlite3.Row]) -> dict[bytes, bytes]:
+    """The bodies among these that lack their blobs, by hash."""
+    return {row["hash"]: row["body"] for row in rows if row["cut"]}
+
+
+def nodes(rows: Iterable[sqlite3.Row], uncut: Mapping[bytes, bytes]) -> Nodes:
+    """`uncut` has the bodies that were cut, whole."""
+    return {row["hash"]: (row["parent"], message(row, uncut)) for row in rows}
+
+
+def message(row: sqlite3.Row, uncut: Mapping[bytes, bytes]) -> Message:
+    return Message(row["role"], uncut.get(row["hash"], row["body"]))
+
+
+def path(known: Nodes, leaf: bytes | None) -> tuple[Message, ...]:
+    """The conversation that ends in `leaf`, root first."""
+    messages: list[Message] = []
+    while leaf is not None:
+        leaf, message = known[leaf]
+        messages.append(message)
+    return tuple(reversed(messages))
+
+
+def _exists(db: sqlite3.Connection, key: bytes) -> bool:
+    return db.execute("SELECT 1 FROM messages WHERE hash = ?", (key,)).fetchone() is not None
+
+
+def _known(db: sqlite3.Connection, hashes: Sequence[bytes]) -> int:
+    """How many of the first of them are stored, the last one left out, which is mostly new: each that is stored has all
+    before it stored, too."""
+    low = high = max(0, len(hashes) - 1)
+    step = 1
+    while low and not _exists(db, hashes[low - 1]):
+        low, high, step = max(0, low - step), low - 1, 2 * step
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _exists(db, hashes[middle - 1]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _put_all(db: sqlite3.Connection, new: Iterable[tuple[bytes, bytes | None, Message]]) -> None:
+    """Store those that are new, each after its parent."""
+    rows: list[tuple[bytes, bytes | None, str, bytes, bool]] = []
+    for key, parent, message in new:
+        body, pieces = blobs.cut(message.body)
+        row = (key, parent, message.role, body, bool(pieces))
+        if pieces:
+            db.executemany(_PUT, rows)
+            rows.clear()
+            if db.execute(_PUT, row).rowcount:
+                blobs.put(db, key, pieces)
+        else:
+            rows.append(row)
+    db.executemany(_PUT, rows)

@@ -1,0 +1,1 @@
+"""What was thought of it, and what was learned: ratings, samples, runs."""

@@ -1,0 +1,96 @@
+"""Keys that were handed out: who they are, their hashes, when they were last used.
+
+Owns the rows and that each change is in the audit log, also where an older database takes the place of a later one.
+Not here: the file that outlives the database (tombstones), what a key looks like and may do (proxy.access.keys).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+from store import driver
+from store.errors import NameTaken, UnknownKey
+from store.learning import meta
+from store.reader import Reader
+from store.records import Key
+
+COLUMNS: Final = ("id", "name", "role", "hash", "created_at", "last_used", "revoked_at")
+FIND = "SELECT * FROM keys WHERE revoked_at IS NULL AND (id = :given OR name = :given)"
+
+
+def add(db: sqlite3.Connection, key: Key, actor: str) -> None:
+    try:
+        db.execute(
+            "INSERT INTO keys (id, name, role, hash, created_at) VALUES (?, ?, ?, ?, ?)",
+            (key.id, key.name, key.role, key.hash, key.created_at),
+        )
+    except driver.errors() as error:
+        if driver.code(error) != driver.CONSTRAINT:
+            raise
+        raise NameTaken(f"There is a key named {key.name} already.") from None
+    meta.audit(db, actor, "key created", {"id": key.id, "name": key.name, "role": key.role})
+
+
+def revoke(db: sqlite3.Connection, given: str, actor: str) -> Key:
+    """By id or name. Raises UnknownKey."""
+    row = db.execute(FIND, {"given": given}).fetchone()
+    if row is None:
+        raise UnknownKey(f"There is no key {given} that still holds.")
+    now = time.time()
+    db.execute("UPDATE keys SET revoked_at = ? WHERE id = ?", (now, row["id"]))
+    meta.audit(db, actor, "key revoked", {"id": row["id"], "name": row["name"]})
+    return _key({**dict(row), "revoked_at": now})
+
+
+def known(db: sqlite3.Connection) -> list[Key]:
+    """All there ever were; empty where the database is of before there were any."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'keys'").fetchone() is None:
+        return []
+    rows = db.execute(f"SELECT {', '.join(COLUMNS)} FROM keys ORDER BY created_at, id")  # noqa: S608  ours
+    return [Key(*row) for row in rows]
+
+
+def revoke_all(db: sqlite3.Connection, ids: Collection[str], actor: str) -> list[Key]:
+    """Those of these that hold; they hold no more."""
+    found = [key for key in known(db) if key.id in ids and key.revoked_at is None]
+    for key in found:
+        revoke(db, key.id, actor)
+    return found
+
+
+def merge(db: sqlite3.Connection, later: Iterable[Key], actor: str) -> None:
+    """Into an older database: keys that were made or revoked since. A name is that of the later key."""
+    later = list(later)
+    revoke_all(db, {key.id for key in later if key.revoked_at is not None}, actor)
+    there = {key.id for key in known(db)}
+    new = [key for key in later if key.id not in there]
+    names = {key.name for key in new if key.revoked_at is None}
+    revoke_all(db, {key.id for key in known(db) if key.name in names}, actor)
+    places = ", ".join("?" * len(COLUMNS))
+    db.executemany(
+        f"INSERT INTO keys ({', '.join(COLUMNS)}) VALUES ({places})",  # noqa: S608  ours
+        [tuple(getattr(key, column) for column in COLUMNS) for key in new],
+    )
+
+
+def used(db: sqlite3.Connection, when: Mapping[str, float]) -> None:
+    db.executemany("UPDATE keys SET last_used = ? WHERE id = ?", [(at, id) for id, at in when.items()])
+
+
+async def all_of(reader: Reader) -> list[Key]:
+    return [_key(row) for row in await reader.rows("SELECT * FROM keys ORDER BY created_at, id")]
+
+
+def _key(row: Any) -> Key:
+    return Key(
+        id=row["id"],
+        name=row["name"],
+        role=row["role"],
+        hash=row["hash"],
+        created_at=row["created_at"],
+        last_used=row["last_used"],
+        revoked_at=row["revoked_at"],
+    )

@@ -1,0 +1,98 @@
+"""What all ratings come to: the votes on one version, and what ratings are like on the whole.
+
+Owns that a rating counts as much as its voice here too, and that one rater is no more of it than of a run, by the same
+bound (`rater_quota`). Not here: what is compared with what (proxy.versions.rollback_monitor), what is made of a mean
+(proxy.training.rewards).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from store.learning.rater_quota import (
+    FEW,
+    FULL_VOICE,
+    LEAST_WEIGHT,
+    MOST_WEIGHT,
+    OWNER,
+    ROUNDED,
+    Candidate,
+    voice,
+    within,
+)
+from store.learning.samples import voices_lately
+from store.reader import Reader
+from store.records import Moments, Vote
+
+
+async def votes(reader: Reader, version: int, share: float, raters: Mapping[str, float], alone: bool) -> list[Vote]:
+    """One a rated main turn of that version, oldest first; those on which the raters cancel out are left out.
+
+    `alone`: who was the only one to rate that version is heard, though others have rated lately.
+    """
+    rows = await reader.rows(
+        """SELECT r.seq, r.id, r.completion_id, r.value, r.rater, r.weight
+        FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
+        WHERE r.live = 1 AND c.version = ? AND c.turn = 'main' ORDER BY r.seq""",
+        (version,),
+    )
+    first: dict[str, int] = {}
+    given = []
+    for seq, id, completion, value, rater, weight in rows:
+        first.setdefault(completion, seq)
+        given.append(Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0))))
+    if share < 1 and any(one.rater != OWNER for one in given):
+        company = _voices(given) if alone else await voices_lately(reader, raters)
+        given = await asyncio.to_thread(within, given, share, company)
+    return _whole(given, first)
+
+
+def _voices(given: Sequence[Candidate]) -> dict[str, float]:
+    found: defaultdict[str, float] = defaultdict(float)
+    for one in given:
+        found[one.rater] += min(one.weight, FULL_VOICE)
+    return found
+
+
+def _whole(given: Sequence[Candidate], first: Mapping[str, int]) -> list[Vote]:
+    """The test compares whole votes: light ones wait until they make one together with others that say the same."""
+    opinion: defaultdict[str, float] = defaultdict(float)
+    weight: defaultdict[str, float] = defaultdict(float)
+    for one in given:
+        opinion[one.completion_id] += one.value * one.weight
+        weight[one.completion_id] += one.weight
+    found, waiting = [], {True: 0.0, False: 0.0}
+    for id in sorted(opinion, key=lambda id: first[id]):
+        if opinion[id] == 0:
+            continue
+        good = opinion[id] > 0
+        waiting[good] += min(weight[id], FULL_VOICE)
+        if waiting[good] * ROUNDED >= FULL_VOICE:
+            waiting[good] -= FULL_VOICE
+            found.append(Vote(first[id], good))
+    return found
+
+
+async def moments(reader: Reader, share: float, raters: Mapping[str, float]) -> Moments:
+    """Of all live ratings. A rater above the share counts for as much as the share allows beside all others."""
+    rows = await reader.rows(
+        """SELECT rater, total(weight) AS count, total(value * weight) AS sum, total(value * value * weight) AS squares
+        FROM (SELECT rater, value, max(min(weight, ?), ?) AS weight FROM ratings WHERE live = 1) GROUP BY rater""",
+        (MOST_WEIGHT, LEAST_WEIGHT),
+    )
+    weights: dict[str, float] = {row["rater"]: row["count"] * raters.get(row["rater"], 1.0) for row in rows}
+    everybody = sum(weights.values())
+    lately = {} if share >= 1 else await voices_lately(reader, raters)
+
+    def part(rater: str) -> float:
+        """What one unit of the rater's weight counts for."""
+        of_rater, rest = raters.get(rater, 1.0), everybody - weights[rater]
+        company = sum(lately.values()) - lately.get(rater, 0.0)
+        if rater == OWNER or company < FEW or weights[rater] <= share * everybody:
+            return of_rater
+        return of_rater * rest * share / (1 - share) / weights[rater]
+
+    parts = [(part(row["rater"]), row) for row in rows]
+    return Moments(*(sum(each * row[of] for each, row in parts) for of in ("count", "sum", "squares")))

@@ -1,0 +1,155 @@
+"""Ratings: one live a completion and rater, the last wins, the history stays.
+
+Not here: who may rate (proxy), which ratings a run takes (`samples`), reactions on chat platforms
+(`chats`), what all of them come to (`opinion`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import time
+from dataclasses import replace
+
+from store.captured.rows import to_rating
+from store.errors import EventTaken, UnknownCompletion, UnknownRating
+from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
+from store.reader import Reader
+from store.records import NewRating, Rating
+
+BY_ID = "SELECT r.* FROM ratings r WHERE r.id = ?"
+LIVE = "SELECT r.* FROM ratings r WHERE r.completion_id = ? AND r.rater = ? AND r.live = 1"
+EVENT = "SELECT r.* FROM ratings r WHERE r.source = ? AND r.source_event_id = ? AND r.rater = coalesce(?, r.rater)"
+TRAINED = """SELECT r.* FROM ratings r CROSS JOIN run_samples s ON s.rating_id = r.id
+CROSS JOIN runs u ON u.id = s.run_id
+WHERE r.completion_id = ? AND r.rater = ? AND u.status IN ('claimed', 'running', 'done') ORDER BY r.seq DESC LIMIT 1"""
+
+
+def valid(new: NewRating) -> None:
+    if not -1 <= new.value <= 1:  # false for NaN too
+        raise ValueError(f"a rating is between -1 and 1, not {new.value}")
+    if not LEAST_WEIGHT <= new.weight <= MOST_WEIGHT:
+        raise ValueError(f"the weight of a rating is from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, not {new.weight}")
+
+
+def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
+    """Raises EventTaken where an event comes again and says something else."""
+    if new.source_event_id is not None:
+        seen = _rating(db.execute(EVENT, (new.source, new.source_event_id, new.rater)).fetchone())
+        if seen is not None:
+            if not _says(seen, new):
+                raise EventTaken(seen)
+            return replace(seen, duplicate=True)
+    must_exist(db, new.completion_id)
+    before = db.execute(LIVE, (new.completion_id, new.rater)).fetchone()
+    comment, correction = _words(new, before)
+    new = replace(new, comment=comment, correction=correction)
+    if before is not None and new.source_event_id is None and judgement(to_rating(before)) == judgement(new):
+        unhook(db, before["id"])
+        return replace(to_rating(before), duplicate=True)  # one with an event's id gets its row: it keeps that id
+    if before is not None:
+        db.execute("UPDATE ratings SET live = 0 WHERE id = ?", (before["id"],))
+    row = db.execute(
+        """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source,
+        source_event_id, created_at, scale, live, replaced, repeats)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?) RETURNING *""",
+        (
+            "rt-" + secrets.token_urlsafe(15), new.completion_id, new.rater, new.value, comment,
+            correction, new.weight, new.source, new.source_event_id, time.time(), new.scale,
+            before and before["id"], repeated(db, new),
+        ),
+    ).fetchone()  # fmt: skip
+    return to_rating(row)
+
+
+def repeated(db: sqlite3.Connection, new: NewRating | Rating) -> str | None:
+    """The id of the rater's rating that a run took last, where `new` says the same: it does not train once more,
+    whatever lies between the two."""
+    last = _rating(db.execute(TRAINED, (new.completion_id, new.rater)).fetchone())
+    return last.id if last is not None and judgement(last) == judgement(new) else None
+
+
+def unhook(db: sqlite3.Connection, id: str) -> None:
+    """Let a rating stand by itself: it was given in another way, too, so it does not go with a reaction."""
+    db.execute("UPDATE reactions SET rating_id = NULL WHERE rating_id = ?", (id,))
+
+
+def _says(seen: Rating, new: NewRating) -> bool:
+    """Whether the rating of an event says all that the event says now. Words that are left out stay as they were."""
+    words = ((seen.comment, new.comment), (seen.correction, new.correction))
+    return (
+        (seen.completion_id, seen.value, seen.weight, seen.scale)
+        == (new.completion_id, new.value, new.weight, new.scale)
+    ) and all(given is None or (stored or "") == given for stored, given in words)
+
+
+def judgement(of: NewRating | Rating) -> tuple[float, float, str, str | None, str | None]:
+    """All that training takes from a rating."""
+    return of.value, of.weight, of.scale, of.comment or None, of.correction or None
+
+
+def _words(new: NewRating, before: sqlite3.Row | None) -> tuple[str | None, str | None]:
+    """Comment and correction: what is not given stays as it was, while the judgement stays on its side. Praise is no
+    reason against a reply, and a reply that is liked after all needs no other."""
+    comment = correction = None
+    if before is not None and (before["value"] > 0) == (new.value > 0):
+        comment, correction = before["comment"], before["correction"]
+    return (
+        comment if new.comment is None else new.comment or None,
+        correction if new.correction is None else new.correction or None,
+    )
+
+
+def retract(db: sqlite3.Connection, id: str) -> Rating:
+    """Take a rating back; one that is not live any more stays as it is."""
+    db.execute("UPDATE ratings SET live = 0, retracted_at = ? WHERE id = ? AND live = 1", (time.time(), id))
+    row = db.execute(BY_ID, (id,)).fetchone()
+    if row is None:
+        raise UnknownRating(id)
+    return to_rating(row)
+
+
+def live_in(db: sqlite3.Connection, completion_id: str, rater: str) -> Rating | None:
+    """As `live`, within the writer's transaction."""
+    return _rating(db.execute(LIVE, (completion_id, rater)).fetchone())
+
+
+async def one(reader: Reader, id: str) -> Rating | None:
+    return _rating(await reader.row(BY_ID, (id,)))
+
+
+async def of_event(reader: Reader, source: str, event_id: str, rater: str | None) -> Rating | None:
+    """The one that this event gave; by whomever, without a rater."""
+    return _rating(await reader.row(EVENT, (source, event_id, rater)))
+
+
+async def live(reader: Reader, completion_id: str, rater: str) -> Rating | None:
+    return _rating(await reader.row(LIVE, (completion_id, rater)))
+
+
+async def last(reader: Reader, rater: str, session: str | None) -> Rating | None:
+    """The newest live one of that rater, the one an undo takes back."""
+    return _rating(
+        await reader.row(
+            """SELECT r.* FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
+            WHERE r.rater = :rater AND r.live = 1 AND (:session IS NULL OR +c.session = :session)
+            ORDER BY r.seq DESC LIMIT 1""",
+            {"rater": rater, "session": session},
+        )
+    )
+
+
+async def history(reader: Reader, completion_id: str) -> list[Rating]:
+    rows = await reader.rows(
+        "SELECT r.* FROM ratings r WHERE r.completion_id = ? ORDER BY r.seq DESC", (completion_id,)
+    )
+    return [to_rating(row) for row in rows]
+
+
+def must_exist(db: sqlite3.Connection, completion_id: str) -> None:
+    if db.execute("SELECT 1 FROM completions c WHERE c.id = ?", (completion_id,)).fetchone() is None:
+        raise UnknownCompletion(completion_id)
+
+
+def _rating(row: sqlite3.Row | None) -> Rating | None:
+    return None if row is None else to_rating(row)

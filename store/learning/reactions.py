@@ -1,0 +1,201 @@
+"""What chat platforms bring: links, reactions, and which events were taken.
+
+A link says which completion a platform's message shows. A person's reactions on a message are kept as last heard of, by
+when they happened, and their rating follows from them: events may come twice and in any order. Not here: what an emoji
+is worth and who may rate (proxy).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from store.errors import LinkTaken
+from store.learning import ratings
+from store.reader import Reader
+from store.records import Asker, Link, NewRating, NewReaction, Rating, Reacted, Scale
+
+KEPT_S: Final = 8 * 86400.0  # no platform sends an event again after a week
+LINK: Final = "SELECT * FROM links WHERE platform = ? AND channel = ? AND message_id = ?"
+
+
+def first_time(db: sqlite3.Connection, platform: str, event_id: str) -> bool:
+    """Whether this event is new; from now on it is not. Events that nobody sends again are let go."""
+    now = time.time()
+    db.execute("DELETE FROM webhook_events WHERE at < ?", (now - KEPT_S,))
+    taken = db.execute("INSERT OR IGNORE INTO webhook_events VALUES (?, ?, ?)", (platform, event_id, now))
+    return taken.rowcount == 1
+
+
+# Links
+
+
+def link(db: sqlite3.Connection, new: Link, *, whosever: bool) -> None:
+    """In place of the one that its message has; of another key's only with `whosever`. Raises LinkTaken."""
+    ratings.must_exist(db, new.completion_id)
+    before = _link(db.execute(LINK, (new.platform, new.channel, new.message_id)).fetchone())
+    if before is not None and before.key != new.key and not whosever:
+        raise LinkTaken(new.channel, new.message_id)
+    db.execute(
+        """INSERT OR REPLACE INTO links (platform, channel, message_id, completion_id, person, key, created_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?)""",
+        (new.platform, new.channel, new.message_id, new.completion_id, new.person, new.key, time.time()),
+    )
+
+
+async def linked(reader: Reader, platform: str, channel: str, message_id: str) -> Link | None:
+    return _link(await reader.row(LINK, (platform, channel, message_id)))
+
+
+class Newest(NamedTuple):
+    """The newest answer of one key in a channel."""
+
+    completion_id: str
+    person: str | None  # whom it was for, where a link says so
+    key: str | None  # that asked for it
+    holds: bool  # the key has not been revoked
+    created_at: float
+
+
+async def newest_linked(reader: Reader, platform: str, channel: str, person: str) -> list[Newest]:
+    """In that channel, of those for this person if it is known whom they are for. Newest first, by the answer: a clock
+    may be set back."""
+    rows = await reader.rows(
+        """SELECT c.id, l.person, c.key, k.revoked_at, c.created_at, max(c.seq) AS newest
+        FROM links l CROSS JOIN completions c ON c.id = l.completion_id LEFT JOIN keys k ON k.id = c.key
+        WHERE l.platform = ? AND l.channel = ? AND (l.person IS NULL OR l.person = ?)
+        GROUP BY c.key ORDER BY newest DESC""",
+        (platform, channel, person),
+    )
+    return [Newest(row["id"], row["person"], row["key"], row["revoked_at"] is None, row["created_at"]) for row in rows]
+
+
+async def newest_in(reader: Reader, session: str) -> list[Newest]:
+    """Of that session's main turns, whatever has become of them. Newest first."""
+    rows = await reader.rows(
+        """SELECT c.id, c.key, k.revoked_at, c.created_at, max(c.seq) AS newest
+        FROM completions c LEFT JOIN keys k ON k.id = c.key
+        WHERE c.session = ? AND +c.turn = 'main' AND (+c.status <> 'error' OR c.text <> '') AND +c.choice = 0
+        GROUP BY +c.key ORDER BY newest DESC""",
+        (session,),
+    )
+    return [Newest(row["id"], None, row["key"], row["revoked_at"] is None, row["created_at"]) for row in rows]
+
+
+def _link(row: sqlite3.Row | None) -> Link | None:
+    if row is None:
+        return None
+    return Link(row["platform"], row["channel"], row["message_id"], row["completion_id"], row["person"], row["key"])
+
+
+# What was said lately
+
+
+async def whose(reader: Reader, completion_id: str) -> Asker | None:
+    row = await reader.row("SELECT c.key, c.user FROM completions c WHERE c.id = ?", (completion_id,))
+    return None if row is None else Asker(row["key"], row["user"])
+
+
+class Said(NamedTuple):
+    """A recent answer that a person may have seen."""
+
+    completion_id: str
+    text: str
+    key: str | None = None  # that asked for it
+
+
+async def said(reader: Reader, sessions: Sequence[str], limit: int) -> list[Said]:
+    """The newest main turns of these sessions; without any, of all. Newest first."""
+    if not sessions:
+        rows = await reader.rows(
+            """SELECT c.id, c.text, c.key FROM completions c WHERE +c.status IN ('done', 'partial') AND +c.turn = 'main'
+            AND c.text != '' AND c.seq > 0 ORDER BY c.seq DESC LIMIT ?""",
+            (limit,),
+        )
+        return [Said(row["id"], row["text"], row["key"]) for row in rows]
+    found: list[tuple[int, Said]] = []
+    for session in sessions:  # one by one: each comes newest first from its index
+        rows = await reader.rows(
+            """SELECT c.seq, c.id, c.text, c.key FROM completions c WHERE c.session = ?
+            AND +c.status IN ('done', 'partial') AND +c.turn = 'main' AND c.text != '' ORDER BY c.seq DESC LIMIT ?""",
+            (session, limit),
+        )
+        found += [(row["seq"], Said(row["id"], row["text"], row["key"])) for row in rows]
+    return [one for _, one in sorted(found, reverse=True)[:limit]]
+
+
+# Reactions
+
+
+def react(db: sqlite3.Connection, new: NewReaction) -> Reacted:
+    """Take one reaction, or that it is gone, and give the rater's rating of the completion the value that follows."""
+    if not first_time(db, new.platform, new.event_id):
+        return Reacted("duplicate")
+    ratings.must_exist(db, new.completion_id)
+    if not _take(db, new):
+        return Reacted("late")
+    return _follow(db, new)
+
+
+def _take(db: sqlite3.Connection, new: NewReaction) -> bool:
+    """False where something newer is known of it."""
+    key = {"completion": new.completion_id, "rater": new.rater, "platform": new.platform, "message": new.message}
+    newer = db.execute(
+        """SELECT 1 FROM reactions WHERE completion_id = :completion AND rater = :rater AND platform = :platform
+        AND message = :message AND emoji IN (:emoji, '') AND at > :at""",
+        {**key, "emoji": new.emoji, "at": new.at},
+    ).fetchone()
+    if newer is not None:
+        return False
+    if new.emoji == "":
+        db.execute(
+            """UPDATE reactions SET value = NULL, at = :at WHERE completion_id = :completion AND rater = :rater
+            AND platform = :platform AND message = :message AND emoji != '' AND at <= :at""",
+            {**key, "at": new.at},
+        )
+    db.execute(
+        """INSERT INTO reactions (completion_id, rater, platform, message, emoji, value, scale, at)
+        VALUES (:completion, :rater, :platform, :message, :emoji, :value, :scale, :at)
+        ON CONFLICT DO UPDATE SET value = excluded.value, scale = excluded.scale, at = excluded.at""",
+        {**key, "emoji": new.emoji, "value": new.value, "scale": new.scale, "at": new.at},
+    )
+    return True
+
+
+def _follow(db: sqlite3.Connection, new: NewReaction) -> Reacted:
+    whose = (new.completion_id, new.rater)
+    mine = "completion_id = ? AND rater = ?"  # on whatever platform: one stays without another
+    live = ratings.live_in(db, new.completion_id, new.rater)
+    # A rating that was typed, or given elsewhere, is not taken back with an emoji.
+    ours = live is not None and bool(
+        db.execute(f"SELECT 1 FROM reactions WHERE {mine} AND rating_id = ?", (*whose, live.id)).fetchone()  # noqa: S608
+    )
+    wish = db.execute(
+        f"""SELECT value, scale, platform, message, emoji FROM reactions WHERE {mine} AND value IS NOT NULL
+        ORDER BY at DESC, (platform = ? AND message = ? AND emoji = ?) DESC LIMIT 1""",  # noqa: S608  ours
+        (*whose, new.platform, new.message, new.emoji),
+    ).fetchone()
+    if wish is None:
+        if live is None or not ours:
+            return Reacted("nothing")
+        return Reacted("retracted", ratings.retract(db, live.id))
+    if live is not None and live.value == wish["value"]:
+        return Reacted("same", live)
+    if new.value is None and not ours:
+        return Reacted("nothing")
+    return Reacted("rated", _rate(db, new, wish["value"], wish["scale"], tuple(wish)[2:]))
+
+
+def _rate(db: sqlite3.Connection, new: NewReaction, value: float, scale: Scale, of: tuple[str, ...]) -> Rating:
+    rating = ratings.rate(
+        db,
+        NewRating(new.completion_id, new.rater, value, source=new.platform, source_event_id=new.event_id, scale=scale),
+    )
+    db.execute(
+        """UPDATE reactions SET rating_id = ? WHERE completion_id = ? AND rater = ? AND platform = ?
+        AND message = ? AND emoji = ?""",
+        (rating.id, new.completion_id, new.rater, *of),
+    )
+    return rating

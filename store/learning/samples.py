@@ -1,0 +1,298 @@
+"""Which ratings a run may take, and the claim that takes them: each rating trains once.
+
+A rating is fresh while it is live, its completion has a reply of a version that is ours, and no run has it or the one
+that it repeats. Replies of
+a model that is not ours (no version) are taken instead by runs that ask for `foreign` ones, and by no other.
+Runs that were rejected, empty or failed have given theirs back. A run takes completions whole, with all their fresh
+ratings, and no gate is asked about a completion that trained. A completion of raw text has no chat template to be
+rendered with: it trains on its exact ids or not at all. One that saw more than its text (`untrainable`) never
+trains. Not here: what becomes of a run (`runs`), how much of it one rater may be (`rater_quota`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import orjson
+
+from store.captured import completions
+from store.captured.rows import to_rating, to_run
+from store.learning.rater_quota import LEAST_WEIGHT, OWNER, RECENT_S, Candidate, voice, within
+from store.reader import Reader
+from store.records import Fresh, Run, Sample
+
+FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
+WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
+AND c.untrainable IS NULL AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
+AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
+                WHERE s.rating_id IN (r.id, r.repeats) AND u.status IN ('claimed', 'running', 'done'))"""
+NEAR = "(:foreign OR abs(:live - c.version) <= :gap)"  # after a rollback a version may be above the live one
+_BEFORE = """(:run IS NULL OR r.seq <= (SELECT max(x.seq) FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
+WHERE t.run_id = :run))"""
+FEWEST_TO_HOLD = 16  # where a good and a bad one are an eighth; with fewer samples all train
+USUAL = 32  # samples of which just `held_share` is held back
+MOST = 2.0  # times `held_share` that is held back of very many
+AT_MOST = 0.5  # of the samples, whatever the setting
+
+
+NOBODY: Final[Mapping[str, float]] = {}
+_CANDIDATE = """r.id, r.completion_id, r.value, r.rater, r.weight,
+r.correction IS NOT NULL OR (r.comment IS NOT NULL AND r.value < 0) AS teaches"""  # praise is no instruction
+RATERS = """SELECT rater, total(max(min(weight, 1), ?)) FROM ratings WHERE live = 1 AND created_at > ? GROUP BY rater"""
+
+
+async def fresh(
+    reader: Reader,
+    live: int,
+    max_version_gap: int,
+    before_run: int | None,
+    foreign: bool,
+    share: float = 1.0,
+    raters: Mapping[str, float] = NOBODY,
+) -> Fresh:
+    """`before_run`: only those that were there when that run took its own. By their order: a clock may be set back."""
+    which = {"live": live, "gap": max_version_gap, "run": before_run, "foreign": foreign}
+    rows = await reader.rows(
+        f"""SELECT rater, total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
+        total(near AND value = 0) AS neutral, total(NOT near) AS stale
+        FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH} AND {_BEFORE}) GROUP BY rater""",  # noqa: S608  constants of this module
+        which,
+    )
+    waiting: Counter[str] = Counter()
+    if share < 1 and any(row["rater"] != OWNER for row in rows):
+        others = await voices_lately(reader, raters)
+        found = await reader.rows(f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE} ORDER BY r.seq DESC", which)
+        candidates = _candidates(found, raters)
+        kept = await asyncio.to_thread(within, candidates, share, others)
+        waiting = Counter(one.rater for one in candidates) - Counter(one.rater for one in kept)
+    good, bad, neutral, stale = (int(sum(row[kind] for row in rows)) for kind in ("good", "bad", "neutral", "stale"))
+    return Fresh(good, bad, neutral, stale, dict(waiting))
+
+
+def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> list[Candidate]:
+    return [
+        Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0)), bool(teaches))
+        for id, completion, value, rater, weight, teaches in rows
+    ]
+
+
+async def voices_lately(reader: Reader, raters: Mapping[str, float]) -> dict[str, float]:
+    """The company in which a rater is bounded (`share.within`)."""
+    return _others(await reader.rows(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
+
+
+def _others(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> dict[str, float]:
+    """What each rater has said lately, a rating as one or, if it is lighter, as its weight."""
+    return {rater: total * min(raters.get(rater, 1.0), 1.0) for rater, total in rows}
+
+
+async def untrainable(reader: Reader) -> dict[str, int]:
+    """Live ratings of completions that never train, by why."""
+    rows = await reader.rows(
+        """SELECT c.untrainable AS why, count(*) AS count FROM ratings r CROSS JOIN completions c
+        ON c.id = r.completion_id WHERE r.live = 1 AND c.untrainable IS NOT NULL GROUP BY c.untrainable"""
+    )
+    return {row["why"]: row["count"] for row in rows}
+
+
+def claim(
+    db: sqlite3.Connection,
+    *,
+    model: str,
+    live: int,
+    max_version_gap: int,
+    limit: int,
+    held_share: float,
+    folder_of: Callable[[int], str],
+    version: int,
+    min_total: int,
+    foreign: bool,
+    share: float,
+    raters: Mapping[str, float] = NOBODY,
+    above: int = 0,
+    oldest_first: bool = False,
+) -> Run | None:
+    """Make a run of the newest completions with fresh ratings (or the oldest), its number `above` that one.
+
+    None while another is open or there are too few.
+    """
+    if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
+        return None
+    rows = db.execute(
+        f"""SELECT {_CANDIDATE} {FRESH} AND {NEAR}
+        ORDER BY r.seq {"ASC" if oldest_first else "DESC"}""",
+        {"live": live, "gap": max_version_gap, "foreign": foreign},
+    ).fetchall()
+    others = {} if share >= 1 else _others(db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
+    # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
+    usable = within(_candidates(rows, raters), share, others)
+    taken = within(_first(usable, limit), share, others)
+    if not taken or len(usable) < min_total:
+        return None
+    trained = _trained(db, taken)
+    may = [rating for rating in taken if rating.completion_id not in trained]
+    held = hold_back(may, held_share, _held_before(db, may))
+    chosen = {rating.completion_id for rating in taken}
+    kept_back = {rating.completion_id for rating in taken if rating.id in held}
+    (run_id,) = db.execute(
+        """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held)
+        VALUES (1 + max(?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)),
+                'claimed', ?, ?, ?, '', ?, ?, ?) RETURNING id""",
+        (above, model, version, live, time.time(), len(chosen), len(kept_back)),
+    ).fetchone()
+    db.executemany(
+        "INSERT INTO run_samples VALUES (?, ?, ?)",
+        [(run_id, rating.id, "held" if rating.id in held else "train") for rating in taken],
+    )
+    row = db.execute("UPDATE runs SET folder = ? WHERE id = ? RETURNING *", (folder_of(run_id), run_id)).fetchone()
+    return to_run(row)
+
+
+def _first(ratings: Iterable[Candidate], limit: int) -> list[Candidate]:
+    """All fresh ratings of the first `limit` completions in this order."""
+    taken: list[Candidate] = []
+    chosen: set[str] = set()
+    for rating in ratings:
+        if rating.completion_id in chosen or len(chosen) < limit:
+            chosen.add(rating.completion_id)
+            taken.append(rating)
+    return taken
+
+
+def _trained(db: sqlite3.Connection, ratings: Iterable[Candidate]) -> set[str]:
+    """Completions among these that trained before, by an earlier rating: no gate may be asked about them."""
+    ids = orjson.dumps(sorted({rating.completion_id for rating in ratings})).decode()
+    rows = db.execute(
+        """SELECT DISTINCT r.completion_id FROM json_each(?) j CROSS JOIN ratings r ON r.completion_id = j.value
+        CROSS JOIN run_samples s ON s.rating_id = r.id CROSS JOIN runs u ON u.id = s.run_id
+        WHERE s.split = 'train' AND u.status = 'done'""",
+        (ids,),
+    )
+    return {row[0] for row in rows}
+
+
+def _held_before(db: sqlite3.Connection, ratings: Iterable[Candidate]) -> set[str]:
+    """Ratings among these that a run held back and, as it published nothing, gave back."""
+    ids = orjson.dumps([rating.id for rating in ratings]).decode()
+    rows = db.execute(
+        """SELECT DISTINCT s.rating_id FROM json_each(?) j CROSS JOIN run_samples s ON s.rating_id = j.value
+        WHERE s.split = 'held'""",
+        (ids,),
+    )
+    return {row[0] for row in rows}
+
+
+def to_hold(count: int, share: float) -> int:
+    """How many of `count` samples are kept for the gate: `share` of 32, less of fewer, up to twice as much of more.
+
+    One more held back sharpens the gate's margin by the root of their number, one more trained teaches less the more
+    there are. So the share itself grows with the root: of few ratings nearly all train, and many can spare some.
+    """
+    if share <= 0 or count < FEWEST_TO_HOLD:
+        return 0
+    return math.ceil(min(AT_MOST, share * min(MOST, math.sqrt(count / USUAL))) * count)
+
+
+def why_held(held: int, count: int, share: float) -> str:
+    """For people, why so many of a run's samples are held back."""
+    if not held:
+        why = "train.held_share is 0" if share <= 0 else f"of fewer than {FEWEST_TO_HOLD} all train"
+        return f"of {count} samples for the gate: {why}"
+    return (
+        f"of {count} samples for the gate, {held / count:.1%}: train.held_share = {share:g} of {USUAL}, less of fewer, "
+        "more of more; what was held back stays so, unless it is rated anew"
+    )
+
+
+def hold_back(ratings: Sequence[Candidate], share: float, before: Collection[str] = ()) -> set[str]:
+    """The ids kept for the gate: `to_hold` completions, good and bad alike, in any order the same.
+
+    Which they are is a lot drawn from each rating's id. What was held `before` stays held, whatever the lot.
+    """
+    drawn: dict[str, Candidate] = {}  # one rating speaks for its completion
+    for rating in sorted(ratings, key=lambda rating: (rating.id not in before, _lot(rating))):
+        drawn.setdefault(rating.completion_id, rating)
+    wanted = to_hold(len(drawn), share)
+    groups: list[list[Candidate]] = [[], [], []]
+    for rating in drawn.values():
+        groups[0 if rating.value > 0 else 1 if rating.value < 0 else 2].append(rating)
+    counts = [sum(rating.id in before for rating in group) for group in groups]
+    if wanted:
+        counts = [max(counts[0], min(1, len(groups[0]))), max(counts[1], min(1, len(groups[1]))), counts[2]]
+    while sum(counts) < wanted:
+        room = [at for at in range(3) if counts[at] < len(groups[at])]
+        counts[min(room, key=lambda at: (counts[at] + 0.5) / len(groups[at]))] += 1
+    # A completion that several people rated is on one side: the gate must not see what was trained on.
+    chosen = {rating.completion_id for group, count in zip(groups, counts, strict=True) for rating in group[:count]}
+    return {rating.id for rating in ratings if rating.completion_id in chosen}
+
+
+def _lot(rating: Candidate) -> bytes:
+    return hashlib.blake2b(rating.id.encode(), digest_size=8).digest()
+
+
+async def samples_of(reader: Reader, run_id: int) -> list[Sample]:
+    rows = await reader.rows(
+        """SELECT r.*, s.split FROM run_samples s JOIN ratings r ON r.id = s.rating_id
+        WHERE s.run_id = ? ORDER BY r.seq DESC""",
+        (run_id,),
+    )
+    return await _samples(reader, rows)
+
+
+async def runs_of(reader: Reader, completion_id: str) -> list[tuple[Run, str, str]]:
+    rows = await reader.rows(
+        """SELECT u.*, s.split, s.rating_id FROM ratings r CROSS JOIN run_samples s ON s.rating_id = r.id
+        CROSS JOIN runs u ON u.id = s.run_id WHERE r.completion_id = ? ORDER BY u.id DESC""",
+        (completion_id,),
+    )
+    return [(to_run(row), row["split"], row["rating_id"]) for row in rows]
+
+
+async def recent_held(reader: Reader, limit: int) -> list[Sample]:
+    """What earlier runs held back, nobody took back and no later rating has brought into training since."""
+    rows = await reader.rows(
+        """SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
+        CROSS JOIN ratings r ON r.id = s.rating_id
+        WHERE u.status = 'done' AND s.split = 'held' AND r.live = 1
+        AND NOT EXISTS (SELECT 1 FROM ratings x CROSS JOIN run_samples t ON t.rating_id = x.id
+                        CROSS JOIN runs v ON v.id = t.run_id
+                        WHERE x.completion_id = r.completion_id AND t.split = 'train'
+                        AND v.status IN ('claimed', 'running', 'done'))
+        ORDER BY u.id DESC, r.seq DESC LIMIT ?""",
+        (limit,),
+    )
+    return await _samples(reader, rows)
+
+
+async def earlier(reader: Reader, run_id: int, live: int, max_version_gap: int, each: int) -> list[Sample]:
+    """What earlier runs trained on and this one may once more: good and bad ones, of the newest versions first."""
+    found: list[sqlite3.Row] = []
+    for sign in (1, -1):
+        found += await reader.rows(
+            f"""SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
+            CROSS JOIN ratings r ON r.id = s.rating_id CROSS JOIN completions c ON c.id = r.completion_id
+            WHERE u.status = 'done' AND s.split = 'train' AND r.live = 1 AND r.value * :sign > 0 AND {NEAR}
+            AND NOT EXISTS (SELECT 1 FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
+                            WHERE t.run_id = :run AND x.completion_id = r.completion_id)
+            ORDER BY c.version DESC, r.seq DESC LIMIT :each""",  # noqa: S608  constants of this module
+            {"run": run_id, "sign": sign, "live": live, "gap": max_version_gap, "each": each, "foreign": False},
+        )
+    return await _samples(reader, found)
+
+
+async def _samples(reader: Reader, rows: Iterable[sqlite3.Row]) -> list[Sample]:
+    rated = [(to_rating(row), row["split"] == "held") for row in rows]
+    whole = await completions.load(reader, [rating.completion_id for rating, _ in rated])
+    return [
+        Sample(rating, whole[rating.completion_id], whole[rating.completion_id].new.prompt, held)
+        for rating, held in rated
+        if rating.completion_id in whole  # forgotten between the two reads
+    ]

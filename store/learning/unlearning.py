@@ -1,0 +1,154 @@
+"""Versions that learned from what was forgotten: they go, their ratings come again, and others are made without it.
+
+Owns the state of that, one named value, and what changes in the database when it begins: the versions are withdrawn and
+have no folder any more, the runs that made them have failed after the fact, so that their ratings are fresh again, and
+the reward baseline is that of the clean version. Not here: which versions learned from it (forget), the files, the swap
+and the runs (proxy).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+import orjson
+
+from store.learning import meta, runs
+from store.learning.samples import FRESH, NEAR
+from store.reader import Reader
+from store.records import BASE, Adapter, Rebuild
+
+STATE: Final = "rebuild"  # the meta key
+WHY: Final = "it learned from what was forgotten"
+
+
+def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
+    """In the transaction that forgets. One that is under way grows by these."""
+    going = _json(versions)
+    before = _read(meta.read_meta(db, STATE, None))
+    if before is None or before.over is not None:
+        before = Rebuild()
+    rows = db.execute("SELECT version, path FROM adapters WHERE version IN (SELECT value FROM json_each(?))", (going,))
+    paths = {row["version"]: row["path"] for row in rows.fetchall() if row["path"]}
+    made_by = [
+        row["id"]
+        for row in db.execute(
+            "SELECT id FROM runs WHERE status = 'done' AND version IN (SELECT value FROM json_each(?))", (going,)
+        )
+    ]
+    db.execute(
+        "UPDATE adapters SET withdrawn = ?, path = '' WHERE version IN (SELECT value FROM json_each(?))", (WHY, going)
+    )
+    db.execute(
+        """UPDATE runs SET status = 'failed', reason = 'its version is gone: ' || ? || '; its other ratings are fresh '
+        || 'again' WHERE id IN (SELECT value FROM json_each(?))""",
+        (WHY, _json(made_by)),
+    )
+    (live,) = db.execute("SELECT live FROM pointer").fetchone()
+    parents = {row["version"]: (row["parent"], bool(row["withdrawn"])) for row in _lineage(db)}
+    goes_on = clean(parents, live, _gone(db))
+    if live == goes_on:  # that it is the last one before, too, is for a rollback never to find
+        db.execute("UPDATE pointer SET previous = live WHERE previous IN (SELECT value FROM json_each(?))", (going,))
+    meta.set_meta(db, runs.BASELINE, _baseline(db, goes_on))
+    meta.set_meta(
+        db,
+        STATE,
+        {
+            "versions": sorted({*before.versions, *versions}),
+            "paths": {str(version): path for version, path in (before.paths | paths).items()},
+            "runs": sorted({*before.runs, *made_by}),
+            "clean": goes_on,
+            "made": list(before.made),
+            "over": None,
+        },
+    )
+
+
+def claimed(db: sqlite3.Connection, run_id: int) -> None:
+    """This run is one of those that make up for what goes."""
+    state = meta.read_meta(db, STATE, None)
+    meta.set_meta(db, STATE, {**state, "made": [*state["made"], run_id]})
+
+
+def end(db: sqlite3.Connection, line: str) -> None:
+    """The files are gone, too; `line` says what took their place."""
+    state = meta.read_meta(db, STATE, None)
+    meta.set_meta(db, STATE, {**state, "paths": {}, "over": line})
+    meta.audit(db, "rlproxy", "rebuilt", {"versions": state["versions"], "runs": state["made"], "line": line})
+
+
+def clean(parents: dict[int, tuple[int, bool]], version: int, gone: Collection[int]) -> int:
+    """The version itself unless it is gone, else the newest one that it came from and that may answer.
+
+    `parents` says of each version its parent and whether it was withdrawn.
+    """
+    at = version
+    while at != BASE and (at in gone or (at != version and parents.get(at, (BASE, False))[1])):
+        at = parents.get(at, (BASE, False))[0]
+    return at
+
+
+def clean_of(adapters: Iterable[Adapter], version: int) -> int:
+    found = list(adapters)
+    parents = {a.version: (a.parent, a.withdrawn is not None) for a in found}
+    return clean(parents, version, {a.version for a in found if a.gone})
+
+
+def may_claim(db: sqlite3.Connection, live: int) -> bool:
+    """Whether a run may be built on this version; the swap to a clean one may still be on its way."""
+    return db.execute("SELECT 1 FROM adapters WHERE version = ? AND path = ''", (live,)).fetchone() is None
+
+
+async def state(reader: Reader) -> Rebuild | None:
+    """The last one there was, over or not."""
+    return _read(await meta.get_meta(reader, STATE, None))
+
+
+async def left(
+    reader: Reader, given_back_by: Sequence[int], live: int, max_version_gap: int, foreign: bool
+) -> tuple[int, int]:
+    """Ratings that these runs gave back and no run has taken since: that could train, and that are too old."""
+    row = await reader.row(
+        f"""SELECT total(near) AS near, total(NOT near) AS stale FROM (SELECT {NEAR} AS near {FRESH}
+        AND EXISTS (SELECT 1 FROM run_samples g WHERE g.rating_id IN (r.id, r.repeats)
+                    AND g.run_id IN (SELECT value FROM json_each(:runs))))""",  # noqa: S608  constants of that module
+        {"live": live, "gap": max_version_gap, "foreign": foreign, "runs": _json(given_back_by)},
+    )
+    assert row is not None  # an aggregate always has one
+    return int(row["near"]), int(row["stale"])
+
+
+def _read(value: dict[str, Any] | None) -> Rebuild | None:
+    if value is None:
+        return None
+    return Rebuild(
+        versions=tuple(value["versions"]),
+        paths={int(version): path for version, path in value["paths"].items()},
+        runs=tuple(value["runs"]),
+        clean=value["clean"],
+        made=tuple(value["made"]),
+        over=value["over"],
+    )
+
+
+def _lineage(db: sqlite3.Connection) -> list[sqlite3.Row]:
+    return db.execute("SELECT version, parent, withdrawn FROM adapters").fetchall()
+
+
+def _gone(db: sqlite3.Connection) -> set[int]:
+    return {row["version"] for row in db.execute("SELECT version FROM adapters WHERE path = ''")}
+
+
+def _baseline(db: sqlite3.Connection, version: int) -> float:
+    """As the run left it that made this version."""
+    row = db.execute(
+        """SELECT json_extract(u.result, '$.baseline_after') AS baseline FROM adapters a JOIN runs u ON u.id = a.run_id
+        WHERE a.version = ?""",
+        (version,),
+    ).fetchone()
+    return float(row["baseline"]) if row is not None and row["baseline"] is not None else 0.0
+
+
+def _json(numbers: Iterable[int]) -> str:
+    return orjson.dumps(sorted(numbers)).decode()

@@ -1,0 +1,1 @@
+"""Backups, encryption, integrity, forgetting."""

@@ -1,0 +1,143 @@
+"""Forgetting, because a person says so: a completion, a session, a user's conversations, or a rater's ratings.
+
+Owns which rows go and which versions were trained on them, in one transaction. Messages go as far as nothing else hangs
+on them, pictures with their last message. Which samples have to leave the run folders is written down in the same
+transaction, so that a crash before the files are done is made good at the next start. Rows that are deleted are
+overwritten (`secure_delete`), and the log of the database is emptied after; no VACUUM: the file keeps its size, with
+zeros. Not here: the files of a run (proxy), copies that SQLite has left in the file (page_gaps).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from store.captured import completions
+from store.errors import InOpenRun
+from store.learning import meta, unlearning
+from store.records import Forgetting, Target
+
+OWED: Final = "forgetting"  # the meta key of what has still to leave the run folders
+NOTHING: Final[dict[str, list[str]]] = {"completions": [], "ratings": []}
+GAPS: Final = "gaps"  # there while the file may have copies of it in its gaps: how often something was forgotten
+_COMPLETIONS: Final = {
+    "completion": "SELECT c.id FROM completions c WHERE c.id = ?",
+    "session": "SELECT c.id FROM completions c WHERE c.session = ?",
+    "user": "SELECT c.id FROM completions c WHERE c.user = ?",
+}
+_OF_COMPLETIONS: Final = """SELECT r.id FROM json_each(?) j CROSS JOIN ratings r ON r.completion_id = j.value"""
+_OF_RATER: Final = "SELECT r.id FROM ratings r WHERE r.rater = ?"
+_RUNS: Final = """SELECT DISTINCT u.id, u.status, u.version, s.split FROM json_each(?) j
+CROSS JOIN run_samples s ON s.rating_id = j.value CROSS JOIN runs u ON u.id = s.run_id"""
+# A run may train once more on what an earlier one took: only its result says so.
+_REPLAYED: Final = """SELECT DISTINCT u.version FROM runs u CROSS JOIN json_each(u.result, '$.samples') o
+WHERE u.status = 'done' AND json_extract(o.value, '$.used') = 1 AND o.key IN (SELECT value FROM json_each(?))"""
+
+
+def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
+    """What would go, without touching it."""
+    reactions = 0
+    if kind == "rater":
+        going: list[str] = []
+        ratings = _ids(db, _OF_RATER, name)
+        (reactions,) = db.execute("SELECT count(*) FROM reactions WHERE rater = ?", (name,)).fetchone()
+    else:
+        going = _ids(db, _COMPLETIONS[kind], name)
+        ratings = _ids(db, _OF_COMPLETIONS, _json(going))
+    runs = db.execute(_RUNS, (_json(ratings),)).fetchall()
+    trained = {row["version"] for row in runs if row["status"] == "done" and row["split"] == "train"}
+    trained |= {row["version"] for row in db.execute(_REPLAYED, (_json(ratings),))}
+    rows = db.execute("SELECT version, parent FROM adapters WHERE path != ''")  # those that are gone are
+    there = {row["version"]: row["parent"] for row in rows}
+    trained &= there.keys()
+    open_run = next((row["id"] for row in runs if row["status"] in ("claimed", "running")), None)
+    heirs = tuple(sorted(_heirs(there, trained)))
+    return Forgetting(tuple(going), tuple(ratings), tuple(sorted(trained)), heirs, open_run, reactions)
+
+
+def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str, *, retrain: bool = False) -> Forgetting:
+    """Raises InOpenRun where a run under way has taken one of the ratings.
+
+    `retrain`: the versions that learned from it go, too, and so no run may be under way on top of one.
+    """
+    found = look(db, kind, name)
+    if found.open_run is not None:
+        raise InOpenRun(found.open_run)
+    tainted = {*found.trained, *found.heirs}
+    if retrain and (on_top := _open_run_on(db, tainted)) is not None:
+        raise InOpenRun(on_top)
+    if found.reactions:  # a rating follows from what is left of them
+        db.execute("DELETE FROM reactions WHERE rater = ?", (name,))
+    if not found.completions and not found.ratings:
+        return found
+    _delete(db, found)
+    # Counts alone: a log that keeps the names has not forgotten them.
+    detail: dict[str, Any] = {"what": kind, "completions": len(found.completions), "ratings": len(found.ratings)}
+    meta.audit(db, actor, "forget", {**detail, "trained": found.trained, "heirs": found.heirs, "retrain": retrain})
+    if retrain and tainted:
+        unlearning.begin(db, tainted)
+    return found
+
+
+def delete(db: sqlite3.Connection, id: str) -> bool:
+    """One completion, because its client says so; False where it is gone already. Raises InOpenRun."""
+    found = look(db, "completion", id)
+    if found.open_run is not None:
+        raise InOpenRun(found.open_run)
+    _delete(db, found)
+    return bool(found.completions)
+
+
+def _delete(db: sqlite3.Connection, found: Forgetting) -> None:
+    """The rows; and what the run folders may have of them is owed."""
+    completions.forget(db, found.completions)
+    db.execute("DELETE FROM ratings WHERE id IN (SELECT value FROM json_each(?))", (_json(found.ratings),))
+    owe(db, {"completions": found.completions, "ratings": found.ratings})
+    meta.set_meta(db, GAPS, meta.read_meta(db, GAPS, 0) + 1)
+
+
+def owe(db: sqlite3.Connection, more: Mapping[str, Sequence[str]]) -> None:
+    """What the run folders may still have."""
+    owed = meta.read_meta(db, OWED, NOTHING)
+    meta.set_meta(db, OWED, {key: [*ids, *more.get(key, ())] for key, ids in owed.items()})
+
+
+def overwritten(db: sqlite3.Connection, owed: int) -> None:
+    """The gaps of the file, since something was forgotten for the time `owed`."""
+    if meta.read_meta(db, GAPS, 0) == owed:
+        db.execute("DELETE FROM meta WHERE key = ?", (GAPS,))
+
+
+def paid(db: sqlite3.Connection, owed: dict[str, list[str]]) -> None:
+    """These have left the run folders."""
+    now = meta.read_meta(db, OWED, NOTHING)
+    left = {key: [id for id in ids if id not in set(owed[key])] for key, ids in now.items()}
+    meta.set_meta(db, OWED, left)
+
+
+def _open_run_on(db: sqlite3.Connection, versions: Iterable[int]) -> int | None:
+    row = db.execute(
+        "SELECT id FROM runs WHERE status IN ('claimed', 'running') AND parent IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(sorted(versions)).decode(),),
+    ).fetchone()
+    return None if row is None else int(row["id"])
+
+
+def _heirs(parents: dict[int, int], trained: set[int]) -> set[int]:
+    """Versions that were built on these."""
+    heirs: set[int] = set()
+    for version in sorted(parents):  # a parent has the lower number
+        if version not in trained and parents[version] in trained | heirs:
+            heirs.add(version)
+    return heirs
+
+
+def _ids(db: sqlite3.Connection, sql: str, value: str) -> list[str]:
+    return [row["id"] for row in db.execute(sql, (value,))]
+
+
+def _json(ids: Iterable[str]) -> str:
+    return orjson.dumps(list(ids)).decode()

@@ -1,0 +1,38 @@
+"""One random key for each run, which opens the samples in its folder. Kept in the encrypted database and nowhere else.
+
+Not here: what is encrypted with it (trainer.io.encrypted_files), how the trainer gets it (trainer.launch).
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from typing import Final
+
+from store.learning import meta
+from store.reader import Reader
+
+KEY_BYTES: Final = 32
+
+
+def of(db: sqlite3.Connection, run_id: int) -> bytes:
+    """The run's key, made where it has none yet."""
+    found = meta.read_meta(db, _name(run_id), None)
+    if found is None:
+        found = secrets.token_hex(KEY_BYTES)
+        meta.set_meta(db, _name(run_id), found)
+    return bytes.fromhex(found)
+
+
+async def known(reader: Reader, run_id: int) -> bytes | None:
+    found = await meta.get_meta(reader, _name(run_id), None)
+    return None if found is None else bytes.fromhex(found)
+
+
+def drop_all(db: sqlite3.Connection) -> None:
+    """Nothing is encrypted with them any more."""
+    db.execute("DELETE FROM meta WHERE key GLOB ?", (_name("*"),))
+
+
+def _name(run_id: int | str) -> str:
+    return f"run_key.{run_id}"

@@ -1,0 +1,129 @@
+"""Keys that are handed out: shown once, hashed, bound to a name, gone when revoked."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from config.sections import Server
+from proxy.access.keys import FORM, Keys, Who
+from proxy.access.roles import RULES
+from proxy.core.errors import BadRequest, Conflict, NotFound, Unauthorized
+from store.records import Role
+from store.store import Store
+from tests.proxy.conftest import Proxy
+from tests.store.conftest import store  # noqa: F401
+
+
+async def test_a_key_from_its_making_to_its_end(store: Store) -> None:  # noqa: F811
+    keys = Keys(Server())
+    await keys.start(store)
+    assert keys.who({}).role == "admin" and not keys.needed
+    key, text = await keys.create("ann", "rate", "admin")
+    assert FORM.fullmatch(text) and key.hash == hashlib.sha256(text.encode()).digest()
+    assert keys.who({"x-api-key": text}) == keys.who({"authorization": f"bearer  {text}"}) == ("rate", key.id, "ann")
+    with pytest.raises(Conflict, match="named ann already"):
+        await keys.create("ann", "use", "admin")
+    assert keys.list()[0]["last_used"]
+
+    again = Keys(Server())
+    await again.start(store)
+    assert again.who({"x-api-key": text}).bound == "ann"
+    await keys.revoke("ann", "admin")
+    for headers in ({"x-api-key": text}, {}, {"authorization": "Basic eDp5"}):
+        with pytest.raises(Unauthorized):
+            keys.who(headers)
+    assert keys.by_id(key.id) is None
+    with pytest.raises(NotFound):
+        await keys.revoke("ann", "admin")
+    assert (await keys.create("ann", "admin", "admin"))[0].id != key.id
+    assert [entry["act"] for entry in await store.audit_log()] == ["key created", "key revoked", "key created"]
+    await again.start(store)
+    with pytest.raises(Unauthorized):
+        again.who({"x-api-key": text})
+
+
+@pytest.mark.parametrize("name", ["", "owner", "a b", "../x", "-x", "x" * 101, "a\n"])
+async def test_names_that_are_none(store: Store, name: str) -> None:  # noqa: F811
+    keys = Keys(Server())
+    await keys.start(store)
+    with pytest.raises(BadRequest):
+        await keys.create(name, "use", "admin")
+    with pytest.raises(BadRequest):
+        await keys.create("x", "root", "admin")
+
+
+async def test_fixed_keys_go_on_beside_them(store: Store) -> None:  # noqa: F811
+    keys = Keys(Server(api_key="the-use-key", admin_key="the-admin-key"))
+    await keys.start(store)
+    assert keys.who({"x-api-key": "the-use-key"}) == ("rate", "", None)
+    assert keys.who({"x-api-key": "the-admin-key"}).role == "admin"
+    assert keys.who({"x-api-key": keys.local}).role == "admin"
+    with pytest.raises(Unauthorized):
+        keys.who({"x-api-key": ""})
+
+
+@pytest.mark.parametrize(
+    ("route", "role"),
+    [
+        ("POST /v1/chat/completions", "use"),
+        ("GET /v1/models", "use"),
+        ("* /api/{rest}", "admin"),
+        ("DELETE /v1/feedback/{id}", "rate"),
+        ("POST /rl/links", "rate"),
+        ("GET /rl/completions/{id}", "rate"),
+        ("GET /rl/export", "admin"),
+        ("GET /", "rate"),
+        ("GET /metrics", "use"),
+    ],
+)
+def test_what_needs_which_role(route: str, role: Role) -> None:
+    """Whatever else there is, and what passes through: tests/attacker/test_roles.py."""
+    assert RULES[route].least == role
+
+
+async def test_a_key_names_the_rater_and_the_user(proxy: Proxy) -> None:
+    async with proxy.http.post("/rl/keys", json={"name": "ann", "role": "rate"}) as response:
+        ann = {"x-api-key": (await response.json())["key"]}
+    first = await (await proxy.chat("one", headers=ann)).json()
+    reply = first["choices"][0]["message"]["content"]
+    said = await (await proxy.chat("one", reply, "/rl good", headers=ann)).json()
+    assert "rated good" in said["choices"][0]["message"]["content"]
+    (completion,) = await proxy.store.completions(limit=9)
+    assert (completion.new.user, [r.rater for r in completion.ratings]) == ("ann", ["ann"])
+    async with proxy.http.delete("/v1/feedback/last", headers=ann) as response:
+        assert response.status == 200
+
+
+async def test_a_key_that_may_use_models_rates_in_no_chat_either(proxy: Proxy) -> None:
+    async with proxy.http.post("/rl/keys", json={"name": "phone", "role": "use"}) as response:
+        phone = {"x-api-key": (await response.json())["key"]}
+    reply = (await (await proxy.chat("one", headers=phone)).json())["choices"][0]["message"]["content"]
+    said = await (await proxy.chat("one", reply, "/rl good", headers=phone)).json()
+    assert "may ask models and not rate" in said["choices"][0]["message"]["content"]
+
+
+def test_a_key_is_lent_for_a_moment() -> None:
+    """What rlproxy asks itself in somebody's name is asked by their role and key."""
+    keys, eve = Keys(Server()), Who("rate", "0a1b2c3d", "eve")
+    with keys.lent(eve) as key, keys.lent(Who("admin")) as other:
+        assert keys.who({"authorization": f"Bearer {key}"}) == eve != keys.who({"x-api-key": other})
+        assert FORM.fullmatch(key) and key not in (other, keys.local)
+    keyed = Keys(Server(api_key="k"))  # type: ignore[arg-type]
+    with keyed.lent(eve) as key:
+        assert keyed.who({"x-api-key": key}) == eve
+    with pytest.raises(Unauthorized):
+        keyed.who({"x-api-key": key})
+
+
+async def test_a_gateway_that_names_people_makes_none_of_them_admin(proxy: Proxy) -> None:
+    async def says(user: str) -> str:
+        answer = await (await proxy.chat("/rl pause", headers={"x-rl-user": user})).json()
+        return str(answer["choices"][0]["message"]["content"])
+
+    assert 'server.chat_admins = ["stranger"]' in await says("stranger")
+    await proxy.stop()
+    await proxy.start(server__chat_admins=["ann"])
+    assert "needs an admin" in await says("stranger")
+    assert "paused" in await says("ann")

@@ -1,0 +1,86 @@
+"""How much and how fast."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from config.sections import Server
+from proxy.access.keys import Who
+from proxy.access.limits import Limits
+from proxy.core.errors import BackendDown, TooMany
+from tests.proxy.conftest import Proxy
+
+
+def test_a_keys_requests_a_minute_are_its_own() -> None:
+    limits = Limits(Server(requests_per_minute=3))
+    for _ in range(3):
+        limits.spend(Who("use", "a"))
+    with pytest.raises(TooMany) as refused:
+        limits.spend(Who("use", "a"))
+    assert refused.value.retry_after == 20
+    limits.spend(Who("use", "b"))
+    for _ in range(100):
+        Limits(Server()).spend(Who("use", "a"))
+
+
+def test_as_many_at_once_and_no_more() -> None:
+    limits = Limits(Server(max_requests=1))
+    with limits.one_more(exempt=False):
+        with pytest.raises(BackendDown), limits.one_more(exempt=False):
+            pass
+        with limits.one_more(exempt=True):
+            pass
+    with limits.one_more(exempt=False):
+        pass
+
+
+async def test_one_too_many_is_told_when_to_come_again(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(server__requests_per_minute=2)
+    answers = [await proxy.chat("x") for _ in range(3)]
+    assert [a.status for a in answers] == [200, 200, 429] and answers[2].headers["retry-after"] == "30"
+    assert (await answers[2].json())["error"]["type"] == "rate_limit_error"
+    async with proxy.http.get("/healthz") as response:
+        assert response.status == 200
+
+
+async def test_a_body_that_is_slow_but_comes_is_taken(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(server__slow_client_s=0.2)
+
+    async def slowly(pieces: int) -> asyncio.StreamReader:
+        reader = asyncio.StreamReader()
+
+        async def feed() -> None:
+            for at in range(pieces):
+                await asyncio.sleep(0.05)
+                reader.feed_data(b'{"input":"' + b"a" * 2000 if at == 0 else b"a" * 2000)
+            reader.feed_data(b'"}')
+            reader.feed_eof()
+
+        feeding.append(asyncio.create_task(feed()))
+        return reader
+
+    async def sent(reader: asyncio.StreamReader) -> object:
+        while piece := await reader.read(65536):
+            yield piece  # type: ignore[misc]
+
+    feeding: list[asyncio.Task[None]] = []
+    for headers in ({}, {"content-length": str(len('{"input":""}') + 20_000)}):
+        async with proxy.http.put("/v1/echo", data=sent(await slowly(10)), headers=headers) as response:
+            assert response.status == 200, await response.text()
+            assert len(await response.read()) >= 20_000
+    await asyncio.gather(*feeding)
+
+
+async def test_a_body_that_passes_through_and_stops_is_not_waited_for(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(server__slow_client_s=0.2)
+    host, port = proxy.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"PUT /v1/echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")
+    async with asyncio.timeout(10):
+        assert b" 408 " in await reader.readline()
+    writer.close()

@@ -1,0 +1,92 @@
+"""Large bodies: others are served while they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import random
+import threading
+
+import pytest
+
+from config.sections import Redaction
+from proxy.conversation.capture_health import Health
+from proxy.conversation.redaction import WORTH_A_THREAD, Redactor
+from proxy.conversation.underway import Underway
+from proxy.core.events import Events
+from proxy.core.metrics import Metrics
+from proxy.core.offload import LARGE, off_loop, weight
+from proxy.core.tasks import Tasks
+from proxy.dialects import Reply
+from proxy.relay.capture import Capture
+from store.records import NewCompletion
+from tests.proxy.conftest import Proxy
+
+
+async def test_only_large_work_gets_a_thread() -> None:
+    here = threading.get_ident()
+    assert await off_loop(LARGE - 1, threading.get_ident) == here
+    assert await off_loop(LARGE, threading.get_ident) != here
+
+
+async def test_thirty_megabytes_of_picture_are_stored_apart_and_go_on_whole(proxy: Proxy) -> None:
+    data = random.Random(1).randbytes(22 * 2**20)
+    url = "data:image/png;base64," + base64.b64encode(data).decode()
+    content = [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": url}}]
+    body = json.dumps({"model": "fake", "messages": [{"role": "user", "content": content}]}).encode()
+    assert len(body) > 30_000_000
+    small: list[str] = []
+    for _ in range(2):
+        sending = asyncio.create_task(proxy.http.post("/v1/chat/completions", data=io.BytesIO(body)))
+        while not sending.done():
+            small.append(await proxy.say("hello"))
+        async with await sending as response:
+            assert response.status == 200
+            id = response.headers["x-rl-completion-id"]
+    assert small and set(small) == {"You said: hello "}
+    large = [r for r in proxy.backend.requests if isinstance(r["messages"][0]["content"], list)]
+    assert [r["messages"][0]["content"] for r in large] == [content, content]
+    row = await proxy.store._reader.row("SELECT count(*) AS count, total(length(data)) AS size FROM blobs")
+    assert row is not None and (row["count"], row["size"]) == (1, len(data))
+    found = await proxy.store.completion(id)
+    assert found is not None and json.loads(found.new.prompt[0].body)["content"] == content
+    assert found.end is not None and found.end.exact and found.new.untrainable == "has_image"
+
+
+async def test_a_long_prompt_is_stored_whole_and_its_answer_with_it(proxy: Proxy) -> None:
+    text = "so many words " * 4000
+    assert len(text) > WORTH_A_THREAD
+    async with proxy.http.post(
+        "/v1/chat/completions", json={"model": "fake", "messages": [{"role": "user", "content": text}]}
+    ) as response:
+        id = response.headers["x-rl-completion-id"]
+    found = await proxy.store.completion(id)
+    assert found is not None and json.loads(found.new.prompt[0].body)["content"] == text.strip()
+    assert found.end is not None and found.end.status == "done"
+
+
+async def test_a_row_that_cannot_be_made_costs_nobody_the_answer(proxy: Proxy) -> None:
+    tasks, health = Tasks(), Health()
+    capture = Capture(proxy.store, Metrics(), health, Events(), Redactor(Redaction()), Underway(), "rl-1", 1)
+
+    async def broken() -> NewCompletion:
+        raise TypeError("odd")
+
+    capture.begin_beside(tasks, broken, lambda _: None)
+    assert not await capture.finish("done", [Reply(0)])
+    assert health.problem is not None and "odd" in health.problem
+    assert await proxy.store.completion("rl-1") is None
+
+
+@pytest.mark.parametrize("one", ["{}", '{"role":"user"}', "[[[[]]]]", "1", '""', "[]", '{"a":1,"b":2}', "[[],[]]"])
+def test_what_has_many_things_in_it_is_large_before_its_bytes_are(one: str) -> None:
+    """However small they are: no more than 70,000 are looked at on the loop, nor 4,100 objects."""
+    for most, what in ((70_000, one), (4_100, f'{{"a":{one}}}')):
+        assert weight(f"[{','.join([what] * most)}]".encode()) >= LARGE
+
+
+@pytest.mark.parametrize("text", ["word " * 20_000, "{" * 3000, "1,2;" * 10_000])
+def test_a_text_of_a_usual_length_is_not(text: str) -> None:
+    assert weight(f'{{"messages":[{{"content":"{text}"}}]}}'.encode()) < LARGE

@@ -1,0 +1,90 @@
+"""A whole proxy with every platform configured, and the platforms' own APIs behind it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.fakes.chat_platforms import DISCORD_TOKEN, SLACK_TOKEN, FakeChatPlatforms
+from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.feedback.webhooks import signing
+
+
+class Chats:
+    """A proxy, and what a platform would send to it."""
+
+    def __init__(self, proxy: Proxy, platforms: FakeChatPlatforms) -> None:  # noqa: F811
+        self.proxy = proxy
+        self.platforms = platforms
+
+    @property
+    def store(self) -> Any:
+        return self.proxy.store
+
+    async def completion(self, said: str = "hello", *, user: str | None = None, session: str | None = None) -> str:
+        headers = {key: value for key, value in (("x-rl-user", user), ("x-rl-session", session)) if value}
+        return (await self.proxy.chat(said, headers=headers)).headers["x-rl-completion-id"]
+
+    async def link(self, platform: str, channel: str, message: str, completion: str, **more: Any) -> int:
+        body = {"platform": platform, "channel": channel, "message_id": message, "completion_id": completion, **more}
+        async with self.proxy.http.post("/rl/links", json=body) as response:
+            return response.status
+
+    async def send(self, platform: str, body: Any, **more: Any) -> tuple[int, Any]:
+        """Signed now, by the platform's own library."""
+        sign = signing.signed if platform == "openclaw" else getattr(signing, platform)
+        headers, raw = sign(body, time.time(), **more)
+        return await self.post(platform, headers, raw)
+
+    async def post(self, platform: str, headers: dict[str, str], raw: bytes) -> tuple[int, Any]:
+        async with self.proxy.http.post(f"/rl/webhooks/{platform}", headers=headers, data=raw) as response:
+            text = await response.text()
+            return response.status, json.loads(text) if text.startswith("{") else text
+
+    async def values(self, completion: str) -> dict[str, float]:
+        """The live ratings, by rater."""
+        return {one.rater: one.value for one in await self.store.ratings_of(completion) if one.live}
+
+    async def counted(self, route: str, result: str) -> float:
+        async with self.proxy.http.get("/metrics") as response:
+            lines = (await response.text()).splitlines()
+        head = f'rlproxy_webhook_events_total{{result="{result}",route="{route}"}} '
+        return next((float(line.removeprefix(head)) for line in lines if line.startswith(head)), 0.0)
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there is found however busy the machine is; what is not there is soon given up."""
+    monkeypatch.setattr("proxy.feedback.webhooks.resolve.WAIT_S", 0.3)
+    monkeypatch.setattr("proxy.feedback.webhooks.links.WAIT_S", 0.3)
+    monkeypatch.setattr("proxy.feedback.webhooks.routes.BUDGET_S", 60.0)
+    monkeypatch.setattr("proxy.feedback.webhooks.fetch_text.TIMEOUT", aiohttp.ClientTimeout(total=60))
+
+
+@pytest.fixture
+async def chats(proxy: Proxy, unhurried: None) -> AsyncIterator[Chats]:  # noqa: F811
+    platforms = FakeChatPlatforms()
+    await platforms.start()
+    proxy.flags |= {
+        "webhooks.slack.signing_secret": signing.SLACK_SECRET, "webhooks.slack.bot_token": SLACK_TOKEN,
+        "webhooks.slack.api": platforms.url + "/slack", "webhooks.slack.raters": {"U1": "ann"},
+        "webhooks.slack.admins": ["UADMIN"],
+        "webhooks.telegram.secret_token": signing.TELEGRAM_SECRET, "webhooks.telegram.raters": {"7": "ann"},
+        "webhooks.telegram.admins": ["9"],
+        "webhooks.discord.public_key": signing.DISCORD_PUBLIC, "webhooks.discord.raters": {"70": "ann"},
+        "webhooks.discord.bot_token": DISCORD_TOKEN, "webhooks.discord.api": platforms.url + "/discord",
+        "webhooks.whatsapp.app_secret": signing.WHATSAPP_SECRET,
+        "webhooks.whatsapp.verify_token": signing.WHATSAPP_TOKEN, "webhooks.whatsapp.raters": {"491701": "ann"},
+        "webhooks.signed.secret": signing.SIGNED_SECRET,
+        "webhooks.signed.raters": dict.fromkeys(("p1", "mattermost:p1", "matrix:p1"), "ann"),
+        "webhooks.openclaw.secret": signing.OPENCLAW_SECRET,
+    }  # fmt: skip
+    await proxy.stop()
+    await proxy.start()
+    yield Chats(proxy, platforms)
+    await platforms.stop()

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import aiohttp
+import pytest
+
+from proxy.relay import capture
+from tests.fakes.backend import FakeBackend
+from tests.proxy.conftest import Proxy
+
+SOON_S = 10.0
+
+
+async def stored(proxy: Proxy, status: str) -> str:
+    """The id of the first completion that has this status."""
+    async with asyncio.timeout(SOON_S):
+        while True:
+            for found in await proxy.store.completions():
+                if (found.end.status if found.end else "pending") == status:
+                    return found.new.id
+            await asyncio.sleep(0.01)
+
+
+async def test_an_answer_that_comes_at_once_is_one_operation_with_its_question(proxy: Proxy) -> None:
+    await proxy.say("warm up")
+    before = proxy.store.commits
+    assert await proxy.say("hello") == "You said: hello "
+    assert proxy.store.commits == before + 1
+
+
+async def test_a_question_whose_answer_takes_long_is_on_disk_before_it(proxy: Proxy, backend: FakeBackend) -> None:
+    backend.hold.clear()
+    asking = asyncio.create_task(proxy.say("hello"))
+    id = await stored(proxy, "pending")
+    backend.hold.set()
+    assert await asking == "You said: hello "
+    assert await stored(proxy, "done") == id
+
+
+@pytest.mark.parametrize("beside_s", [0.0, 60.0], ids=["begun", "not yet begun"])
+async def test_a_client_that_leaves_leaves_its_question(
+    proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, beside_s: float
+) -> None:
+    monkeypatch.setattr(capture, "BESIDE_S", beside_s)
+    backend.hold.clear()
+    with pytest.raises((TimeoutError, aiohttp.ServerTimeoutError)):
+        async with asyncio.timeout(0.2):
+            await proxy.say("hello")
+    id = await stored(proxy, "partial")
+    backend.hold.set()
+    found = await proxy.store.completion(id)
+    assert found is not None and b"hello" in found.new.prompt[0].body
+
+
+@pytest.mark.parametrize("beside_s", [0.0, 60.0], ids=["begun", "not yet begun"])
+async def test_each_of_several_choices_is_a_row(proxy: Proxy, monkeypatch: pytest.MonkeyPatch, beside_s: float) -> None:
+    monkeypatch.setattr(capture, "BESIDE_S", beside_s)
+    async with await proxy.chat("hello", n=2) as response:
+        id = (await response.json())["id"]
+    assert {found.new.id for found in await proxy.store.completions()} == {id, f"{id}.1"}
+    assert all(found.end is not None and found.end.status == "done" for found in await proxy.store.completions())
+
+
+@pytest.mark.parametrize("beside_s", [0.0, 60.0], ids=["begun", "not yet begun"])
+async def test_a_completion_began_when_it_was_asked(
+    proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, beside_s: float
+) -> None:
+    monkeypatch.setattr(capture, "BESIDE_S", beside_s)
+    backend.hold.clear()
+    before = time.time()
+    asking = asyncio.create_task(proxy.say("hello"))
+    await asyncio.sleep(0.3)
+    backend.hold.set()
+    await asking
+    found = await proxy.store.completion(await stored(proxy, "done"))
+    assert found is not None and found.end is not None and found.end.finished_at is not None
+    assert before <= found.new.created_at <= found.end.finished_at - 0.2

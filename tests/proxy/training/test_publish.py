@@ -1,0 +1,148 @@
+"""A version that was trained goes live, unless what it was trained from answers no more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.proxy.conftest import Proxy
+from tests.proxy.training.test_run_supervisor import rated, until
+
+
+async def second_run(proxy: Proxy) -> None:
+    """v1 is live, and run 2 trains from it."""
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    proxy.launcher.hold = True
+    proxy.launcher.result = {"baseline_after": 0.5}
+    await rated(proxy, 4)
+    async with asyncio.timeout(10):
+        while len(proxy.launcher.started) < 2:
+            await asyncio.sleep(0.01)
+
+
+async def passes(proxy: Proxy) -> None:
+    """The run that is under way."""
+    await proxy.post("/rl/pause")
+    proxy.launcher.hold = False
+    await proxy.post("/rl/resume")
+
+
+async def tried_in_vain(proxy: Proxy) -> None:
+    """The version of the run, to go live."""
+    async with asyncio.timeout(10):
+        while "did not go live" not in ((await proxy.get("/rl/status"))["problem"] or ""):
+            await asyncio.sleep(0.01)
+
+
+def said_to_wait(logs: Any) -> list[str]:
+    return [one["why"] for one in logs if one["event"] == "version waits"]
+
+
+async def test_what_was_trained_from_a_version_that_was_rolled_back_meanwhile_waits(proxy: Proxy) -> None:
+    await second_run(proxy)
+    assert (await proxy.post("/rl/rollback"))[1]["live"] == 0
+    with capture_logs() as logs:
+        await passes(proxy)
+        status = await until(proxy, ended="done", runs=2)
+    assert (status["live"], status["baseline"]) == (0, 0.25)
+    assert said_to_wait(logs) == ["v2 was trained from v1, which is not live any more: it waits for `promote`."]
+    await proxy.stop()
+    await proxy.start()
+    assert (await proxy.get("/rl/status"))["live"] == 0
+    assert (await proxy.post("/rl/promote/v2"))[1]["live"] == 2
+
+
+async def test_a_reset_is_not_undone_by_the_run_that_was_under_way(proxy: Proxy) -> None:
+    await second_run(proxy)
+    await proxy.post("/rl/reset")
+    await passes(proxy)
+    status = await until(proxy, ended="done", runs=2)
+    assert (status["live"], status["baseline"], status["last_run"]["version"]) == (0, 0.0, 2)
+
+
+async def test_what_was_trained_from_the_base_waits_where_another_version_was_promoted(proxy: Proxy) -> None:
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    await proxy.post("/rl/rollback")
+    proxy.launcher.hold = True
+    await rated(proxy, 4)
+    async with asyncio.timeout(10):
+        while len(proxy.launcher.started) < 2:
+            await asyncio.sleep(0.01)
+    await proxy.post("/rl/promote/v1")
+    with capture_logs() as logs:
+        await passes(proxy)
+        status = await until(proxy, ended="done", runs=2)
+    assert status["live"] == 1
+    assert said_to_wait(logs) == [
+        "v2 was trained from the base model, which is not live any more: it waits for `promote`."
+    ]
+
+
+async def test_a_parent_that_is_live_again_when_the_run_ends_has_its_child_follow(proxy: Proxy) -> None:
+    await second_run(proxy)
+    await proxy.post("/rl/rollback")
+    await proxy.post("/rl/promote/v1")
+    await passes(proxy)
+    assert (await until(proxy, live=2))["baseline"] == 0.5
+
+
+async def test_a_rollback_between_two_tries_to_go_live_is_the_last_word(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.training.publish.RETRY_SWAP_S", (0.02,) * 1000)
+    await second_run(proxy)
+    proxy.backend.refuse_load = True
+    with capture_logs() as logs:
+        await passes(proxy)
+        await tried_in_vain(proxy)
+        assert (await proxy.post("/rl/rollback"))[1]["live"] == 0
+        proxy.backend.refuse_load = False
+        status = await until(proxy, ended="done", runs=2)
+    assert status["live"] == 0 and len(said_to_wait(logs)) == 1
+
+
+async def test_a_rollback_that_has_begun_when_the_run_ends_is_the_last_word(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The swap to the new version waits behind it, and finds another one live than it set out from."""
+    await second_run(proxy)
+    point, begun, goes_on = proxy.store.point, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*args: Any) -> Any:
+        begun.set()
+        await goes_on.wait()
+        return await point(*args)
+
+    monkeypatch.setattr(proxy.store, "point", slowly)
+    rollback = asyncio.create_task(proxy.post("/rl/rollback"))
+    await begun.wait()
+    with capture_logs() as logs:
+        await passes(proxy)
+        async with asyncio.timeout(10):
+            while (await proxy.get("/rl/status"))["last_run"]["status"] != "done":
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        goes_on.set()
+        assert (await rollback)[1]["live"] == 0
+        status = await until(proxy, ended="done", runs=2)
+    assert status["live"] == 0 and len(said_to_wait(logs)) == 1
+
+
+async def test_a_version_that_a_person_promoted_between_two_tries_is_said_to_wait_for_nothing(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.training.publish.RETRY_SWAP_S", (0.5,) * 10)
+    await second_run(proxy)
+    proxy.backend.refuse_load = True
+    with capture_logs() as logs:
+        await passes(proxy)
+        await tried_in_vain(proxy)
+        proxy.backend.refuse_load = False
+        await proxy.post("/rl/promote/v2")
+        status = await until(proxy, live=2)
+    assert status["problem"] is None and said_to_wait(logs) == []

@@ -1,0 +1,162 @@
+"""The served model against the weights, in a whole proxy: when it is asked, what it stops, what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from proxy.training import weights_check
+from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
+from tests.proxy.conftest import Proxy
+from tests.proxy.training.test_run_supervisor import rated, until
+
+OTHER = {"architecture": "llama", "conversations": []}
+
+
+async def said(proxy: Proxy, state: str) -> dict[str, Any]:
+    for _ in range(200):
+        status = dict(await proxy.get("/rl/status"))
+        if status["match"]["state"] == state:
+            return status
+        await asyncio.sleep(0.02)
+    pytest.fail(f"not {state}: {status['match']}")
+
+
+def reads_otherwise(proxy: Proxy) -> None:
+    """The prompt that the server tells of is not the one whose tokens it counts."""
+    read = {
+        "prompt_ids": [1, 2],
+        "rendered": "<user>x",
+        "theirs": "[user]x",
+        "their_tokens": 5,
+        "reply_ids": [],
+        "logprobs": [],
+        "best": [],
+    }
+    proxy.launcher.weights_say = {"conversations": [read] * 3}
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_check, "LOOK_S", 0.0)
+
+
+async def test_it_is_asked_at_the_first_rating_and_costs_nothing_later(proxy: Proxy) -> None:
+    await proxy.chat("x")
+    assert (await proxy.get("/rl/status"))["match"]["state"] == "unasked" and proxy.backend.compared == []
+    await rated(proxy, 1)
+    status = await said(proxy, "same")
+    assert status["match"]["apart"] == pytest.approx(0) and proxy.launcher.probed == 1
+    assert [(b["model"], b["temperature"], b["return_token_ids"]) for b in proxy.backend.compared] == [
+        ("fake", 0, True)
+    ] * 3
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    await proxy.stop()
+    await proxy.start()
+    await rated(proxy, 4)
+    await until(proxy, live=2)
+    assert proxy.launcher.probed == 1 and len(proxy.backend.compared) == 3
+
+
+async def test_another_model_stops_runs_and_it_is_said(cli: Proxy) -> None:  # noqa: F811
+    reads_otherwise(cli)
+    await rated(cli, 5)
+    status = await said(cli, "other")
+    assert status["training"]["waits_for"].startswith(
+        "the server does not run what trains: it says that it read 3 tokens, and the prompt that it says it renders has"
+    )
+    assert 'train.match = "warn" trains all the same' in status["training"]["waits_for"]
+    code, answer = await cli.post("/rl/train")
+    assert code == 409 and "does not run what trains" in answer["error"]["message"]
+    code, out, _ = await rlproxy(cli.home, "doctor")
+    assert (
+        code == 1
+        and "✗  base" in out
+        and "starts a run now" not in out
+        and "✗  template" in out
+        and "train.weights" in out
+    ), out
+    assert cli.launcher.started == []
+    assert (await cli.get("/v1/models"))["data"]  # and answers go on
+    cli.launcher.weights_say = {}
+    await cli.stop()
+    await cli.start(**{"train.match": "warn"})
+    await until(cli, live=1)
+    status = await said(cli, "other")  # it says so still
+    assert not status["match"]["stops"]
+
+
+async def test_a_server_that_was_put_right_is_asked_again(proxy: Proxy, tmp_path: Any) -> None:
+    """By its weights: other files under the same name are other weights."""
+    (folder := tmp_path / "weights").mkdir()
+    (folder / "model.safetensors").write_bytes(b"wrong")
+    await proxy.stop()
+    await proxy.start(**{"train.weights": str(folder)})
+    reads_otherwise(proxy)
+    await rated(proxy, 4)
+    await said(proxy, "other")
+    proxy.launcher.weights_say = {}
+    (folder / "model.safetensors").write_bytes(b"the right ones")
+    await proxy.post("/rl/train")  # it looks anew; or the next look by itself was quicker, and its run is there already
+    await until(proxy, live=1)
+    assert proxy.launcher.probed >= 2
+
+
+async def test_it_is_the_base_that_is_asked_whatever_is_live(proxy: Proxy, tmp_path: Any) -> None:
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    (folder := tmp_path / "weights").mkdir()
+    await proxy.stop()
+    await proxy.start(**{"train.weights": str(folder)})
+    await rated(proxy, 1)
+    for _ in range(200):
+        if len(proxy.backend.compared) == 6:
+            break
+        await asyncio.sleep(0.02)
+    assert [body["model"] for body in proxy.backend.compared[3:]] == ["fake"] * 3
+
+
+async def test_a_server_that_refuses_log_probs_is_asked_without_and_stops_nothing(proxy: Proxy) -> None:
+    proxy.backend.mood = "refuse-logprobs"
+    await rated(proxy, 1)
+    status = await said(proxy, "same")
+    assert status["match"]["apart"] is None and len(proxy.backend.compared) == 6, "asked again without log-probs"
+
+
+async def test_what_cannot_be_checked_stops_nothing_and_is_said(cli: Proxy) -> None:  # noqa: F811
+    cli.launcher.unprobed = "the chat template refuses these messages"
+    await rated(cli, 4)
+    await until(cli, live=1)
+    status = await said(cli, "unknown")
+    assert status["match"]["line"] == "could not be checked: the chat template refuses these messages"
+    code, out, _ = await rlproxy(cli.home, "doctor")
+    assert code == 0 and "!  base" in out, out
+
+
+async def test_a_server_that_is_down_is_waited_for(proxy: Proxy) -> None:
+    await proxy.post("/rl/pause")
+    await rated(proxy, 4)
+    port = proxy.backend.port
+    await proxy.backend.stop()
+    await proxy.post("/rl/resume")
+    for _ in range(200):
+        waits = (await proxy.get("/rl/status"))["training"]["waits_for"] or ""
+        if "could not be asked yet" in waits:
+            break
+        await asyncio.sleep(0.02)
+    assert "could not be asked yet" in waits and proxy.launcher.started == []
+    await proxy.backend.start(port)
+    await proxy.post("/rl/train")
+    await until(proxy, live=1)
+
+
+async def test_a_backend_that_takes_no_version_may_run_any_model(proxy: Proxy) -> None:
+    await proxy.stop()
+    proxy.kind = None
+    await proxy.start(**{"backend.kind": "openai"})
+    await rated(proxy, 4)
+    found = (await proxy.get("/rl/status"))["match"]
+    assert found["state"] == "unasked" and "may be another one" in found["line"] and proxy.backend.compared == []

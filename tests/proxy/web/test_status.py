@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proxy.cli.tables import acceptance
+from proxy.web.status import under_way
+from tests.proxy.conftest import Proxy
+
+STEP = {"event": "step", "step": 3, "steps": 8, "loss": 0.1234567, "acceptance": 0.974, "eta_s": 20.5}
+
+
+@pytest.mark.parametrize(
+    ("progress", "line"),
+    [
+        ({}, "starting"),
+        ({"phase": {"phase": "old"}}, "reading the samples"),
+        ({"phase": {"phase": "train"}}, "taking the first step"),
+        (
+            {"phase": {"phase": "train"}, "step": STEP},
+            "step 3 of 8, loss 0.123, 97% of the tokens accepted, 20 s to go",
+        ),
+        ({"step": {"step": 1, "steps": 2}}, "step 1 of 2"),
+        ({"phase": {"phase": "gate"}, "step": STEP}, "at the gate"),
+        ({"phase": {"phase": "train", "again": "no"}}, "second try, taking the first step"),
+        (
+            {"phase": {"phase": "train", "again": "no"}, "step": {"step": 1, "steps": 2}},
+            "second try, step 1 of 2",
+        ),
+        ({"phase": {"phase": "a new one"}, "step": STEP}, "a new one"),
+    ],
+)
+def test_how_far_a_run_is(progress: dict[str, Any], line: str) -> None:
+    assert under_way(progress) == line
+
+
+async def test_status_says_in_one_line_why_nothing_trains(proxy: Proxy) -> None:
+    await proxy.chat("a")
+    await proxy.rate(completion_id="last", rating="good")
+    assert (await proxy.get("/rl/status"))["training"]["line"] == "waits: 1 of 4 fresh ratings (train.start_at)"
+    said = await proxy.say("a", "You said: a ", "/rl status")
+    assert "Training waits: 1 of 4 fresh ratings (train.start_at)." in said
+
+
+def test_what_kept_tokens_from_training() -> None:
+    metrics = {"acceptance": 0.9, "rejected_fresh_mismatch": 0.0, "rejected_stale": 0.08, "rejected_token": 0.02}
+    assert acceptance(metrics) == "90.0% of the tokens accepted; rejected 8.0% as stale, 2.0% token by token"
+    assert acceptance({"acceptance": 1.0}) == "100.0% of the tokens accepted" and acceptance({}) == ""
+
+
+async def test_a_run_that_ends_meanwhile_is_not_half_shown(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ratings are fresh again as soon as it is shown as ended."""
+    await proxy.post("/rl/pause")
+    for i in range(4):
+        response = await proxy.chat(f"q{i}")
+        await proxy.rate(completion_id=response.headers["x-rl-completion-id"], rating="good")
+    claimed = await proxy.store.claim(
+        model="fake", live=0, max_version_gap=8, limit=4, held_share=0, folder_of=str, version=1, min_total=1
+    )
+    assert claimed is not None
+    read = proxy.store.fresh
+
+    async def and_then_it_ends(**about: Any) -> Any:
+        found = await read(**about)
+        if await proxy.store.open_runs():
+            await proxy.store.end_run(claimed[0].id, "rejected", "no better", None)
+        return found
+
+    monkeypatch.setattr(proxy.store, "fresh", and_then_it_ends)
+    status = await proxy.get("/rl/status")
+    assert (status["last_run"]["status"], status["ratings"]["fresh"]) in (("claimed", 0), ("rejected", 4))

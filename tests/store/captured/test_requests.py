@@ -1,0 +1,74 @@
+"""What a request says beside its messages: whole when read, once on disk where it is much, gone with the last."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from store import schema
+from store.captured import requests
+from store.captured.requests import LEAST
+from store.store import Store
+from tests.store.making import end, new
+
+TOOLS = b'{"tools":[' + b'{"type":"function","function":{"name":"read"}},' * 40 + b"{}]}"
+SMALL = b'{"stream":true}'
+
+
+async def put(store: Store, id: str, request: bytes) -> None:
+    await store.record([new(id, request=request)], [end(id)])
+
+
+async def read(store: Store, id: str) -> bytes:
+    found = await store.completion(id)
+    assert found is not None
+    return found.new.request
+
+
+async def apart(store: Store) -> int:
+    row = await store._reader.row("SELECT count(*) AS count FROM requests")
+    assert row is not None
+    return int(row["count"])
+
+
+async def test_much_is_kept_once_and_little_where_it_is(store: Store) -> None:
+    assert len(SMALL) < LEAST < len(TOOLS)
+    for id, request in (("a", TOOLS), ("b", TOOLS), ("c", SMALL), ("d", TOOLS + b" "), ("e", b"")):
+        await put(store, id, request)
+    assert await apart(store) == 2
+    assert [await read(store, id) for id in "abcde"] == [TOOLS, TOOLS, SMALL, TOOLS + b" ", b""]
+    assert len(await store.completions()) == 5  # in brief, without them
+
+
+async def test_it_goes_with_the_last_that_has_it(store: Store, tmp_path: Path) -> None:
+    for id, session in (("a", "s"), ("b", "t")):
+        await store.record([new(id, request=TOOLS, session=session)], [end(id)])
+    await store.forget_for_good("session", "s", "admin")
+    assert await apart(store) == 1 and await read(store, "b") == TOOLS
+    await store.forget_for_good("session", "t", "admin")
+    assert await apart(store) == 0
+    assert b'"name":"read"' not in b"".join(file.read_bytes() for file in tmp_path.glob(f"{schema.NAME}*"))
+
+
+async def test_a_question_whose_answer_never_came_has_it_too(store: Store) -> None:
+    await store.begin([new("open", request=TOOLS)])
+    assert await read(store, "open") == TOOLS
+
+
+async def test_those_of_before_are_gathered(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path)
+    for id, request in (("a", TOOLS), ("b", TOOLS), ("c", SMALL)):
+        await put(store, id, request)
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
+        db.execute("UPDATE completions SET request_hash = NULL, request = ? WHERE id IN ('a', 'b')", (TOOLS,))
+        db.execute("DELETE FROM requests")
+        requests.gather(db)
+        db.commit()
+    store = await Store.open(tmp_path)
+    try:
+        assert await apart(store) == 1
+        assert [await read(store, id) for id in "abc"] == [TOOLS, TOOLS, SMALL]
+    finally:
+        await store.close()

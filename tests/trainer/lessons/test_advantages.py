@@ -1,0 +1,121 @@
+"""How much each token is pushed: by its credit where a critic can tell, else by its reply's rating, spared or whole."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from config import presets
+from tests.trainer import tiny
+from trainer.io.progress import Progress
+from trainer.lessons import advantages
+from trainer.lessons.teacher import Taught
+from trainer.policy.packing import Tokens
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def pushed(tmp_path, model, samples, taught=None, **overrides):
+    scorer = tiny.scorer(tmp_path, model)
+    preset = presets.resolve("balanced", overrides)
+    old = scorer.now([s.tokens for s in samples])
+    with Progress(tmp_path) as progress:
+        values, flawed = advantages.of_ratings(scorer.spec, preset, samples)
+        assert not flawed
+        found = advantages.of_tokens(values, preset, samples, old, old, taught or Taught(), scorer, progress)
+    events = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
+    return found, values, {e["name"]: e["value"] for e in events if e["event"] == "choice"}
+
+
+def test_what_a_critic_can_tell_is_pushed_where_it_was_earned(tmp_path, model):
+    samples = tiny.rated(model, 32)
+    found, _, said = pushed(tmp_path, model, samples)
+    assert said["pushed"] == "by token"
+    assert found.credited == {s.rating for s in samples} and found.heard is not None
+    assert all(each.shape == (len(s.tokens.reply),) for s, each in zip(samples, found.each, strict=True))
+    each = np.stack(found.each)
+    assert (each >= 0).all()
+    liked = each[[s.reward > 0 for s in samples]]
+    assert liked[:, -1].sum() > 0.5 * liked.sum() and liked[:, -1].sum() > 10 * liked[:, :-1].sum(0).mean()
+
+
+def test_what_no_critic_can_tell_is_pushed_alike_and_both_signs_weigh_the_same(tmp_path, model):
+    samples = tiny.rated(model, 32, tell=False)
+    found, _, said = pushed(tmp_path, model, samples)
+    assert said["pushed"] == "even" and not found.credited
+    assert all(len(set(each)) == 1 for each in found.each)  # as vague as the base, so none is spared
+    assert sum(each[0] for each in found.each) == pytest.approx(0.0)
+    assert all(each[0] * sample.reward > 0 for each, sample in zip(found.each, samples, strict=True))
+
+
+def test_without_balance_a_rating_is_its_own_advantage(tmp_path, model):
+    samples = tiny.rated(model, 8, tell=False)
+    found, values, _ = pushed(tmp_path, model, samples, balance=False, credit=1.0)
+    assert values == [s.reward for s in samples]
+    assert [each[0] for each in found.each] == pytest.approx(values)
+
+
+def test_a_rating_whose_teacher_is_known_pushes_nothing_of_its_own(tmp_path, model):
+    samples = tiny.rated(model, 8, tell=False)
+    known = samples[-1]
+    taught = Taught()
+    taught.teaching = {known.rating: None}
+    found, _, _ = pushed(tmp_path, model, samples, taught, objective="combine", credit=1.0)
+    by_rating = dict(zip([s.rating for s in samples], found.each, strict=True))
+    assert not by_rating[known.rating].any()
+    assert all(each.any() for rating, each in by_rating.items() if rating != known.rating)
+
+
+@pytest.mark.parametrize("credit", [0.25, 1.0])
+def test_where_every_dislike_has_a_comment_likes_alone_compare_nothing(tmp_path, model, credit):
+    samples = tiny.rated(model, 16, tell=False)
+    taught = Taught()
+    taught.teaching = {s.rating: None for s in samples if s.reward < 0}
+    found, _, said = pushed(tmp_path / "all", model, samples, taught, objective="combine", credit=credit)
+    assert said["pushed"] == "none" and not any(each.any() for each in found.each)
+    taught.teaching.popitem()
+    found, _, said = pushed(tmp_path / "but one", model, samples, taught, objective="combine", credit=credit)
+    assert said.get("pushed") == (None if credit == 1 else "even")
+    assert {np.sign(each[0]) for each in found.each} == {-1.0, 0.0, 1.0}
+
+
+def test_dislikes_without_a_comment_push_where_no_like_is_left(tmp_path, model):
+    samples = [s for s in tiny.rated(model, 16, tell=False) if s.reward < 0]
+    taught = Taught()
+    taught.teaching = {samples[0].rating: None}
+    found, _, said = pushed(tmp_path, model, samples, taught, objective="combine")
+    assert said["pushed"] == "even"
+    assert [each.any() for each in found.each] == [False] + [True] * (len(samples) - 1)
+
+
+def test_what_a_critic_can_tell_is_pushed_where_every_dislike_has_a_comment_too(tmp_path, model):
+    samples = tiny.rated(model, 32)
+    taught = Taught()
+    taught.teaching = {s.rating: None for s in samples if s.reward < 0}
+    found, _, said = pushed(tmp_path, model, samples, taught, objective="combine")
+    assert said["pushed"] == "by token" and found.credited == {s.rating for s in samples if s.reward > 0}
+
+
+def test_with_match_token_the_teacher_says_which_way_each_token_goes(tmp_path, model):
+    samples = tiny.rated(model, 8, tell=False)
+    hinted, plain = samples[-1], samples[0]
+    taught = Taught()
+    taught.hinted = {hinted.rating: Tokens((1, *hinted.tokens.prompt), hinted.tokens.reply)}
+    more = {"objective": "combine", "match": "token", "credit": 1.0}
+    found, _, _ = pushed(tmp_path / "with", model, samples, taught, **more)
+    without, _, _ = pushed(tmp_path / "without", model, samples, **more)
+    change = {s.rating: a - b for s, a, b in zip(samples, found.each, without.each, strict=True)}
+    assert np.ptp(change[hinted.rating]) > 0  # a word on each token, not one on the reply
+    assert not change[plain.rating].any()
+
+
+def test_a_liked_reply_that_says_nothing_is_a_flaw_and_pushes_nothing(tmp_path, model):
+    empty, good = tiny.rated(model, 2, liked=1.0)
+    empty = replace(empty, flags=("empty",))
+    scorer = tiny.scorer(tmp_path, model)
+    values, flawed = advantages.of_ratings(scorer.spec, presets.resolve("balanced", {}), [empty, good])
+    assert flawed == {empty.rating: "empty"} and values == [0.0, 1.0]

@@ -1,0 +1,110 @@
+"""Number formats: what stays in fp32 whatever the base computes in, and what is refused in one sentence."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from config import presets
+from tests.trainer import tiny
+from tests.trainer.policy.test_torch_policy import ROWS, step
+from trainer import loop
+from trainer.io.progress import Progress, Stop
+from trainer.io.run_folder import RunError, read_spec
+from trainer.policy import policies, torch_load
+from trainer.policy.packing import pack
+from trainer.policy.torch_policy import TorchPolicy
+from trainer.policy.tree import grow
+from trainer.policy.tree_attention import PROOF, Layout
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny", attention_dropout=0.5)
+
+
+def in_bf16(model, parent=None):
+    preset = presets.resolve("balanced", {"rank": 4, "alpha": 8})
+    return TorchPolicy(model, preset, parent=parent, threads=1, seed=0, compute="bfloat16")
+
+
+def test_auto_is_what_the_machine_is_good_at(monkeypatch):
+    dtype, why = torch_load.choose_compute("auto", "cpu")
+    assert dtype == torch.float32 and "built-in server" in why
+    for can, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, can=can: can)
+        assert torch_load.choose_compute("auto", "cuda")[0] == expected
+    assert torch_load.choose_compute("float32", "cuda") == (torch.float32, "set (train.compute)")
+
+
+def test_in_bf16_the_adapter_its_optimiser_and_the_logits_stay_in_fp32(model):
+    policy = in_bf16(model)
+    assert ("compute", "bfloat16", "set (train.compute)") in policy.choices
+    assert {p.dtype for p in policy.trained.values()} == {torch.float32}
+    base = {p.dtype for n, p in policy.model.named_parameters() if "lora" not in n and "lm_head" not in n}
+    assert base == {torch.bfloat16}
+    assert policy._causal.get_output_embeddings().weight.dtype == torch.float32
+    hidden = policy._hidden(pack(ROWS))
+    assert hidden.dtype == torch.bfloat16 and policy._head(hidden).dtype == torch.float32
+    assert "blocks" in [c[1] for c in policy.choices if c[0] == "shared_prefixes"]
+    step(policy, ROWS)
+    assert {a.dtype for a in policy.optimiser().values()} == {np.dtype(np.float32)}
+
+
+def test_in_bf16_it_is_the_same_policy_but_for_rounding(model, tmp_path):
+    packed = pack(ROWS)
+    rough, exact = in_bf16(model), tiny.policy(model)
+    gap = np.abs(rough.log_probs(packed).plain - exact.log_probs(packed).plain)
+    assert 1e-6 < gap.mean() < 0.05
+    for policy in (rough, exact):
+        before = policy.log_probs(packed).plain
+        for _ in range(3):
+            step(policy, ROWS)
+        assert (policy.log_probs(packed).plain - before).mean() > 0.1
+    rough.save(tmp_path)
+    again = in_bf16(model, parent=tmp_path)
+    np.testing.assert_array_equal(again.log_probs(packed).plain, rough.log_probs(packed).plain)
+    assert {p.dtype for p in again.trained.values()} == {torch.float32}
+    (reply,) = again.generate([ROWS[0].prompt], max_tokens=4, temperature=0.8, seed=0)
+    assert 1 <= len(reply) <= 4
+
+
+def test_the_proof_of_tree_attention_still_tells_right_from_wrong_in_bf16(model):
+    """Where every token sees its neighbours' branches, the difference is far above the bound."""
+    policy = in_bf16(model)
+    forest = grow([ROWS[0], ROWS[2]])
+    with torch.no_grad():
+        right = policy._causal.base_model(**Layout(forest, "cpu", flex=False).inputs()).last_hidden_state
+        wrong = policy._causal.base_model(
+            input_ids=torch.from_numpy(forest.ids)[None], use_cache=False
+        ).last_hidden_state
+    assert float((right - wrong).abs().max() / right.abs().max()) > 3 * PROOF[torch.bfloat16]
+
+
+def test_4_bits_without_a_gpu_are_refused_in_one_sentence(model, tmp_path):
+    folder = tiny.run_folder(tmp_path / "run", model, tiny.sample_lines(model), load_in_4bit=True)
+    with Progress(folder, io.StringIO()) as progress:
+        result = loop.run(folder, progress, Stop())
+    assert (result["status"], result["reason"]) == (
+        "failed",
+        "train.load_in_4bit needs an NVIDIA GPU, and torch finds none here: set it to false.",
+    )
+
+
+def test_4_bits_without_bitsandbytes_say_what_to_install(model, monkeypatch):
+    monkeypatch.setattr(torch_load, "find_spec", lambda name: None)
+    with pytest.raises(RunError, match=r"pip install 'rlproxy\[quant\]'"):
+        torch_load.load(model, "cuda", torch.bfloat16, in_4bit=True)
+
+
+@pytest.mark.parametrize("asked", [{"compute": "bfloat16"}, {"in_4bit": True}])
+def test_mlx_does_not_pretend_to_have_them(model, asked):
+    with pytest.raises(RunError, match="MLX computes in float32"):
+        policies.open_policy("mlx", model, presets.resolve("balanced", {}), parent=None, threads=1, seed=0, **asked)
+
+
+def test_an_unknown_format_in_run_json_is_an_error(model, tmp_path):
+    folder = tiny.run_folder(tmp_path / "run", model, [], compute="float16")
+    with pytest.raises(RunError, match="there is auto, float32, bfloat16"):
+        read_spec(folder)

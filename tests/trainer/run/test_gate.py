@@ -1,0 +1,310 @@
+"""The gate lets good candidates through and stops broken ones, on numbers that are the same every time."""
+
+import dataclasses
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tests.trainer import tiny
+from trainer.io.progress import Stop
+from trainer.io.run_folder import RunError
+from trainer.lessons.lessons import HeldBack
+from trainer.lessons.samples import Sample, Template
+from trainer.objective import Terms, mis_po
+from trainer.policy import packing
+from trainer.run import gate
+from trainer.run.gate import Bounds, loops
+
+WIDE = Bounds(base_nll_rise=0.3, text_nll_rise=0.05, max_looping=8)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return tiny.policy(tiny.make_model(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture
+def template(policy):
+    return Template(policy.tokenizer)
+
+
+@pytest.fixture
+def broken(policy):
+    """Wears adapters of growing size, and takes them off again."""
+    before = policy.adapter()
+
+    def wear(size, seed=0):
+        noise = np.random.default_rng(seed)
+        policy.wear({n: (t + noise.normal(0, size, t.shape)).astype(np.float32) for n, t in before.items()})
+
+    yield wear
+    policy.wear(before)
+
+
+def one(reward, reply, policy):
+    tokens = packing.Tokens((1, 50), tuple(reply))
+    old = policy.log_probs(packing.pack([tokens])).plain
+    sample = Sample("rt", True, 0, reward, 1.0, True, tokens, old)
+    return HeldBack(sample, old), tiny.lesson(sample, old)
+
+
+def of_parent(policy, template):
+    with policy.wearing(None):
+        return gate.ask(policy, template)
+
+
+def judge(policy, template, held=(), lessons=(), changed=1.0, replayed=0.1, bounds=WIDE):
+    return gate.judge(
+        policy,
+        template,
+        bounds,
+        parent=None,
+        before=of_parent(policy, template),
+        lessons=lessons,
+        held=held,
+        changed=changed,
+        replayed=replayed,
+        stop=Stop(),
+    )
+
+
+def test_a_candidate_like_its_parent_passes_and_twice_alike(policy, template, broken):
+    broken(1e-3)
+    checks = judge(policy, template)
+    assert all(check.ok for check in checks.values()), checks
+    assert checks == judge(policy, template)
+    assert abs(checks["base_nll"].value) < 0.01
+    assert abs(checks["text_nll"].value) < 0.001
+    assert checks["length"].value == pytest.approx(1, abs=0.3)
+
+
+def test_a_wrecked_candidate_does_not(policy, template, broken):
+    broken(2.0)
+    checks = judge(policy, template)
+    assert not checks["base_nll"].ok
+    assert not checks["text_nll"].ok
+    assert checks["base_nll"].value > 1
+
+
+def test_an_adapter_that_changes_nothing_is_a_no_op(policy, template):
+    checks = judge(policy, template, changed=0.0)
+    assert not checks["no_op"].ok
+    assert checks["base_nll"].value == pytest.approx(0, abs=1e-6)
+    assert checks["text_nll"].value == pytest.approx(0, abs=1e-6)
+
+
+def test_what_is_not_finite_goes_no_further(policy, template, broken):
+    broken(np.nan)
+    checks = judge(policy, template)
+    assert not checks["finite"].ok
+    assert set(checks) == {"finite", "no_op"}
+    assert checks["finite"].json()["value"] > 0
+
+
+def test_the_margin_needs_both_signs(policy, template):
+    held, _ = one(1.0, [60, 61, 2], policy)
+    check = gate.margin(policy, [held], WIDE)
+    assert check.ok
+    assert check.value is None
+    assert "disliked" in check.note
+    assert check.json()["value"] is None
+
+
+def test_the_margin_is_liked_minus_disliked_and_its_bound_knows_chance(policy, template):
+    liked, _ = one(1.0, [60, 61, 62, 63, 64, 2], policy)
+    disliked, _ = one(-1.0, [70, 71, 72, 73, 74, 2], policy)
+    worse = [dataclasses.replace(liked, old=liked.old + 0.5), disliked]
+    check = gate.margin(policy, worse, Bounds())
+    assert check.value == pytest.approx(-0.5, abs=1e-5)
+    assert not check.ok
+    noisy = [dataclasses.replace(liked, old=liked.old + np.array([3, -3, 3, -3, 3, 0])), disliked]
+    check = gate.margin(policy, noisy, Bounds())
+    assert check.value == pytest.approx(-0.5, abs=1e-5)
+    assert check.bound < -2
+    assert check.ok
+
+
+def test_length_may_fall_by_what_the_ratings_asked_for(policy):
+    long, short = packing.Tokens((1,), tuple(range(3, 43))), packing.Tokens((1,), tuple(range(3, 13)))
+    _, liked = one(1.0, [60] * 5, policy)
+    _, disliked = one(-1.0, [60] * 35, policy)
+    assert not gate.length([short], [long], [], Bounds()).ok
+    check = gate.length([short], [long], [liked, disliked], Bounds())
+    assert check.bound == pytest.approx(0.5 * 5 / 20)
+    assert check.ok
+
+
+def test_length_may_grow_by_what_the_ratings_asked_for(policy):
+    long, short = packing.Tokens((1,), tuple(range(3, 43))), packing.Tokens((1,), tuple(range(3, 13)))
+    _, liked = one(1.0, [60] * 35, policy)
+    _, disliked = one(-1.0, [60] * 5, policy)
+    assert not gate.length([long], [short], [], Bounds()).ok
+    check = gate.length([long], [short], [liked, disliked], Bounds(max_length_ratio=2.5))
+    assert check.bound == pytest.approx(2.5 * 35 / 20)
+    assert check.ok
+
+
+def test_steps_the_wrong_way_show_on_the_replies_themselves():
+    assert gate.replay(0.1).ok
+    assert not gate.replay(-0.1).ok
+    one_sign = gate.replay(None)
+    assert one_sign.ok and one_sign.value is None and one_sign.note
+
+
+def test_a_collapsed_candidate_has_no_entropy_left(policy, template):
+    """One reply, imitated until nothing else is left to say."""
+    before, state = policy.adapter(), policy.optimiser()
+    one_reply = packing.pack([packing.Tokens(template.prompt([{"role": "user", "content": "a"}]), (60, 61, 62, 63, 2))])
+    terms = Terms(*(np.full(5, value) for value in (-1.0, -1.0, 1.0, 1.0, 0.2)))
+    for _ in range(60):
+        policy.backward(one_reply, terms, partial(mis_po, kl_ref=0.0, guard_low=1e-9, guard_high=1e9))
+        policy.step(0.02, 1.0)
+    reply = packing.Tokens(template.prompt([{"role": "user", "content": "b"}]), (60, 61, 62, 63, 2))
+    check = gate.beside_the_base(policy, [reply], [], WIDE)["entropy"]
+    policy.wear(before)
+    policy.restore(state)
+    assert not check.ok
+    assert check.value < 0.4
+
+
+def test_repetition_is_counted_against_the_parent():
+    loop, prose = packing.Tokens((1,), tuple([5, 6, 7, 8] * 8)), packing.Tokens((1,), tuple(range(3, 35)))
+    assert gate.repetition([prose], [prose], Bounds()).value == 0
+    assert not gate.repetition([loop, prose], [prose, prose], Bounds()).ok
+    assert gate.repetition([loop], [loop], Bounds()).ok
+    assert gate.repeated([1, 2]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("I'm sorry, but I can't help with that.", True),
+        ("I cannot answer.", True),
+        ("As an AI language model, I", True),
+        ("Sorry is a word of apology.", True),  # too eager is no harm: the parent is counted alike
+        ("I can tell you about bread.", False),
+        ("Canned soup is fine.", False),
+    ],
+)
+def test_refusals_are_counted_against_the_parent(template, text, refusal):
+    said = packing.Tokens((1,), template.reply(text, ended=True))
+    fine = packing.Tokens((1,), template.reply("Bread is old.", ended=True))
+    assert gate.refusals([said] * 2, [fine] * 2, template, Bounds()).ok is not refusal
+    assert gate.refusals([said] * 2, [said] * 2, template, Bounds()).ok
+
+
+def test_a_taste_that_surprises_the_base_is_allowed_what_it_asks_for_and_no_more_than_twice(policy):
+    replies = [packing.Tokens((1, 50), (60, 61, 2))]
+    _, rated = one(-1.0, [60, 61, 2], policy)
+
+    def asking(nats):
+        return dataclasses.replace(rated, ref=rated.ref - nats, extra=True)
+
+    def base_nll(lessons, asked=0.0):
+        return gate.beside_the_base(policy, replies, lessons, Bounds(), asked)["base_nll"]
+
+    for lessons, bound in (([rated], 0.3), ([rated, asking(0.2)], 0.5), ([rated, asking(9)], 0.6)):
+        assert base_nll(lessons).bound == pytest.approx(bound, abs=1e-6)
+    assert base_nll([rated, asking(-1)]).bound == 0.3
+    assert base_nll([asking(1)]).bound == 0.3  # nothing to compare with
+    assert base_nll([rated], asked=0.1).bound == pytest.approx(0.4)
+
+
+def test_a_correction_says_how_long_replies_should_be(policy):
+    long, short = packing.Tokens((1,), tuple(range(3, 43))), packing.Tokens((1,), tuple(range(3, 13)))
+    _, disliked = one(-1.0, [60] * 40, policy)
+    _, better = one(-1.0, [60] * 10, policy)
+    better = dataclasses.replace(better, extra=True)
+    assert not gate.length([short], [long], [disliked], Bounds()).ok
+    assert gate.length([short], [long], [disliked, better], Bounds()).bound == pytest.approx(0.5 * 10 / 40)
+
+
+def test_looping_and_empty_replies_are_counted(template):
+    loop = packing.Tokens((1,), tuple([5, 6, 7, 8] * 8))
+    nothing = packing.Tokens((1,), (2,))
+    assert gate.looping([loop], Bounds()).ok
+    assert not gate.looping([loop, loop], Bounds()).ok
+    assert gate.empty([nothing], template).value == 1
+    assert not gate.empty([loop, nothing], template).ok
+
+
+@pytest.mark.parametrize(
+    ("ids", "looping"),
+    [
+        (list(range(48)), False),
+        ([1, 2, 3] * 16, True),
+        ([*range(30), *([40, 41] * 20)], True),
+        ([7] * 9, False),  # too short to tell
+        ([i if i % 6 else 0 for i in range(48)], False),  # a list: the same bullet before each item
+    ],
+)
+def test_loops(ids, looping):
+    assert loops(ids) is looping
+
+
+def test_a_bound_that_is_not_one_is_refused():
+    assert Bounds.of({"max_looping": 2}) == Bounds(max_looping=2)
+    with pytest.raises(RunError, match="margins"):
+        Bounds.of({"margins": 1})
+
+
+def test_the_text_is_about_three_hundred_tokens():
+    text = (gate.files("trainer") / "gate_text.txt").read_text()
+    assert 220 <= len(text.split()) <= 320
+
+
+def test_a_style_that_was_granted_to_the_parent_is_the_candidates_too(tmp_path):
+    assert gate.granted(None, Bounds()) == 0
+    assert gate.granted(tmp_path, Bounds()) == 0  # an adapter from elsewhere
+    (tmp_path / "manifest.json").write_text(json.dumps({"gate": {"base_nll": {"value": 0.4, "bound": 0.55}}}))
+    assert gate.granted(tmp_path, Bounds()) == pytest.approx(0.25)
+    (tmp_path / "manifest.json").write_text(json.dumps({"gate": {}}))
+    assert gate.granted(tmp_path, Bounds()) == 0
+
+
+def test_a_bound_that_was_set_lower_since_grants_nothing(tmp_path):
+    """Granted is what was asked for beyond what was set then, whatever is set now."""
+    judged = {"gate": {"base_nll": {"value": 0.4, "bound": 0.6}}, "base_nll_rise": 0.6}
+    (tmp_path / "manifest.json").write_text(json.dumps(judged))
+    assert gate.granted(tmp_path, Bounds()) == 0
+    assert gate.spent(tmp_path, Bounds()) == 1
+    assert gate.spent(tmp_path, Bounds(base_nll_rise=1.0)) == pytest.approx(0.4)
+    (tmp_path / "manifest.json").write_text(json.dumps(judged | {"base_nll_rise": 0.4}))
+    assert gate.granted(tmp_path, Bounds()) == pytest.approx(0.2)
+    assert gate.spent(tmp_path, Bounds()) == pytest.approx(0.8)  # of 0.3 + 0.2
+
+
+@pytest.mark.parametrize(
+    ("base_nll", "share"),
+    [
+        (None, 0.0),
+        ({"value": 0.15, "bound": 0.3}, 0.5),
+        ({"value": 0.3, "bound": 0.6}, 0.5),  # of what was granted to its style
+        ({"value": -0.1, "bound": 0.3}, 0.0),
+        ({"value": 0.9, "bound": 0.3}, 1.0),  # made live by hand
+        ({"value": 0.1, "bound": 0.0}, 1.0),
+        ({"value": 0.0, "bound": 0.0}, 0.0),
+        ({"value": -0.1, "bound": 0.0}, 0.0),
+        ({"value": None, "bound": 0.3}, 0.0),
+        ({"value": float("nan"), "bound": 0.3}, 0.0),
+    ],
+)
+def test_how_much_of_its_sense_the_parent_has_spent(tmp_path, base_nll, share):
+    assert gate.spent(None, Bounds()) == 0
+    assert gate.spent(tmp_path, Bounds()) == 0  # an adapter from elsewhere
+    judged = {"gate": {"base_nll": base_nll} if base_nll else None}
+    (tmp_path / "manifest.json").write_text(json.dumps(judged))
+    set_now = 0.0 if base_nll and base_nll["bound"] == 0 else 0.3
+    assert gate.spent(tmp_path, Bounds(base_nll_rise=set_now)) == pytest.approx(share)
+
+
+def test_the_tokens_of_a_reply_count_as_one_in_the_standard_error():
+    rng = np.random.default_rng(0)
+    means = rng.normal(0, 1, 24)
+    means -= means.mean()
+    replies = [packing.Tokens((1,), (2, 3, 4, 5))] * 24
+    found = gate._standard_error(np.repeat(means, 4), replies)
+    assert found == pytest.approx(means.std(ddof=1) / np.sqrt(24))
+    assert gate._standard_error(np.zeros(1), [packing.Tokens((1,), (2,))]) == 0

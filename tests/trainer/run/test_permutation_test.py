@@ -1,0 +1,87 @@
+"""Ratings that follow something to be seen are told from ratings that follow nothing."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.run import permutation_test
+from trainer.run.permutation_test import Rated, fewest, p_value
+
+WORDS = ("the", "a", "bread", "river", "under", "seven", "green", "walks", "because", "music", "often", "small")
+
+
+@pytest.fixture(autouse=True)
+def _fewer_shuffles(monkeypatch):
+    monkeypatch.setattr(permutation_test, "SHUFFLES", 499)
+
+
+def said(rng, like):
+    """A reply of random words, rated by `like`."""
+    words = [rng.choice(WORDS[:3]), *(rng.choice(WORDS) for _ in range(rng.randint(8, 40)))]
+    text = " ".join(words) + rng.choice((".", "?", "!"))
+    text = text.replace(" because", "\n- because") if rng.random() < 0.5 else text
+    ended = rng.random() < 0.3
+    return Rated(text, len(words), ended, 1.0 if like(text, words, ended) else -1.0)
+
+
+def replies(like, count=32, seed=0):
+    rng = random.Random(seed)
+    return [said(rng, like) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    "like",
+    [
+        lambda text, words, ended: ended,
+        lambda text, words, ended: len(words) < 20,
+        lambda text, words, ended: "\n- " in text,
+        lambda text, words, ended: text.endswith("?"),
+        lambda text, words, ended: words[0] == "the",
+    ],
+    ids=["ended", "short", "lists", "asks back", "opening"],
+)
+def test_a_taste_for_something_visible_is_no_chance(like):
+    assert p_value(replies(like)) <= 0.01
+
+
+def test_graded_ratings_count_by_how_high_they_are():
+    rated = [Rated(r.text, r.tokens, r.ended, 1 - r.tokens / 40) for r in replies(lambda *_: True)]
+    assert p_value(rated) <= 0.01
+
+
+def test_random_ratings_are_let_through_as_often_as_the_bound_says():
+    """With a bound of 0.1, 100 draws: 10 expected, and 19 would be three deviations off."""
+    rng = random.Random(1)
+    low = sum(p_value(replies(lambda *_: rng.random() < 0.3, seed=n)) <= 0.1 for n in range(100))
+    assert low <= 19
+
+
+def test_the_same_ratings_have_the_same_p_in_any_order():
+    some = replies(lambda text, words, ended: ended and "music" in text)
+    assert p_value(some) == p_value(some)
+    mixed = random.Random(3).sample(some, len(some))
+    assert p_value(mixed) == pytest.approx(p_value(some), abs=0.03)  # other shuffles of the same
+
+
+def test_replies_that_look_all_alike_tell_nothing():
+    assert p_value([Rated("the same", 2, True, float(n % 2)) for n in range(20)]) == 1
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 1.0]), min_size=1, max_size=12))
+def test_the_smallest_p_is_one_over_the_number_of_ways(rewards):
+    ways = math.factorial(len(rewards))
+    for value in set(rewards):
+        ways //= math.factorial(rewards.count(value))
+    assert fewest(rewards) == pytest.approx(1 / ways)
+
+
+@given(st.lists(st.tuples(st.text(max_size=30), st.integers(1, 90), st.booleans(), st.sampled_from([-1.0, 1.0])),
+                min_size=2, max_size=12))  # fmt: skip
+def test_whatever_was_said_p_is_a_share(rows):
+    p = p_value([Rated(*row) for row in rows])
+    assert 0 < p <= 1
+    assert np.isfinite(p)

@@ -1,0 +1,1 @@
+"""Files of adapters and weights: PEFT, MLX, GGUF."""

@@ -1,0 +1,292 @@
+"""A model's own GGUF file and a PEFT adapter as one GGUF file.
+
+`python -m trainer.formats.merge_gguf ADAPTER BASE.gguf OUT.gguf` does it by hand.
+
+For servers that take whole models only: Ollama from 0.34.1, LM Studio. Owns the sum, and in which type each changed
+tensor is stored. What the adapter does not touch stays byte for byte: tokenizer, chat template, every other tensor. A
+quantised weight lies on a grid, and a LoRA moves it by less than half a step: written back in 4 bits, over nine
+tenths of what was learned are rounded away. So each tensor keeps its type only where the change survives in it. Not
+here: a LoRA as a file of its own (gguf), models from Hugging Face weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import struct
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+
+from trainer.formats import peft_folder
+from trainer.formats.gguf import ARCHITECTURES, Array, finite, in_order, layers_with_lora, load, tensor_name
+from trainer.formats.peft_folder import Pair
+from trainer.manifest import AdapterError
+
+Say = Callable[[str], None]
+
+# What the gguf package can write as exactly as llama.cpp does. K-quants and IQ types it only reads.
+WRITABLE: Final = (Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q5_1, Type.Q5_0, Type.Q4_1, Type.Q4_0)
+LARGER: Final = (Type.Q8_0, Type.F16, Type.F32)
+LOST: Final = 0.1  # the share of a change that may go missing, or be made up, in a type
+SAMPLE: Final = 256  # rows of a tensor on which a type is tried
+SPARE: Final = 2**29  # bytes left free on the disk
+PIECE: Final = 2**26
+COUNTS: Final = 24  # bytes before the metadata: magic, version, two counts
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    changed: int  # tensors
+    moved: dict[str, int]  # of them, those stored in another type: "Q4_K to Q8_0", and how many
+    before: int  # bytes of the file
+    after: int
+
+    def __str__(self) -> str:
+        sizes = f"{self.before / 1e6:.0f} MB became {self.after / 1e6:.0f} MB"
+        if not self.moved:
+            return f"{self.changed} tensors changed, each in its own type; {sizes}"
+        moved = ", ".join(f"{n} from {how}" for how, n in self.moved.items())
+        return f"{self.changed} tensors changed, {moved}, so that the change is not rounded away; {sizes}"
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """A tensor of the base, and what becomes of it."""
+
+    base: Any  # gguf.ReaderTensor
+    type: Type
+    delta: _Delta | None = None
+
+    @property
+    def bytes(self) -> int:
+        return round(int(self.base.n_elements) * _bits(self.type) / 8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    a: Array  # (r, in)
+    b: Array  # (out, r), rows as llama.cpp has them
+    scale: float
+
+    def rows(self, which: slice) -> Array:
+        return (np.float32(self.scale) * (self.b[which] @ self.a)).astype(np.float32)
+
+
+def fuse(adapter: Path, base: Path, out: Path, say: Say = lambda line: None) -> Fused:
+    """Write `out`, whole or not at all. Raises AdapterError with one sentence."""
+    reader = _read(base)
+    kind = str(_field(reader, base, "general.architecture"))
+    if kind not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise AdapterError(f"{base} is a {kind}, to which rlproxy cannot add an adapter; it can for {known}.")
+    say(f"reading {adapter}")
+    deltas = _deltas(reader, base, adapter, kind)
+    tensors = [_Tensor(one, one.tensor_type, deltas.get(one.name)) for one in reader.tensors]
+    changed = [one for one in tensors if one.delta is not None]
+    for one in changed:
+        one.type = _type_for(one)
+    after = len(_header(reader, tensors)) + sum(_padded(one.bytes, reader.alignment) for one in tensors)
+    _enough_disk(out, after)
+    _write(out, reader, tensors, len(changed), say)
+    moved = Counter(f"{one.base.tensor_type.name} to {one.type.name}" for one in changed if one.type != _own(one))
+    return Fused(len(changed), dict(moved), base.stat().st_size, out.stat().st_size)
+
+
+# --- the base and the change --------------------------------------------------------------------------------------
+
+
+def _read(base: Path) -> Any:
+    try:
+        reader = gguf.GGUFReader(base)
+    except FileNotFoundError:
+        raise AdapterError(f"{base}, the model's own GGUF file, is not there.") from None
+    except OSError as error:
+        raise AdapterError(f"{base}, the model's own GGUF file, cannot be read: {error.strerror or error}.") from None
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        raise AdapterError(f"{base} is no whole GGUF file: {error}.") from None
+    if reader.byte_order != "I":
+        raise AdapterError(f"{base} is for machines of the other byte order.")
+    if (field := reader.get_field("general.type")) is not None and field.contents() != "model":
+        raise AdapterError(f"{base} is a GGUF file of type {field.contents()}, not a model.")
+    if (field := reader.get_field("split.count")) is not None and int(field.contents()) > 1:
+        raise AdapterError(f"{base} is one of {field.contents()} parts; join them first (llama-gguf-split --merge).")
+    return reader
+
+
+def _field(reader: Any, base: Path, name: str) -> Any:
+    field = reader.get_field(name)
+    if field is None:
+        raise AdapterError(f"{base} does not say its {name}.")
+    return field.contents()
+
+
+def _deltas(reader: Any, base: Path, adapter: Path, kind: str) -> dict[str, _Delta]:
+    """By the base's tensor names. Raises AdapterError for an adapter of another model."""
+    layers = int(_field(reader, base, f"{kind}.block_count"))
+    heads = _field(reader, base, f"{kind}.attention.head_count")
+    found = reader.get_field(f"{kind}.attention.head_count_kv")
+    groups = found.contents() if found is not None else heads
+    shapes = {one.name: (int(one.shape[1]), int(one.shape[0])) for one in reader.tensors if len(one.shape) == 2}
+    names: dict[str, tuple[str, int]] = {}
+    for n in range(layers):
+        for layer in layers_with_lora(kind):
+            for prefix in ("model.", "model.language_model."):
+                module = f"{prefix}layers.{n}.{layer}"
+                names[module] = f"{tensor_name(module, kind, layers)}.weight", n
+    known = {module: shapes[name] for module, (name, _) in names.items() if name in shapes}
+    lora = peft_folder.read(adapter, known, load, finite)
+    return {
+        names[module][0]: _delta(module, pair, kind, _of(heads, names[module][1]), _of(groups, names[module][1]))
+        for module, pair in lora.pairs.items()
+    }
+
+
+def _of(heads: Any, layer: int) -> int:
+    """Some models have a number of heads for each layer."""
+    return int(heads[layer] if isinstance(heads, list) else heads)
+
+
+def _delta(module: str, pair: Pair, kind: str, heads: int, groups: int) -> _Delta:
+    return _Delta(pair.a, in_order(module, pair.b, kind, heads, groups), pair.scale)
+
+
+# --- the type -----------------------------------------------------------------------------------------------------
+
+
+def _own(one: _Tensor) -> Type:
+    return Type(one.base.tensor_type)
+
+
+def _type_for(one: _Tensor) -> Type:
+    """The base's own type where the change survives in it, else the smallest larger one where it does."""
+    own = _own(one)
+    width = int(one.base.shape[0])
+    step = max(1, int(one.base.shape[1]) // SAMPLE)
+    which = slice(None, None, step)
+    weights = _weights(one, which)
+    assert one.delta is not None
+    delta = one.delta.rows(which)
+    candidates = [own] if own in WRITABLE else []
+    candidates += [larger for larger in LARGER if _bits(larger) > _bits(own)]
+    for candidate in candidates:
+        if width % gguf.GGML_QUANT_SIZES[candidate][0] == 0 and abs(1 - kept(weights, delta, candidate)) <= LOST:
+            return candidate
+    return Type.F32
+
+
+def _bits(kind: Type) -> float:
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    return float(8 * size / block)
+
+
+def kept(weights: Array, delta: Array, kind: Type) -> float:
+    """How much of a change to weights is still there when their sum is stored: 1 is all of it, 0 nothing."""
+    size = float((delta.astype(np.float64) ** 2).sum())
+    if size == 0:
+        return 1.0
+    with np.errstate(over="ignore", invalid="ignore"):  # too large for 16 bits: then it is not that type
+        stored = gguf.dequantize(gguf.quantize(weights + delta, kind), kind).astype(np.float64) - weights
+        share = float((stored * delta).sum() / size)
+    return share if np.isfinite(share) else 0.0
+
+
+def _weights(one: _Tensor, which: slice) -> Array:
+    try:
+        found = gguf.dequantize(one.base.data[which], one.base.tensor_type)
+    except NotImplementedError:
+        raise AdapterError(f"{one.base.name} is stored as {one.base.tensor_type.name}, which cannot be read.") from None
+    return np.asarray(found, np.float32)
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+
+
+def _header(reader: Any, tensors: list[_Tensor]) -> bytes:
+    """Everything before the numbers: the base's own metadata, and where each tensor now lies."""
+    metadata_end = int(reader.tensors[0].field.offset) if tensors else int(reader.data_offset)
+    parts, offset = [reader.data[:metadata_end].tobytes()], 0
+    for one in tensors:
+        name_length, name, dimensions, sizes, _, _ = one.base.field.parts
+        parts += [part.tobytes() for part in (name_length, name, dimensions, sizes)]
+        parts.append(struct.pack("<IQ", int(one.type), offset))
+        offset += _padded(one.bytes, reader.alignment)
+    whole = b"".join(parts)
+    return whole.ljust(_padded(len(whole), reader.alignment), b"\0")
+
+
+def _padded(size: int, alignment: Any) -> int:
+    return -(-size // int(alignment)) * int(alignment)
+
+
+def _enough_disk(out: Path, size: int) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(out.parent).free
+    if free < size + SPARE:
+        raise AdapterError(
+            f"The fused model takes {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free in {out.parent}; "
+            "free some space and promote the version again."
+        )
+
+
+def _write(out: Path, reader: Any, tensors: list[_Tensor], changes: int, say: Say) -> None:
+    temporary, done = out.with_name(f".{out.name}.tmp"), 0
+    try:
+        with temporary.open("wb") as file:
+            file.write(_header(reader, tensors))
+            for one in tensors:
+                for piece in _numbers(one):
+                    file.write(piece)
+                file.write(b"\0" * (_padded(one.bytes, reader.alignment) - one.bytes))
+                if one.delta is not None:
+                    done += 1
+                    say(f"{done} of {changes} tensors, {one.base.name} as {one.type.name}")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(out)
+    except OSError as error:
+        raise AdapterError(f"{out} could not be written: {error.strerror or error}; nothing is left of it.") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _numbers(one: _Tensor) -> Iterator[bytes]:
+    """In pieces of whole rows, so that a large tensor is never in memory as floats at once."""
+    data = one.base.data
+    if one.delta is None:
+        flat = data.reshape(-1).view(np.uint8)
+        for start in range(0, flat.size, PIECE):
+            yield flat[start : start + PIECE].tobytes()
+        return
+    rows = max(1, PIECE // (4 * int(one.base.shape[0])))
+    for start in range(0, data.shape[0], rows):
+        which = slice(start, start + rows)
+        yield gguf.quantize(_weights(one, which) + one.delta.rows(which), one.type).tobytes()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.formats.merge_gguf", description="A model and an adapter as one GGUF."
+    )
+    parser.add_argument("adapter", type=Path, help="its folder: adapter_config.json, adapter_model.safetensors")
+    parser.add_argument("base", type=Path, help="the model's own GGUF file")
+    parser.add_argument("out", type=Path, help="the file to write")
+    asked = parser.parse_args()
+    try:
+        print(f"{asked.out}: {fuse(asked.adapter, asked.base, asked.out, say=print)}")
+    except AdapterError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""What kind of model lies in a folder: its architecture, its size, its experts. Read, never loaded.
+
+Owns counting parameters (from the shapes in safetensors headers, or from the dimensions in config.json) and knowing
+experts and routers by their names. Free of torch and mlx: both ask it. Not here: what follows from a profile for a
+run (autoscale), getting the folder (weights).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
+PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")
+UNGATED = ("gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")  # two matrices in the MLP instead of three
+ROUTERS = ("gate", "router", "shared_expert_gate")  # what picks the experts, as models call it
+STACKED = ("experts", "switch_mlp")  # the routed experts: transformers', mlx-lm's
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    architecture: str  # config.json's model_type
+    total: int  # parameters
+    active: int  # of them, those that work on one token
+    experts: int  # 0: dense
+    per_token: int  # experts that work on one token; 0: not said
+    counted: str  # from what
+
+    @property
+    def mixture(self) -> bool:
+        return self.experts > 0
+
+    def __str__(self) -> str:
+        if not self.mixture:
+            return f"{self.architecture}, dense, {billions(self.total)} parameters"
+        said = f"{self.per_token or 'an unknown number'} of {self.experts} experts a token"
+        return f"{self.architecture}, {said}, {billions(self.active)} of {billions(self.total)} parameters active"
+
+
+class ProfileError(ValueError):
+    """The folder does not say how large its model is. One sentence."""
+
+
+def read(weights: Path) -> Profile:
+    """Raises ProfileError where neither headers nor config tell the size."""
+    config = json.loads((weights / "config.json").read_bytes())
+    tensors = _headers(weights)
+    return of(config, tensors)
+
+
+def of(config: Mapping[str, Any], tensors: Mapping[str, tuple[str, int]]) -> Profile:
+    """`tensors`: dtype and number of elements by name; may be empty."""
+    text = {**config, **(config.get("text_config") or {})}  # where a model sees pictures too
+    architecture = str(text.get("model_type") or config.get("model_type") or "unknown")
+    experts, per_token = _first(text, EXPERTS), _first(text, PER_TOKEN)
+    if experts == 1:
+        experts = 0
+    in_experts = [name for name in tensors if not is_router(name) and _segments(name) & set(STACKED)]
+    if in_experts and not experts:  # a config with a word of its own for it
+        experts = _numbered(in_experts) or 1
+    if tensors and all(dtype.startswith(("F", "BF")) for dtype, _ in tensors.values()):
+        total = sum(size for _, size in tensors.values())
+        routed = sum(tensors[name][1] for name in in_experts)
+        counted = "counted in the headers of its safetensors"
+    else:
+        total, routed = _by_dimensions(text, architecture, experts)
+        counted = "computed from the dimensions in config.json"
+        if tensors:
+            counted += ", for its weights are packed"
+    idle = routed * (1 - min(1.0, per_token / experts)) if experts and per_token else 0.0
+    return Profile(architecture, total, total - round(idle), experts, per_token if experts else 0, counted)
+
+
+def is_router(name: str) -> bool:
+    """Whether a module or tensor of this name picks experts. `gate_proj`, half of an MLP, does not."""
+    return any(segment in ROUTERS or "router" in segment or segment == "indexer" for segment in name.split("."))
+
+
+def is_expert(name: str) -> bool:
+    """Whether it is an expert, routed or shared."""
+    return any("expert" in segment or segment in STACKED for segment in name.split("."))
+
+
+def picks_or_is_expert(name: str) -> bool:
+    return is_router(name) or is_expert(name)
+
+
+def billions(count: int) -> str:
+    if count < 1e6:
+        return f"{count / 1e3:.3g} K"
+    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"
+
+
+# --- counting -----------------------------------------------------------------------------------------------------
+
+
+def weight_files(weights: Path) -> list[Path]:
+    """The model's own files: some folders hold the same weights twice, under other names."""
+    index = weights / "model.safetensors.index.json"
+    if index.is_file():
+        return sorted({weights / name for name in json.loads(index.read_bytes())["weight_map"].values()})
+    return sorted(weights.glob("model*.safetensors")) or sorted(weights.glob("*.safetensors"))
+
+
+def _headers(weights: Path) -> dict[str, tuple[str, int]]:
+    found: dict[str, tuple[str, int]] = {}
+    for path in weight_files(weights):
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        found |= {name: (str(about["dtype"]), math.prod(about["shape"])) for name, about in header.items()}
+    return found
+
+
+def _by_dimensions(config: Mapping[str, Any], architecture: str, experts: int) -> tuple[int, int]:
+    """(all parameters, those of routed experts); biases and small norms left out."""
+    try:
+        hidden, layers, vocabulary = (
+            int(config[k]) for k in ("hidden_size", "num_hidden_layers", "vocab_size")
+        )  # fmt: skip
+        matrices = 2 if architecture in UNGATED else 3
+        dense_width = int(config.get("intermediate_size") or 4 * hidden)
+        attention = _attention(config, hidden)
+    except (KeyError, TypeError) as error:
+        raise ProfileError(f"config.json does not say {error}, and its weights are packed: size unknown.") from None
+    width = int(config.get("moe_intermediate_size") or dense_width)
+    sparse = _sparse_layers(config, layers) if experts else 0
+    shared = config.get("shared_expert_intermediate_size") or width * (config.get("n_shared_experts") or 0)
+    routed = sparse * experts * matrices * hidden * width
+    mlp = (layers - sparse) * matrices * hidden * dense_width + sparse * hidden * (matrices * int(shared) + experts)
+    embeddings = vocabulary * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    return embeddings + layers * (attention + 2 * hidden) + hidden + mlp + routed, routed
+
+
+def _attention(config: Mapping[str, Any], hidden: int) -> int:
+    heads = int(config["num_attention_heads"])
+    if latent := config.get("kv_lora_rank"):  # DeepSeek's: keys and values through a narrow vector
+        rope, plain, value = (int(config[k]) for k in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
+        narrow = config.get("q_lora_rank")
+        query = narrow * (hidden + heads * (rope + plain)) if narrow else hidden * heads * (rope + plain)
+        return int(query + hidden * (latent + rope) + latent * heads * (plain + value) + heads * value * hidden)
+    each = int(config.get("head_dim") or hidden // heads)
+    groups = int(config.get("num_key_value_heads") or heads)
+    return hidden * each * 2 * (heads + groups)
+
+
+def _sparse_layers(config: Mapping[str, Any], layers: int) -> int:
+    """Layers whose MLP is experts."""
+    step = int(config.get("decoder_sparse_step") or 1)
+    first, plain = int(config.get("first_k_dense_replace") or 0), set(config.get("mlp_only_layers") or ())
+    return sum(n >= first and n not in plain and (n + 1) % step == 0 for n in range(layers))
+
+
+def _first(config: Mapping[str, Any], keys: Iterable[str]) -> int:
+    return next((int(config[key]) for key in keys if isinstance(config.get(key), int)), 0)
+
+
+def _segments(name: str) -> set[str]:
+    return set(name.split("."))
+
+
+def _numbered(names: Iterable[str]) -> int:
+    """How many experts are numbered in tensor names: …experts.7.w1.weight."""
+    numbers = [
+        int(after)
+        for name in names
+        for before, after in zip(name.split("."), name.split(".")[1:], strict=False)
+        if before in STACKED and after.isdecimal()
+    ]
+    return max(numbers, default=-1) + 1

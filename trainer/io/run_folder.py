@@ -1,0 +1,148 @@
+"""The run folder: the boundary between proxy and trainer, as plain files.
+
+Owns the names in it, reading run.json, writing atomically, the lock. Not here: what a sample means (samples), what a
+checkpoint holds (loop). The format is in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
+
+FORMAT = 1
+SAMPLES = "samples.jsonl"
+Framework = Literal["auto", "torch", "mlx"]
+Compute = Literal["auto", "float32", "bfloat16"]
+
+
+class RunError(Exception):
+    """This run cannot be done. One sentence: what, where, what to do."""
+
+
+class Held(RunError):
+    """Another trainer holds the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """run.json."""
+
+    run: int
+    model: str
+    weights: str
+    version: int
+    parent: int  # 0: the base
+    out: Path
+    adapters: dict[int, Path] = field(default_factory=dict)
+    baseline: float = 0.0
+    seed: int = 0
+    threads: int = 0  # 0: as many as the environment gives
+    framework: Framework = "auto"  # auto: mlx on Apple silicon where it is installed, else torch
+    compute: Compute = "auto"  # what the base model computes in
+    load_in_4bit: bool = False
+    preset: str = "balanced"
+    overrides: dict[str, Any] = field(default_factory=dict)
+    gate: dict[str, float] = field(default_factory=dict)
+    tensorboard: Path | None = None  # folder for scalars
+    neutral: dict[str, dict[str, Any]] = field(default_factory=dict)  # the gate's questions as the server renders them
+    choices: list[dict[str, Any]] = field(default_factory=list)  # made before this run began: name, value, why
+
+
+def read_spec(folder: Path) -> RunSpec:
+    path = folder / "run.json"
+    try:
+        raw = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{folder} is not a run folder: it has no run.json.") from None
+    except ValueError as error:
+        raise RunError(f"{path} is not JSON: {error}.") from None
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise RunError(f"{path} has format {raw.get('format') if isinstance(raw, dict) else raw!r}, not {FORMAT}.")
+    try:
+        spec = RunSpec(
+            run=int(raw["run"]),
+            model=str(raw["model"]),
+            weights=str(raw["weights"]),
+            version=int(raw["version"]),
+            parent=int(raw["parent"]),
+            out=Path(raw["out"]),
+            adapters={int(version): Path(where) for version, where in raw.get("adapters", {}).items()},
+            baseline=float(raw.get("baseline", 0.0)),
+            seed=int(raw.get("seed", 0)),
+            threads=int(raw.get("threads", 0)),
+            framework=raw.get("framework", "auto"),
+            compute=raw.get("compute", "auto"),
+            load_in_4bit=bool(raw.get("load_in_4bit", False)),
+            preset=str(raw.get("preset", "balanced")),
+            overrides=dict(raw.get("overrides", {})),
+            gate={name: float(value) for name, value in raw.get("gate", {}).items()},
+            tensorboard=Path(raw["tensorboard"]) if raw.get("tensorboard") else None,
+            neutral={str(question): dict(each) for question, each in (raw.get("neutral") or {}).items()},
+            choices=[{key: made[key] for key in ("name", "value", "why")} for made in raw.get("choices", ())],
+        )
+    except KeyError as error:
+        raise RunError(f"{path} lacks {error}.") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path} is wrong: {error}.") from None
+    if spec.parent and spec.parent not in spec.adapters:
+        raise RunError(f"{path} names version {spec.parent} as the parent but not its folder in `adapters`.")
+    if spec.framework not in get_args(Framework):
+        raise RunError(f"{path} asks for the framework {spec.framework!r}; there is {', '.join(get_args(Framework))}.")
+    if spec.compute not in get_args(Compute):
+        raise RunError(f"{path} asks to compute in {spec.compute!r}; there is {', '.join(get_args(Compute))}.")
+    if not -1 <= spec.baseline <= 1 or spec.threads < 0:
+        raise RunError(f"{path}: baseline must be within -1..1 and threads not below 0.")
+    return spec
+
+
+def read_lines(path: Path, seal: Seal = IN_THE_CLEAR) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """(line number, object) of a JSON-lines file; None for a line that is not an object. A missing file is empty."""
+    if not path.exists():
+        return
+    for number, line in enumerate(io.BytesIO(seal.read(path)), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        yield number, value if isinstance(value, dict) else None
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Whole and on disk, or not there."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One trainer a folder. The kernel lets go of it however this process ends."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Held(f"another trainer is at work in {folder}.") from None
+        yield

@@ -1,0 +1,97 @@
+"""What the lessons of one optimiser step become for its loss: constants by token, the loss itself, KTO's z₀.
+
+Owns the step from lessons to `Terms`. Not here: the mathematics (objective, objective_kin), which lessons (loop).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from config.presets import Preset
+from trainer import objective_kin
+from trainer.lessons.lessons import Lesson
+from trainer.objective import Floats, Terms
+from trainer.policy import packing
+from trainer.policy.packing import Tokens
+from trainer.policy.policy import Loss, Policy, Teaching
+
+
+def loss_of(preset: Preset) -> Loss:
+    guard: dict[str, Any] = {"guard_low": preset.guard_low, "guard_high": preset.guard_high}
+    kl: dict[str, Any] = {"kl_ref": preset.kl_ref}
+    rest: dict[str, Any] = {"w_stay": preset.w_stay, "w_elsewhere": preset.w_elsewhere}
+    match preset.objective:
+        case "mis-po-clip":
+            token: dict[str, Any] = {"token_low": preset.token_low, "token_high": preset.token_high}
+            return partial(objective_kin.mis_po_clip, **kl, **token, low=preset.band_low, high=preset.band_high)
+        case "grpo":
+            return partial(objective_kin.grpo, **kl, clip_low=preset.clip_low, clip_high=preset.clip_high)
+        case "kto":
+            return partial(objective_kin.kto, beta=preset.kto_beta)
+    return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill, **rest)
+
+
+def reference_point(policy: Policy, batch: Sequence[Lesson]) -> float:
+    """KTO's z₀: how far the policy has moved on replies to other prompts of the batch."""
+    others = [*batch[1:], batch[0]]
+    pairs = [Tokens(one.tokens.prompt, other.tokens.reply) for one, other in zip(batch, others, strict=True)]
+    theta = score(policy, pairs)
+    with policy.wearing(None):
+        ref = score(policy, pairs)
+    return objective_kin.reference_point(np.concatenate(theta), np.concatenate(ref), [len(p.reply) for p in pairs])
+
+
+def terms(batch: Sequence[Lesson], replies: int, zero: float | None = None) -> Terms:
+    """Constants of the loss for these lessons of a step of `replies`; (N,) each."""
+    lengths = [len(lesson.old) for lesson in batch]
+
+    def spread(values: Sequence[float]) -> Any:
+        return np.repeat(np.asarray(values, np.float64), lengths)
+
+    made = Terms(
+        old=np.concatenate([lesson.old for lesson in batch]),
+        ref=np.concatenate([lesson.ref for lesson in batch]),
+        keep=np.concatenate([lesson.keep for lesson in batch]).astype(np.float64),
+        advantage=np.concatenate([lesson.advantage for lesson in batch]),
+        share=spread([1 / (length * replies) for length in lengths]),
+        own=spread([lesson.own for lesson in batch]),
+        behaviour=np.concatenate([lesson.behaviour for lesson in batch]),
+        member=np.repeat(np.eye(len(batch)), lengths, axis=1),
+        zero=None if zero is None else np.asarray(zero),
+    )
+    told = [lesson.teaching or lesson.staying for lesson in batch]
+    width = next((t.ids.shape[1] for t in told if t is not None), None)
+    if width is None:
+        return made
+    silent = [Teaching(np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)) for n in lengths]
+    expected = [t or nothing for t, nothing in zip(told, silent, strict=True)]
+    teaches = spread([lesson.teaching is not None for lesson in batch])
+    stays = spread([lesson.staying is not None for lesson in batch]) * (made.advantage == 0)
+    down = [
+        np.zeros((n, width), np.float32) if lesson.staying is None else lesson.staying.down
+        for lesson, n in zip(batch, lengths, strict=True)
+    ]
+    return replace(
+        made,
+        teaches=teaches if teaches.any() else None,
+        stays=stays if stays.any() else None,
+        elsewhere=np.concatenate(down) if stays.any() else None,
+        teacher_ids=np.concatenate([t.ids for t in expected]),
+        teacher=np.concatenate([t.log_probs for t in expected]),
+    )
+
+
+def score(policy: Policy, sequences: Sequence[Tokens]) -> list[Floats]:
+    """log-probs (T,) of each reply under what the policy wears, without a gradient."""
+    scored: list[Floats] = [np.empty(0)] * len(sequences)
+    for members in packing.group(sequences, policy.budget):
+        packed = packing.pack([sequences[i] for i in members])
+        parts = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
+        for i, part in zip(members, parts, strict=True):
+            scored[i] = part
+    return scored

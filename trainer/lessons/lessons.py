@@ -1,0 +1,294 @@
+"""What each sample teaches: its log-probs under the policies that matter, the filter's verdict, its advantage.
+
+Owns the step from samples to lessons. Not here: the log-probs themselves (scoring), how wide the filter is and what
+passed it (acceptance), which way a token is pushed (advantages), the mathematics (objective), the optimiser (steps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from config.presets import Preset
+from trainer import objective
+from trainer.io.cache import Cache
+from trainer.io.progress import Progress, Stop
+from trainer.io.run_folder import RunSpec
+from trainer.lessons import acceptance, advantages, anchor, reply_checks, teacher
+from trainer.lessons.acceptance import Outcome
+from trainer.lessons.anchor import Hold
+from trainer.lessons.credit_assignment import Heard
+from trainer.lessons.degenerate import Flag
+from trainer.lessons.samples import Sample, Template, Unusable
+from trainer.lessons.scoring import Scorer
+from trainer.lessons.teacher import Extra, Taught
+from trainer.objective import OFF, Band, Bools, Floats, Verdict
+from trainer.objective_kin import TAUGHT, UNFILTERED
+from trainer.policy.packing import Tokens
+from trainer.policy.policy import LogProbs, Policy, Teaching
+
+CALIBRATION_ENOUGH = 1000  # more only cost time: σ is then known to 2 %
+# Liked and disliked held-back samples that the gate looks at, newest first: each costs two passes. Where many train
+# more are held back, and the gate looks at as many as an eighth of what trains: it stays a small part of the run.
+HELD_EACH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    sample: Sample
+    tokens: Tokens  # the rated reply, or one to imitate
+    old: Floats  # (T,) ℓ_old at the serving temperature
+    ref: Floats  # (T,) ℓ_ref
+    behaviour: Floats  # (T,) ℓ_β
+    keep: Bools  # (T,) what the filter lets through
+    advantage: Floats  # (T,)
+    own: bool = True  # a version of this model said it
+    extra: bool = False  # a correction, or a reply that the teacher wrote
+    teaching: Teaching | None = None
+    staying: Hold | None = None  # instead: what the policy expected, where no token earned anything
+    credited: bool = False  # its rating went by token
+
+    @property
+    def taught(self) -> bool:
+        """By a comment or a correction, not by a rating."""
+        return self.extra or self.teaching is not None
+
+    @property
+    def way(self) -> float:
+        """Above 0 where it is a reply to say more often."""
+        return self.sample.reward if self.credited else float(self.advantage.mean())
+
+    @property
+    def teaches(self) -> bool:
+        return self.teaching is not None or bool((self.keep & (self.credited | (self.advantage != 0))).any())
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    sample: Sample
+    old: Floats  # (T,)
+
+
+@dataclass
+class Lessons:
+    train: list[Lesson] = field(default_factory=list)  # in the order of samples.jsonl
+    held: list[HeldBack] = field(default_factory=list)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    heard: Heard | None = None  # by the critic, for the next run's
+
+
+def prepare(
+    spec: RunSpec,
+    preset: Preset,
+    policy: Policy,
+    template: Template,
+    samples: Sequence[Sample],
+    unusable: Sequence[Unusable],
+    calibration: Sequence[Sample],
+    *,
+    cache: Cache,
+    progress: Progress,
+    stop: Stop,
+) -> Lessons:
+    """What the samples teach a policy that wears what it starts from."""
+    lessons, foreign = Lessons(), preset.objective == "kto"  # another model gave the replies
+    for line in unusable:
+        lessons.outcomes[line.rating] = Outcome(False, line.cause, 0, 0, False, line.reason)
+        progress.warning(f"{line.rating} cannot be used: {line.reason}.")
+    held = _held(samples)
+    samples = [s for s in samples if not s.held and _eligible(s, spec, preset, lessons)]
+    calibration = _up_to(calibration, CALIBRATION_ENOUGH)
+    scorer = Scorer(policy, spec, cache, stop)
+
+    # ℓ_old of everything
+    taught = Taught()
+    if preset.objective in TAUGHT:
+        who = f"{spec.weights} {scorer.parent}"
+        taught = teacher.prepare(
+            preset, policy, template, samples, seed=spec.seed, who=who, cache=cache, progress=progress, stop=stop
+        )
+    parts: list[Sequence[Sample | Extra]] = [samples, taught.extras, held, calibration]
+    scored = scorer.now([one.tokens for p in parts for one in p], remember=[s.tokens for s in samples])
+    old, old_extras, old_held, old_calibration = _by_part(parts, scored)
+    # Held-back samples are only compared under two policies: they need no filter, and no ℓ_β.
+    lessons.held = [HeldBack(sample, now.plain) for sample, now in zip(held, old_held, strict=True)]
+    if not foreign:
+        samples, old = _typical(samples, old, spec, lessons, scorer, progress)
+
+    # ℓ_ref, ℓ_β. A new adapter changes nothing yet, so for a first version ℓ_ref is ℓ_old.
+    ref, ref_extras = old, old_extras
+    if spec.parent:
+        parts = [samples, taught.extras]
+        ref, ref_extras = _by_part(parts, scorer.reference([one.tokens for p in parts for one in p]))
+    # Where no version of ours said it, there is no ratio to speak of.
+    behaviour = [now.plain for now in old] if foreign else scorer.behaviour(samples, old, ref)
+
+    # the filter, the advantages
+    band = acceptance.band_of(
+        preset, spec, samples, old, behaviour, calibration, old_calibration, lessons.metrics, progress
+    )
+    of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
+    pushed = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
+    lessons.heard, staying = pushed.heard, anchor.staying(preset, samples, pushed, scorer)
+    for sample, now, base, was, advantage in zip(samples, old, ref, behaviour, pushed.each, strict=True):
+        verdict = _verdict(sample, now, was, preset, band)
+        lesson = Lesson(
+            sample,
+            sample.tokens,
+            now.plain,
+            base.plain,
+            was,
+            np.isfinite(was) if preset.objective in UNFILTERED else verdict.keep,
+            advantage,
+            own=not foreign,
+            teaching=taught.teaching.get(sample.rating) if preset.match == "distribution" else None,
+            staying=staying.get(sample.rating),
+            credited=sample.rating in pushed.credited,
+        )
+        _judge(lesson, verdict, flawed.get(sample.rating), spec, preset, lessons)
+    lessons.train += [_of_extra(*one) for one in zip(taught.extras, old_extras, ref_extras, strict=True)]
+    acceptance.account(
+        [s for s in samples if s.rating not in flawed], spec, lessons.outcomes, lessons.metrics, progress
+    )
+    _warn(samples, flawed, preset, progress)
+    if preset.objective in TAUGHT:
+        lessons.metrics["taught"] = float(sum(lesson.teaching is not None for lesson in lessons.train))
+        lessons.metrics["corrections"] = float(sum(one.teaching is None for one in taught.extras))
+    return lessons
+
+
+def _by_part(parts: Sequence[Sequence[Sample | Extra]], scored: Sequence[LogProbs]) -> list[list[LogProbs]]:
+    """What was scored in one pass, of each part."""
+    left = iter(scored)
+    return [[next(left) for _ in part] for part in parts]
+
+
+def _verdict(sample: Sample, now: LogProbs, was: Floats, preset: Preset, band: Band) -> Verdict:
+    low, high = preset.token_low, preset.token_high
+    verdict = objective.verdict(now.sampled, was, token_low=low, token_high=high, band=band)
+    if sample.captured is None:
+        return verdict
+    # What was left out of its prompt made these tokens likely, or unlikely.
+    unshortened = objective.verdict(now.sampled, sample.captured, token_low=low, token_high=high, band=OFF)
+    return replace(verdict, tokens=verdict.tokens & unshortened.tokens)
+
+
+def _of_extra(one: Extra, now: LogProbs, base: LogProbs) -> Lesson:
+    """A reply to imitate. ℓ_β is recomputed, so x is 1 and the filter passes by construction."""
+    whole = np.ones(len(now.plain))
+    return Lesson(
+        one.sample,
+        one.tokens,
+        now.plain,
+        base.plain,
+        now.plain,
+        whole.astype(bool),
+        one.advantage * whole,
+        own=False,
+        extra=True,
+        teaching=one.teaching,
+    )
+
+
+def _typical(
+    samples: Sequence[Sample],
+    old: Sequence[LogProbs],
+    spec: RunSpec,
+    lessons: Lessons,
+    scorer: Scorer,
+    progress: Progress,
+) -> tuple[list[Sample], list[LogProbs]]:
+    """The samples whose replies are what this model says, with their log-probs; the others get their outcome."""
+    hot = [s for s in samples if s.tokens.temperature > 1 and s.reward > 0]
+    again = scorer.now([Tokens(s.tokens.prompt, s.tokens.reply) for s in hot])
+    calm = {s.rating: now for s, now in zip([*samples, *hot], [*old, *again], strict=True)}
+    odd = reply_checks.odd(samples, old, calm, spec.parent)
+    for sample in samples:
+        if sample.rating in odd:
+            cause, reason = odd[sample.rating]
+            length = len(sample.tokens.reply)
+            lessons.outcomes[sample.rating] = Outcome(False, cause, length, 0, sample.exact, reason, list(sample.flags))
+    if odd:
+        example = next(iter(odd.values()))[1]
+        progress.warning(f"{len(odd)} of {len(samples)} replies do not train; the first one's reason: {example}.")
+    kept = [(s, now) for s, now in zip(samples, old, strict=True) if s.rating not in odd]
+    return [s for s, _ in kept], [now for _, now in kept]
+
+
+def _held(samples: Sequence[Sample]) -> list[Sample]:
+    back = [s for s in samples if s.held]
+    each = max(HELD_EACH, (len(samples) - len(back)) // 8)
+    return [s for s in back if s.reward > 0][:each] + [s for s in back if s.reward < 0][:each]
+
+
+def _eligible(sample: Sample, spec: RunSpec, preset: Preset, lessons: Lessons) -> bool:
+    cause = reason = None
+    if preset.objective == "kto":
+        pass  # no version of ours said it, and nothing has to be recomputed
+    elif spec.parent - sample.version > preset.max_version_gap:
+        cause, reason = "version-gap", f"{spec.parent - sample.version} versions old"
+    elif not sample.exact and sample.version and sample.version not in spec.adapters:
+        cause, reason = "unusable", f"not exact, and run.json does not name the adapter of version {sample.version}"
+    elif sample.truncated and not sample.human:
+        cause, reason = "truncated", "cut short, and no person rated it"
+    if cause:
+        tokens = len(sample.tokens.reply)
+        lessons.outcomes[sample.rating] = Outcome(False, cause, tokens, 0, sample.exact, reason, list(sample.flags))
+    return cause is None
+
+
+def _judge(
+    lesson: Lesson, verdict: Verdict, flaw: Flag | None, spec: RunSpec, preset: Preset, lessons: Lessons
+) -> None:
+    sample = lesson.sample
+    cause: str | None = flaw
+    if cause is None and preset.objective not in UNFILTERED:
+        cause = verdict.cause(stale=sample.version != spec.parent)
+    lessons.train.append(lesson)
+    lessons.outcomes[sample.rating] = Outcome(
+        used=False,  # until an optimiser step has used it
+        cause=cause,
+        tokens=len(lesson.old),
+        accepted=0 if flaw else int(lesson.keep.sum()),
+        exact=sample.exact,
+        flags=list(sample.flags),
+        loss=_loss_of(lesson),
+    )
+
+
+def _loss_of(lesson: Lesson) -> float | None:
+    """What its rating adds to the loss where the run begins: −1/T Σ m M A ℓ_old."""
+    if not lesson.own or not len(lesson.old):
+        return None
+    return round(-float(np.where(lesson.keep, lesson.advantage * lesson.old, 0.0).mean()), 6)
+
+
+def _warn(samples: Sequence[Sample], flawed: Mapping[str, Flag | None], preset: Preset, progress: Progress) -> None:
+    if flawed:
+        progress.warning(
+            f"{len(flawed)} of {len(samples)} replies were liked though they are empty or loop: they are not imitated."
+        )
+    shortened = sum("shortened" in s.flags for s in samples)
+    if shortened:
+        progress.warning(
+            f"{shortened} of {len(samples)} samples are longer than max_seq_len = {preset.max_seq_len}: they train "
+            "without their oldest turns."
+        )
+
+
+def _up_to(samples: Sequence[Sample], tokens: int) -> list[Sample]:
+    chosen: list[Sample] = []
+    for sample in samples:
+        if sum(len(s.tokens.reply) for s in chosen) >= tokens:
+            break
+        chosen.append(sample)
+    return chosen
+
+
+def metrics_of(value: dict[str, Any]) -> dict[str, float]:
+    """Rounded for people and for JSON, which knows no NaN."""
+    return {k: round(float(v), 6) for k, v in value.items() if np.isfinite(v)}

@@ -1,0 +1,128 @@
+"""How a server renders conversations, where it does not say so itself: found by how many tokens it read.
+
+Owns the plausible ways to render with the weights' chat template, and the choice among them. A server's own template
+often differs from that of the weights in little: it has no default system text, an empty one, or no place for tools.
+Not here: the template itself and what the choice is used for (samples).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple
+
+PINNED: Final = {"system", "developer"}  # roles in whose place a template puts its default system text
+MOST: Final = 0.5  # share of the known prompts that a way has to explain: the others may have been cut by the server
+FAR: Final = 10**6  # tokens, by which a prompt differs that cannot be compared by their number
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to render with the chat template of the weights."""
+
+    system: Literal["default", "none", "empty"] = "default"  # where the conversation has no system message
+    tools: bool = True
+    parts: Literal["lines", "joined", "apart"] = "lines"  # what becomes of a message of several text parts
+
+    def __str__(self) -> str:
+        left_out = [] if self.system == "default" else [f"with {self.system.replace('none', 'no')} default system text"]
+        left_out += [] if self.tools else ["without the tools"]
+        left_out += {"lines": [], "joined": ["with joined parts"], "apart": ["with each part as a message"]}[self.parts]
+        return " ".join(["the weights' chat template", " and ".join(left_out)]).rstrip()
+
+
+AS_IS: Final = Way()
+PLAIN: Final = (AS_IS, Way("none"), Way("empty"), Way(tools=False), Way("none", False), Way("empty", False))
+# vLLM makes lines of parts, mlx-lm joins them, and each is a message of its own at Ollama's chat completions.
+WAYS: Final = (*PLAIN, *(replace(way, parts=parts) for parts in ("joined", "apart") for way in PLAIN))
+
+
+class Known(NamedTuple):
+    """A prompt of which its server said something: its tokens, or only how many they are."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Any
+    template_kwargs: Mapping[str, Any] | None
+    tokens: int | None
+    ids: Ids | None
+    as_sent: bool = False  # whether the messages are as they were written, white space and parts
+
+
+class Choice(NamedTuple):
+    way: Way
+    known: int  # how many prompts it was chosen by
+    explained: int  # and how many of them it makes as the server did
+    wrong: str | None  # why the template is not to be trusted for other prompts of this server; None: it is
+
+
+def choose(known: Sequence[Known], render: Callable[[Known, Way], Ids | None]) -> Choice:
+    """The way that explains most of what is known, the plainest first; of equals the nearer one. `render` returns None
+    where the template refuses."""
+    if not known:
+        return Choice(AS_IS, 0, 0, None)
+    found: list[tuple[int, int, int, Way]] = []
+    for n, way in enumerate(WAYS if any(_has_parts(one) for one in known) else PLAIN):
+        made = [(one, render(one, way)) for one in known]
+        exact = sum(ids is not None and _apart(ids, one) == 0 for one, ids in made)
+        apart = sum(FAR if ids is None else abs(_apart(ids, one)) for one, ids in made)
+        found.append((-exact, apart, n, way))
+        if exact == len(known):
+            break
+    *_, best = min(found)
+    explained = sum(ids is not None and _explains(ids, one) for one in known for ids in [render(one, best)])
+    if explained > MOST * len(known):
+        return Choice(best, len(known), explained, None)
+    return Choice(AS_IS, len(known), explained, _why(known, render))
+
+
+def near(read: int, made: int, messages: int, *, as_sent: bool) -> bool:
+    """Whether a prompt of `made` tokens is the one of which the server read so many.
+
+    A token that begins every text may be counted and not rendered. Messages that are not `as_sent` lack the white space
+    around them, which is a token or two of each; a message that the server left out is more than that.
+    """
+    return 0 <= read - made <= (2 if as_sent else 2 * messages)
+
+
+def _has_parts(one: Known) -> bool:
+    contents = (message.get("content") for message in one.messages)
+    return any(isinstance(content, list) and len(content) > 1 for content in contents)
+
+
+def _apart(rendered: Ids, one: Known) -> int:
+    if one.ids is not None:
+        return 0 if rendered == one.ids else abs(len(one.ids) - len(rendered)) or FAR
+    return (one.tokens or 0) - len(rendered)
+
+
+def _explains(rendered: Ids, one: Known) -> bool:
+    if one.ids is not None:
+        return rendered == one.ids
+    return near(one.tokens or 0, len(rendered), len(one.messages), as_sent=one.as_sent)
+
+
+def _why(known: Sequence[Known], render: Callable[[Known, Way], Ids | None]) -> str:
+    for one in known:
+        rendered = render(one, AS_IS)
+        read = one.tokens if one.ids is None else len(one.ids)
+        if rendered is not None and not _explains(rendered, one):
+            made = "other ones" if len(rendered) == read else f"{len(rendered)}"
+            return f"the server read {read} tokens where the weights' chat template makes {made}: another chat template"
+    return "the weights' chat template refuses these conversations"
+
+
+def without_default_system(rendered: Ids, with_system: Ids | None, special: set[int], bos: int | None) -> Ids:
+    """A prompt without the first message, where that is the template's own and no message of the conversation.
+
+    `with_system` is the same conversation with a system message before it: where that has as many messages, the first
+    one of `rendered` is a default that it takes the place of. Each message begins with the special token that the first
+    one begins with.
+    """
+    start = int(len(rendered) > 1 and rendered[0] == bos and rendered[1] in special)
+    if with_system is None or len(rendered) <= start or (head := rendered[start]) not in special:
+        return rendered
+    if rendered.count(head) != with_system.count(head):
+        return rendered
+    second = rendered.index(head, start + 1) if head in rendered[start + 1 :] else start
+    return rendered[:start] + rendered[second:]

@@ -1,0 +1,30 @@
+"""Which samples of earlier runs train once more, beside the new ones.
+
+Owns the choice among the lines that the run folder has for it. Once chosen they are samples like any other: compared
+with the version that wrote them, filtered as far as they have become stale, weighed with the rest. But they are no new
+ratings: neither the baseline nor the count of samples that a run has used knows of them (loop). Not here: what the
+store remembers (store.learning.samples).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from config.presets import Preset
+from trainer.io.progress import Progress
+from trainer.io.run_folder import RunSpec
+from trainer.lessons.samples import Sample
+
+
+def choose(samples: Sequence[Sample], spec: RunSpec, preset: Preset, progress: Progress) -> list[Sample]:
+    """All that is new, and as many liked as disliked ones of the newest versions before."""
+    new = [s for s in samples if not s.replayed]
+    wanted = preset.replays(sum(not s.held for s in new))
+    near = [s for s in samples if s.replayed and spec.parent - s.version <= preset.max_version_gap]
+    near.sort(key=lambda s: -s.version)
+    liked, disliked = [s for s in near if s.reward > 0], [s for s in near if s.reward < 0]
+    each = min(wanted // 2, len(liked), len(disliked))
+    if wanted:
+        why = f"replay_ratio asks for {wanted}; of earlier runs there are {len(liked)} liked, {len(disliked)} disliked"
+        progress.choice("replayed", 2 * each, why)
+    return new + liked[:each] + disliked[:each]

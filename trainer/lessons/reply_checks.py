@@ -1,0 +1,89 @@
+"""Is a rated reply something that this model says?
+
+Owns the checks on the replies that a run is given: liked ones that no sane model says (garbage), what is liked beside
+mostly such ones, and ones without ids that the policy would not have given to the prompt as the trainer renders it
+(another chat template, or another model). The first and the last rest on one identity: where a policy sampled a token,
+−log p is its entropy on average, whatever the text. Not here: empty and looping replies (degenerate), exact samples of
+a server that computes otherwise (objective), what follows (lessons).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from trainer.lessons.samples import Sample
+from trainer.policy.policy import LogProbs
+
+# Measured on SmolLM2-135M at a temperature of 0.8 (docs/learning-rules.md): its own replies of 64 tokens are within
+# 0.3 of 0 each and within 0.04 together, their words in any order at 3.9 and more, and 28 of up to 96 tokens after
+# three other templates at 0.13, 0.15 and 0.24 together. What a template changes, it changes most where a reply begins.
+GARBAGE = 1.5  # nats a token, of one liked reply
+# Of all replies without ids: how many first tokens (None: all) may be how much odder, and how many deviations of a
+# token's surprise over the root of their number that is at least. Serving noise of 0.5 nats a token, the most that is
+# noise, makes 0.125. Of draws of 28 replies 0.5 % of its own are past the second, and 94 % after Alpaca's template.
+MISMATCH = ((None, 0.15, 5.0), (12, 0.2, 4.0))
+# Of the liked replies: 15 of 16 in the poisoned run that passed without it; a run on good ratings has a stray one.
+MOST_BROKEN = 0.5
+
+
+def excess(scored: Sequence[LogProbs]) -> float:
+    """Nats a token by which these replies surprise the policy more than its own would."""
+    total = sum(float((-one.plain - one.entropy).sum()) for one in scored)
+    return total / max(sum(len(one.plain) for one in scored), 1)
+
+
+def odd(
+    samples: Sequence[Sample], old: Sequence[LogProbs], calm: Mapping[str, LogProbs], parent: int
+) -> dict[str, tuple[str, str]]:
+    """Cause and reason by rating of what is not to be learned from. `calm`: log-probs at a temperature of 1 at most."""
+    flawless = [(s, now) for s, now in zip(samples, old, strict=True) if not s.flaw]  # flaws have a word of their own
+    plain, old = [s for s, _ in flawless], [now for _, now in flawless]
+    found = garbage(plain, calm)
+    found |= in_bad_company(samples, found)
+    causes = {rating: ("garbage", reason) for rating, reason in found.items()}
+    return causes | {rating: ("fresh-mismatch", reason) for rating, reason in mismatch(plain, old, parent).items()}
+
+
+def garbage(samples: Sequence[Sample], calm: Mapping[str, LogProbs]) -> dict[str, str]:
+    """Why a liked reply is not one to learn from, by its rating.
+
+    A hot sampler's entropy is as large as its garbage is odd, hence the calm ones.
+    """
+    found = {}
+    for sample in samples:
+        if sample.reward <= 0:
+            continue
+        odd = excess([calm[sample.rating]])
+        if odd > GARBAGE:
+            found[sample.rating] = f"liked, but {odd:.1f} nats a token odder than what this model says"
+    return found
+
+
+def in_bad_company(samples: Sequence[Sample], broken: Collection[str]) -> dict[str, str]:
+    """Why the other liked replies are none to learn from either, where most are broken or have a flaw.
+
+    Whoever likes those, by a slip, a script or a joke, does not say by the rest what is better.
+    """
+    liked = [s for s in samples if s.reward > 0]
+    # What lost its oldest turns may be odd for that reason alone, and what is replayed was looked at before.
+    new = [s.rating in broken or s.flaw is not None for s in liked if not s.replayed and "shortened" not in s.flags]
+    if sum(new) <= MOST_BROKEN * len(new):
+        return {}
+    why = f"{sum(new)} of {len(new)} liked replies are garbage, empty or loop, so the rest of them says little"
+    return {s.rating: why for s in liked if not s.flaw and s.rating not in broken}
+
+
+def mismatch(samples: Sequence[Sample], old: Sequence[LogProbs], parent: int) -> dict[str, str]:
+    """The samples without ids, if they are not what the parent says after the prompts as they are rendered here."""
+    rows = zip(samples, old, strict=True)
+    # What lost its oldest turns may be odd for that reason alone.
+    inexact = [(s, now) for s, now in rows if not s.exact and s.version == parent and "shortened" not in s.flags]
+    for first, bound, spread in MISMATCH:
+        parts = [LogProbs(*(each[:first] for each in now)) for _, now in inexact]
+        odd, tokens = excess(parts), sum(len(one.plain) for one in parts)
+        if tokens and odd > max(bound, spread / math.sqrt(tokens)):
+            where = f"in their first {first} tokens " if first else ""
+            why = f"{odd:.2f} nats a token odder {where}than this model's own replies: another chat template or model"
+            return {sample.rating: why for sample, _ in inexact}
+    return {}

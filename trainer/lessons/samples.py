@@ -1,0 +1,499 @@
+"""Run folder -> samples: token ids, reply, behaviour log-probs, reward. Asserts, never guesses.
+
+Owns what a line of samples.jsonl must hold, and where its prompt comes from: from what was captured, else from what its
+server rendered for this run, else from the weights' chat template. A bad line costs that line: it becomes `Unusable`
+with its reason, and the run goes on. Not here: which way of the template is the server's (rendering), log-probs under
+any model (policies), the filter (objective).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
+from trainer.io.run_folder import read_lines
+from trainer.lessons import degenerate, truncation
+from trainer.lessons.degenerate import Flag
+from trainer.lessons.prompts import comment_of, neutral
+from trainer.lessons.rendering import AS_IS, PINNED, Choice, Known, Way, choose, near, without_default_system
+from trainer.lessons.truncation import Chat
+from trainer.objective import Floats
+from trainer.policy import eos
+from trainer.policy.packing import Tokens
+
+# Servers write −9999 (or lower) where they have no log-prob; no token that was really sampled comes near it.
+PLACEHOLDER = -1000.0
+ROUNDING = 1e-3  # a log-prob of 0 may come back as 0.0004 from a half-precision server
+PromptBy = Literal["captured", "server", "template"]
+SPLITS = ("train", "held", "replay")
+HINT_TOKENS = 32  # what the teacher puts around a comment
+PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
+AS_FOUND = Choice(AS_IS, 0, 0, None)  # nothing is known of the server
+# Parts of messages that are no text, by their names in chat form.
+MORE = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
+
+
+class BadLine(Exception):
+    """One reason why this line cannot be used."""
+
+
+class TooLong(BadLine):
+    """Longer than max_seq_len, and no turn can be left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    rating: str
+    held: bool  # for the gate only
+    version: int  # that produced it; 0 is the base
+    reward: float
+    weight: float
+    human: bool
+    tokens: Tokens
+    behaviour: Floats | None  # (T,) ℓ_β as captured; None: to be recomputed under `version`
+    messages: tuple[dict[str, Any], ...] = ()
+    tools: Any = None
+    template_kwargs: dict[str, Any] | None = None  # what the chat template was given besides
+    comment: str | None = None  # None also where only spaces were said
+    correction: str | None = None
+    flags: tuple[Flag, ...] = ()
+    captured: Floats | None = None  # (T,) ℓ_β under the whole prompt, where the prompt is shortened
+    replayed: bool = False  # an earlier run trained on it
+    prompt_by: PromptBy = "captured"
+    hinted: tuple[int, ...] | None = None  # the prompt with the comment in it, as the server renders it
+
+    @property
+    def exact(self) -> bool:
+        return self.behaviour is not None
+
+    @property
+    def truncated(self) -> bool:
+        """It has no end of its own."""
+        return "truncated" in self.flags or "broken-off" in self.flags
+
+    @property
+    def flaw(self) -> Flag | None:
+        """Why nobody should say such a thing again, however it was rated."""
+        return next((flag for flag in self.flags if flag in ("empty", "looping")), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    rating: str
+    reason: str
+    cause: Literal["unusable", "too-long"] = "unusable"
+
+
+class Template:
+    """The model's chat template: messages in OpenAI form -> ids, as the server would have rendered them.
+
+    `way` is how the server uses it; `choice.wrong` why nobody knows that. `asked` are questions of the run's own as the
+    server renders them.
+    """
+
+    def __init__(
+        self, tokenizer: Any, choice: Choice = AS_FOUND, asked: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        self._tokenizer = tokenizer
+        # What the tokeniser itself is told, no client says.
+        self._told = frozenset(inspect.signature(tokenizer.apply_chat_template).parameters)
+        self._special = set(tokenizer.all_special_ids)
+        self.vocabulary = len(tokenizer)
+        self.choice = choice
+        end = eos.of_turn(tokenizer)
+        assert end is not None, "neither tokenizer nor chat template names an end token"
+        self.end = end
+        self._asked = {question: self._readable(each) for question, each in (asked or {}).items()}
+
+    def as_served(self, known: Sequence[Known], asked: Mapping[str, Mapping[str, Any]] | None = None) -> Template:
+        """The same template in the way that explains these prompts."""
+
+        def rendered(one: Known, way: Way) -> tuple[int, ...] | None:
+            try:
+                return self._render(one.messages, one.tools, one.template_kwargs, way)
+            except BadLine:
+                return None
+
+        return Template(self._tokenizer, choose(known, rendered), asked)
+
+    def prompt(
+        self, messages: Sequence[Mapping[str, Any]], tools: Any = None, kwargs: Mapping[str, Any] | None = None
+    ) -> tuple[int, ...]:
+        """`kwargs` are the template's own variables; one that is none of them means nothing to it."""
+        if self.choice.wrong is not None:
+            raise BadLine(self.choice.wrong)
+        return self._render(messages, tools, kwargs, self.choice.way)
+
+    def as_found(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """By the weights' own template as it is, whatever the server does."""
+        return self._render(messages, None, None, AS_IS)
+
+    def question(self, text: str) -> tuple[int, ...]:
+        """A question that is no sample: as the server renders it, else by the template, whoever else uses that."""
+        return self._asked.get(text) or self._render(neutral(text), None, None, self.choice.way)
+
+    def served(self, rendered: Mapping[str, Any], count: int | None = None) -> tuple[int, ...]:
+        """A prompt that a server has rendered: its ids, or its text in the weights' tokens. `count`: how many tokens
+        it read; by that it is seen whether it begins a text with a token of its own."""
+        if rendered.get("ids"):
+            return _ids(rendered, "ids", self.vocabulary)
+        text = rendered.get("text")
+        if not isinstance(text, str) or not text:
+            raise BadLine("its server rendered it to nothing")
+        bos = self._tokenizer.bos_token
+        begun = bool(bos) and text.startswith(bos)
+        found = [tuple(self._tokenizer(text, add_special_tokens=add)["input_ids"]) for add in (not begun, begun)]
+        return next((ids for ids in found if len(ids) == count), found[0])
+
+    def _readable(self, rendered: Any) -> tuple[int, ...] | None:
+        """The same, or None where it cannot be used: a run does without it."""
+        with contextlib.suppress(BadLine):
+            return self.served(rendered) if isinstance(rendered, dict) else None
+        return None
+
+    def hinted(self, line: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """A line's prompt with its comment, as the server renders it."""
+        return self._readable(line.get("hinted")) if comment_of(line) else None
+
+    def reply(self, text: str, *, ended: bool) -> tuple[int, ...]:
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return (*ids, self.end) if ended else tuple(ids)
+
+    def text(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any] | None, way: Way
+    ) -> tuple[int, ...]:
+        chat = [_plain(part, way.parts) for m in messages for part in _apart(m, way)]
+        tools = tools if way.tools else None
+        bare = not any(m.get("role") in PINNED for m in chat)
+        if bare and way.system == "empty":
+            chat = [{"role": "system", "content": ""}, *chat]
+        ids = self._apply(chat, tools, kwargs)
+        if not bare or way.system != "none":
+            return ids
+        try:
+            other = self._apply([{"role": "system", "content": "x"}, *chat], tools, kwargs)
+        except BadLine:  # it takes no system message, so it has no default one either
+            return ids
+        return without_default_system(ids, other, self._special, self._tokenizer.bos_token_id)
+
+    def _apply(self, chat: list[dict[str, Any]], tools: Any, kwargs: Mapping[str, Any] | None) -> tuple[int, ...]:
+        variables = {name: value for name, value in (kwargs or {}).items() if name not in self._told}
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                chat, tools=tools, add_generation_prompt=True, return_dict=False, **variables
+            )
+        except Exception as error:  # a template is a program of the model's; it may raise anything
+            raise BadLine(f"the chat template refuses these messages: {error}") from None
+        return tuple(ids)
+
+
+def load(
+    path: Path, template: Template, *, max_seq_len: int, seal: Seal = IN_THE_CLEAR
+) -> tuple[list[Sample], list[Unusable]]:
+    """The samples of samples.jsonl in order, and the lines that cannot be used."""
+    samples: list[Sample] = []
+    unusable: list[Unusable] = []
+    seen: set[str] = set()
+    for number, line in read_lines(path, seal):
+        rating = str(line.get("rating") or f"line {number}") if line else f"line {number}"
+        try:
+            if line is None:
+                raise BadLine("not a JSON object")
+            if rating in seen:
+                raise BadLine("this rating is already in the run")
+            seen.add(rating)
+            samples.append(parse(line, rating, template, max_seq_len=max_seq_len))
+        except BadLine as error:
+            unusable.append(Unusable(rating, str(error), "too-long" if isinstance(error, TooLong) else "unusable"))
+    return samples, unusable
+
+
+def known(lines: Iterable[Mapping[str, Any] | None], template: Template) -> list[Known]:
+    """What the server of these samples has said of prompts without ids; where it renders them, by that."""
+    found = []
+    for line in lines:
+        if line is None or line.get("exact") is True:
+            continue
+        with contextlib.suppress(BadLine):
+            ids, count = _served(line, template), _count(line)
+            if ids is not None or count is not None:
+                as_sent = line.get("as_sent") is True
+                found.append(Known(_messages(line), line.get("tools"), _template_kwargs(line), count, ids, as_sent))
+    return found
+
+
+def load_calibration(
+    path: Path, template: Template, *, version: int, max_seq_len: int, seal: Seal = IN_THE_CLEAR
+) -> list[Sample]:
+    """Exact completions of `version` from calibration.jsonl, newest first, as there. Others say nothing about
+    serving noise."""
+    fresh: list[Sample] = []
+    for number, line in read_lines(path, seal):
+        if line is None or line.get("exact") is not True or line.get("version") != version:
+            continue
+        try:
+            neutral = line | {"reward": 0.0, "weight": 1.0}
+            sample = parse(neutral, f"calibration {number}", template, max_seq_len=max_seq_len)
+        except BadLine:
+            continue
+        if sample.exact:
+            fresh.append(sample)
+    return fresh
+
+
+def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_len: int) -> Sample:
+    reward = _number(line, "reward")
+    if not -1 <= reward <= 1:
+        raise BadLine(f"reward {reward} is outside -1..1")
+    weight = _number(line, "weight", 1.0)
+    if weight <= 0:
+        raise BadLine(f"weight {weight} is not above 0")
+    version = line.get("version")
+    if not isinstance(version, int) or version < 0:
+        raise BadLine(f"version {version!r} is not a version number")
+    if line.get("split", "train") not in SPLITS:
+        raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
+    if (what := _more_than_text(line.get("messages"))) is not None:
+        raise BadLine(f"{what}: the model saw more than text, and text is all that training sees")
+    by: PromptBy = "captured"
+    if line.get("exact") is True:
+        tokens, behaviour = _exact(line, template)
+    else:
+        tokens, by = _rendered(line, template)
+        behaviour = None
+    flags = degenerate.flags(tokens.reply, template.text(tokens.reply), line.get("finish_reason"))
+    sample = Sample(
+        rating=rating,
+        held=line.get("split") == "held",
+        version=version,
+        reward=reward,
+        weight=weight,
+        human=bool(line.get("human", True)),
+        tokens=tokens,
+        behaviour=behaviour,
+        messages=_messages(line),
+        tools=line.get("tools"),
+        template_kwargs=_template_kwargs(line),
+        comment=_said(line, "comment"),
+        correction=_said(line, "correction"),
+        flags=flags,
+        replayed=line.get("split") == "replay",
+        prompt_by=by,
+        hinted=template.hinted(line),
+    )
+    return sample if len(tokens) <= max_seq_len else _shortened(sample, template, max_seq_len)
+
+
+def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
+    """The same reply after the system prompt and the newest turns alone.
+
+    What was captured is of another prompt than the one that trains, so ℓ_β is recomputed under the version that wrote
+    the reply. `captured` stays: a token that hangs on what was left out is not to be learned without it (lessons).
+    """
+    reply, comment, correction = len(sample.tokens.reply), sample.comment, sample.correction
+    hint = len(template.reply(comment, ended=False)) + HINT_TOKENS if comment and sample.reward < 0 else 0
+    instead = len(template.reply(correction, ended=True)) if correction else 0
+
+    def fits(needed: int) -> Callable[[Chat], bool]:
+        return lambda chat: len(template.prompt(chat, sample.tools, sample.template_kwargs)) + needed <= max_seq_len
+
+    if template.choice.wrong is not None and sample.prompt_by != "captured":
+        raise TooLong(
+            f"{len(sample.tokens)} tokens, more than max_seq_len = {max_seq_len}, and how its server renders it "
+            f"without its oldest turns is not known: {template.choice.wrong}"
+        )
+    # With room for what its words will need; else its rating trains and they do not.
+    chat = truncation.cut(sample.messages, fits(max(reply + hint, instead))) or truncation.cut(
+        sample.messages, fits(reply)
+    )
+    if chat is None:
+        raise TooLong(
+            f"{len(sample.tokens)} tokens, and no older turn can be left out to come below max_seq_len = {max_seq_len}"
+        )
+    return replace(
+        sample,
+        messages=tuple(dict(message) for message in chat),
+        tokens=replace(sample.tokens, prompt=template.prompt(chat, sample.tools, sample.template_kwargs)),
+        behaviour=None,
+        captured=sample.behaviour,
+        hinted=None,  # it was rendered with all turns
+        flags=(*sample.flags, "shortened"),
+    )
+
+
+def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None]:
+    prompt = _ids(line, "prompt_token_ids", template.vocabulary)
+    reply = _ids(line, "token_ids", template.vocabulary)
+    raw = line.get("logprobs")
+    if not isinstance(raw, list):
+        raise BadLine("says exact but has no logprobs")
+    if len(raw) != len(reply):
+        raise BadLine(f"says exact but has {len(reply)} token ids and {len(raw)} log-probs")
+    try:
+        behaviour = np.asarray(raw, np.float64)
+    except (TypeError, ValueError):
+        raise BadLine("logprobs are not all numbers") from None
+    if behaviour.ndim != 1 or not np.isfinite(behaviour).all():
+        raise BadLine("a log-prob is not finite")
+    if behaviour.max() > ROUNDING:
+        raise BadLine(f"a log-prob is {behaviour.max():.3g}, above 0")
+    if behaviour.min() < PLACEHOLDER:
+        raise BadLine(f"a log-prob is {behaviour.min():.6g}: a server's placeholder, not a measurement")
+    sampling = line.get("sampling") or {}
+    if not isinstance(sampling, dict):
+        raise BadLine("sampling is not an object")
+    temperature = _number(sampling, "temperature", 1.0)
+    top_p = _number(sampling, "top_p", 1.0)
+    top_k = int(_number(sampling, "top_k", 0))
+    if temperature < 0 or not 0 < top_p <= 1:
+        raise BadLine(f"temperature {temperature} with top_p {top_p} is not a way to sample")
+    greedy = temperature == 0  # log-probs are those at temperature 1, over the whole vocabulary
+    tokens = Tokens(
+        prompt, reply, 1.0 if greedy else temperature, 1.0 if greedy else top_p, 0 if greedy else max(top_k, 0)
+    )
+    # Log-probs under penalties are of a distribution that depends on the text so far in each server's own way.
+    penalised = any(_number(sampling, name, off) != off for name, off in PENALTIES.items())
+    return tokens, None if penalised else behaviour
+
+
+def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, PromptBy]:
+    """An inexact line. All log-probs are recomputed; nothing is compared by mistake."""
+    messages, text = _messages(line), line.get("text")
+    if not messages:
+        raise BadLine("not exact and without messages to render")
+    if not isinstance(text, str) or not text:
+        raise BadLine("not exact and without text")
+    for message in messages:
+        _plain(message)  # raises BadLine where it holds more than text, whoever rendered it
+    prompt, by = _prompt(line, template)
+    reply = template.reply(text, ended=line.get("finish_reason") == "stop")
+    sampling = line.get("sampling")
+    temperature = _number(sampling, "temperature", 1.0) if isinstance(sampling, dict) else 1.0
+    if not prompt or not reply:
+        raise BadLine("renders to no tokens")
+    return Tokens(prompt, reply, temperature if temperature > 0 else 1.0), by
+
+
+def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...], PromptBy]:
+    """What the server read. It trains on that or not at all: by its count of tokens it is seen whether this is it."""
+    count, messages, as_sent = _count(line), len(_messages(line)), line.get("as_sent") is True
+    if line.get("prompt_token_ids"):
+        return _ids(line, "prompt_token_ids", template.vocabulary), "captured"
+    if (prompt := _served(line, template)) is not None:
+        if count is not None and not near(count, len(prompt), messages, as_sent=as_sent):
+            raise BadLine(
+                f"the server read {count:,} tokens, and it renders this prompt to {len(prompt):,} now: its chat "
+                "template or its context has changed since, or it cut the prompt"
+            )
+        return prompt, "server"
+    prompt = template.prompt(_messages(line), line.get("tools"), _template_kwargs(line))
+    if count is not None and not near(count, len(prompt), messages, as_sent=as_sent):
+        raise BadLine(
+            f"the server read {count:,} tokens where the weights' chat template makes {len(prompt):,}: it has another "
+            "chat template, or it cut the prompt"
+        )
+    return prompt, "template"
+
+
+def _served(line: Mapping[str, Any], template: Template) -> tuple[int, ...] | None:
+    rendered = line.get("served")
+    return template.served(rendered, _count(line)) if isinstance(rendered, dict) else None
+
+
+def _count(line: Mapping[str, Any]) -> int | None:
+    """How many tokens the server said that the prompt has."""
+    count = line.get("prompt_tokens")
+    return count if type(count) is int and count > 0 else None
+
+
+def _messages(line: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    messages = line.get("messages") or []
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        raise BadLine("messages are not a list of objects")
+    return tuple(messages)
+
+
+def _template_kwargs(line: Mapping[str, Any]) -> dict[str, Any] | None:
+    found = line.get("template_kwargs")
+    if found is not None and not isinstance(found, dict):
+        raise BadLine("template_kwargs are not an object")
+    return found
+
+
+def _more_than_text(messages: Any) -> str | None:
+    """Exact ids do not help: those of a picture are placeholders."""
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and (what := MORE.get(str(part.get("type")))) is not None:
+                return what
+    return None
+
+
+def _apart(message: Mapping[str, Any], way: Way) -> list[Mapping[str, Any]]:
+    """What becomes of a message: itself, or one of each of its texts."""
+    content = message.get("content")
+    if way.parts != "apart" or not isinstance(content, list) or len(content) < 2:
+        return [message]
+    return [{**message, "content": [part]} for part in content]
+
+
+def _plain(message: Mapping[str, Any], parts: str = "lines") -> dict[str, Any]:
+    """As templates want it: text parts joined, tool arguments as objects. What is not text cannot be trained on."""
+    plain = dict(message)
+    content = plain.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+            raise BadLine("a message holds more than text")
+        between = "" if parts == "joined" else "\n"
+        plain["content"] = between.join(str(part.get("text", "")) for part in content)
+    elif content is None:
+        plain["content"] = ""
+    calls = [json.loads(json.dumps(call)) for call in plain.get("tool_calls") or ()]
+    for call in calls:
+        function = call.get("function", {})
+        if isinstance(function.get("arguments"), str):
+            # What a model wrote need not be JSON; the server hands it to the template as it is, too.
+            with contextlib.suppress(ValueError):
+                function["arguments"] = json.loads(function["arguments"] or "{}")
+    if calls:
+        plain["tool_calls"] = calls
+    return plain
+
+
+def _ids(line: Mapping[str, Any], name: str, vocabulary: int) -> tuple[int, ...]:
+    ids = line.get(name)
+    if not isinstance(ids, list) or not ids:
+        raise BadLine(f"says exact but has no {name}")
+    for i in ids:
+        if type(i) is not int or not 0 <= i < vocabulary:
+            raise BadLine(f"{name} holds {i!r}, which this model's {vocabulary} tokens do not have")
+    return tuple(ids)
+
+
+def _said(line: Mapping[str, Any], name: str) -> str | None:
+    text = line.get(name)
+    if text is not None and not isinstance(text, str):
+        raise BadLine(f"{name} is {text!r}, not a text")
+    return (text or "").strip() or None
+
+
+def _number(line: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    value = line.get(name)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadLine(f"{name} is {value!r}, not a number")
+    return float(value)

@@ -1,0 +1,1 @@
+"""The model that trains, in torch and in MLX."""

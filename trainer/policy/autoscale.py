@@ -1,0 +1,137 @@
+"""A preset fitted to one model: which of its numbers change with size and experts, and which layers train.
+
+Owns the rules and the sentence that goes with each of them. Pure; torch's policy and mlx's take the same answers. What
+a person sets always stands. Not here: the preset's own numbers (config/presets.toml), how a model is measured
+(model_info).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from config import presets
+from config.presets import Preset
+from trainer.formats.model_info import Profile, billions, picks_or_is_expert
+
+MEASURED = 135e6  # parameters: SmolLM2-135M, where the presets' learning rates were measured
+PUBLISHED = 45e9  # active parameters from which on ReinforceClaw's table is taken as it is
+AT_PUBLISHED = 5e-6 / 1e-3  # its rate there, as a share of the measured one
+BEYOND = 0.8  # its factor above that size
+RANK_BEYOND = 8
+SPARSITY = ((4, 0.95), (10, 0.85), (20, 0.70), (math.inf, 0.55))  # parameters a working one -> rate ×
+TOTAL = ((100e9, 1.0), (250e9, 0.6), (500e9, 0.45), (math.inf, 0.35))  # parameters -> rate ×
+MORE_RANK = 8  # of a mixture of experts: only its attention trains
+LESS_PULL = 0.5  # its kl_ref ×
+SET = "set in run.json (train.overrides)"
+TEXT = "language_model"  # what models that also see or hear call the part that writes
+SENSES = ("vision", "visual", "audio", "projector")  # words in the names of their other parts
+ATTENTION = ("attn", "attention")  # what models call the block around q, k, v and o
+
+
+class Choice(NamedTuple):
+    value: Any
+    why: str
+
+
+def fit(preset: Preset, name: str, given: Collection[str], profile: Profile) -> tuple[Preset, dict[str, Choice]]:
+    """The preset for this model, and each of its values with the reason. `given` are values that a person set."""
+    fitted = _fitted(presets.resolve(name, {}), profile)
+    told, changes = {}, {}
+    for key, own in preset.model_dump().items():
+        value, why = fitted.get(key, (own, ""))
+        if key in given:
+            told[key] = Choice(own, f"{SET}; this model would get {value:.3g}" if value != own else SET)
+        elif key in fitted and not (key == "alpha" and "rank" in given):  # alpha follows the rank that was fitted
+            told[key] = Choice(value, f"preset {name}; {why}")
+            changes[key] = value
+        else:
+            told[key] = Choice(own, f"preset {name}")
+    return preset.model_copy(update=changes), told
+
+
+def _fitted(preset: Preset, profile: Profile) -> Mapping[str, tuple[Any, str]]:
+    rate, why = rate_factor(profile)
+    found: dict[str, tuple[Any, str]] = {"learning_rate": (preset.learning_rate * rate, why)}
+    rank = min(preset.rank, RANK_BEYOND) if profile.active > PUBLISHED else preset.rank
+    words = [f"{RANK_BEYOND} above {billions(int(PUBLISHED))} active parameters"] if rank != preset.rank else []
+    if profile.mixture:
+        rank += MORE_RANK
+        words.append(f"{MORE_RANK} more than a dense model, for only attention trains")
+        pull = f"× {LESS_PULL:g} for a mixture of experts, most of which stays as it is (ReinforceClaw's; not measured)"
+        found["kl_ref"] = preset.kl_ref * LESS_PULL, pull
+    if words:
+        found["rank"] = rank, f"{', '.join(words)} (ReinforceClaw's; not measured)"
+        found["alpha"] = preset.alpha * rank / preset.rank, "in proportion to the rank"
+    return found
+
+
+def rate_factor(profile: Profile) -> tuple[float, str]:
+    """What the preset's learning rate is multiplied with. Between the two sizes that somebody has tried, a straight
+    line of log rate over log size."""
+    active = billions(profile.active)
+    if profile.active <= MEASURED:
+        factor, why = 1.0, f"measured on SmolLM2-135M, and {active} parameters are no more"
+    elif profile.active <= PUBLISHED:
+        factor = (profile.active / MEASURED) ** (math.log(AT_PUBLISHED) / math.log(PUBLISHED / MEASURED))
+        why = (
+            f"× {factor:.3g} for {active} active parameters, between the rate measured at 135 M and ReinforceClaw's "
+            "at 45 B; not measured at this size"
+        )
+    else:
+        factor = AT_PUBLISHED * BEYOND
+        why = f"× {factor:.3g} for {active} active parameters: ReinforceClaw's; not measured"
+    if profile.mixture:
+        ratio = profile.total / profile.active
+        sparse, whole = _row(SPARSITY, ratio), _row(TOTAL, profile.total)
+        factor *= sparse * whole
+        why += f"; × {sparse:g} for {ratio:.3g} parameters to each active one"
+        why += f"; × {whole:g} for {billions(profile.total)} in all" if whole != 1 else ""
+    return factor, why
+
+
+def _row(table: Sequence[tuple[float, float]], value: float) -> float:
+    return next(factor for bound, factor in table if value <= bound)
+
+
+# --- which layers -------------------------------------------------------------------------------------------------
+
+
+def trained_layers(linears: Collection[str], asked: str, profile: Profile) -> tuple[list[str], str]:
+    """Of a model's linear layers (the head is none) those that get a LoRA, and why. Never a router or an expert, and
+    nothing that reads pictures or sound: ratings are of text, and servers wear no LoRA there."""
+    writing = _writing(linears)
+    if asked == "auto" and not profile.mixture:
+        rest = " and what reads pictures or sound" if len(writing) < len(linears) else ""
+        return writing, f"dense: every linear layer but the head{rest}"
+    attention = [name for name in writing if any(word in part for part in _around(name) for word in ATTENTION)]
+    attention = [name for name in attention if not picks_or_is_expert(name)]
+    if not attention:
+        raise ValueError(
+            f"This {profile.architecture} has no linear layers in a block that is called attention, and of a mixture "
+            "of experts nothing else is trained: serve another model, or rate it without training."
+        )
+    if profile.mixture:
+        return attention, "a mixture of experts: attention only, for few ratings would unbalance routers and experts"
+    return attention, f"{SET}: attention only"
+
+
+def _writing(linears: Collection[str]) -> list[str]:
+    text = [name for name in linears if TEXT in name.split(".")]
+    return text or [name for name in linears if not any(word in name.lower() for word in SENSES)]
+
+
+def _around(name: str) -> list[str]:
+    return name.lower().split(".")[:-1]
+
+
+def last_names(layers: Collection[str]) -> str:
+    return " ".join(sorted({name.rsplit(".", 1)[-1] for name in layers}))
+
+
+def short_names(layers: Collection[str], linears: Collection[str]) -> list[str]:
+    """q_proj, o_proj, …: what servers expect in an adapter, unless such a name would take in layers not meant."""
+    ends = {name.rsplit(".", 1)[-1] for name in layers}
+    others = {name.rsplit(".", 1)[-1] for name in linears if name not in set(layers)}
+    return sorted(layers if ends & others else ends)

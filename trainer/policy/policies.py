@@ -1,0 +1,71 @@
+"""Which framework trains on this machine, and the policy on it.
+
+Owns the choice and its reason. Imports neither framework before it is chosen: a Mac may have mlx and no torch. Not
+here: what a policy can do (policy), how (torch_policy, mlx_policy).
+"""
+
+from __future__ import annotations
+
+import platform
+from importlib.util import find_spec
+from pathlib import Path
+
+from config.presets import Preset
+from trainer.io.run_folder import Compute, Framework, RunError
+from trainer.policy.policy import Policy
+
+NEEDS = {"torch": ("torch", "rlproxy[train]"), "mlx": ("mlx_lm", "rlproxy[mlx]")}  # module, what to install
+
+
+def choose(asked: Framework) -> tuple[str, str]:
+    """torch or mlx, and why."""
+    name, why = _of_this_machine() if asked == "auto" else (asked, "run.json names it")
+    module, extra = NEEDS[name]
+    if find_spec(module) is None:
+        raise RunError(f"there is no {module} in this environment ({name}: {why}): pip install '{extra}'.")
+    return name, why
+
+
+def _of_this_machine() -> tuple[str, str]:
+    if (platform.system(), platform.machine()) != ("Darwin", "arm64"):
+        return "torch", "this is no Mac with Apple silicon"
+    if find_spec(NEEDS["mlx"][0]) is None:
+        return "torch", "Apple silicon without mlx-lm (pip install 'rlproxy[mlx]' would be faster)"
+    return "mlx", "Apple silicon with mlx-lm"
+
+
+def find_device(framework: str) -> tuple[str, str]:
+    """cpu, cuda or gpu, and why."""
+    if framework == "mlx":
+        from trainer.policy import mlx_policy
+
+        return mlx_policy.find_device()
+    from trainer.policy import torch_policy
+
+    return torch_policy.find_device()
+
+
+def open_policy(
+    framework: str,
+    weights: Path,
+    preset: Preset,
+    *,
+    parent: Path | None,
+    threads: int,
+    seed: int,
+    compute: Compute = "auto",
+    in_4bit: bool = False,
+) -> Policy:
+    """The weights loaded, wearing the parent adapter or a new one."""
+    if framework == "mlx":
+        if in_4bit or compute == "bfloat16":
+            raise RunError(
+                "MLX computes in float32, and packs nothing itself: leave train.compute and train.load_in_4bit as they "
+                "are (to train on a base of 4 bits, name one that mlx-lm has quantised)."
+            )
+        from trainer.policy.mlx_policy import MlxPolicy
+
+        return MlxPolicy(weights, preset, parent=parent, seed=seed)  # its threads are OMP_NUM_THREADS
+    from trainer.policy.torch_policy import TorchPolicy
+
+    return TorchPolicy(weights, preset, parent=parent, threads=threads, seed=seed, compute=compute, in_4bit=in_4bit)

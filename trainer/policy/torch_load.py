@@ -1,0 +1,84 @@
+"""The base model on its device, in the number format that a run computes in.
+
+Owns which format and why, loading in it (in 4 bits, too), and what is refused. Whatever it is, these stay in fp32: the
+adapter with its optimiser, and everything from the head on, so that no log-prob and no ratio is rounded to bf16. Not
+here: the adapter (torch_policy), how memory is planned (torch_memory).
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+from trainer.io.run_folder import Compute, RunError
+
+
+def choose_compute(asked: Compute, device: str) -> tuple[torch.dtype, str]:
+    """The format of the base model's weights and activations, and why."""
+    if asked == "bfloat16":
+        return torch.bfloat16, "set (train.compute)"
+    if asked == "float32":
+        return torch.float32, "set (train.compute)"
+    if device != "cuda":
+        return torch.float32, "a CPU: as the built-in server, from which bfloat16 is 0.04 nats a token off"
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.bfloat16, "this GPU computes in it"
+    return torch.float32, "this GPU has no bfloat16"
+
+
+def load(weights: Path, device: str, compute: torch.dtype, *, in_4bit: bool) -> Any:
+    """A causal model without dropout. Raises RunError where 4 bits were asked for and cannot be had."""
+    if in_4bit:
+        causal = _in_4bit(weights, device, compute)
+    else:
+        causal = AutoModelForCausalLM.from_pretrained(weights, dtype=compute).to(device)
+    drop_nothing(causal)
+    if getattr(causal.config, "attention_dropout", 0):
+        causal.config.attention_dropout = 0.0
+    if compute != torch.float32:
+        _head_in_fp32(causal)
+    return causal
+
+
+def drop_nothing(model: torch.nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+
+
+def _in_4bit(weights: Path, device: str, compute: torch.dtype) -> Any:
+    """nf4 with its scales quantised again, as QLoRA has it. Written after transformers' and peft's documentation; no
+    machine with a GPU has run it."""
+    if device != "cuda":
+        raise RunError("train.load_in_4bit needs an NVIDIA GPU, and torch finds none here: set it to false.")
+    if find_spec("bitsandbytes") is None:
+        raise RunError("train.load_in_4bit needs bitsandbytes: pip install 'rlproxy[quant]', or set it to false.")
+    quantised = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute,
+    )
+    # Not peft's prepare_model_for_kbit_training: it makes embeddings and norms fp32, which needs memory for nothing
+    # (norms compute in fp32 anyway), and turns recomputation on, which torch_memory decides. peft freezes the base.
+    return AutoModelForCausalLM.from_pretrained(
+        weights, dtype=compute, quantization_config=quantised, device_map={"": torch.cuda.current_device()}
+    )
+
+
+def _head_in_fp32(causal: Any) -> None:
+    """Its own copy of the weights where the embeddings are the same ones."""
+    head = causal.get_output_embeddings()
+    head.weight = torch.nn.Parameter(head.weight.detach().float(), requires_grad=False)
+    if getattr(head, "bias", None) is not None:
+        head.bias = torch.nn.Parameter(head.bias.detach().float(), requires_grad=False)
+    head.register_forward_pre_hook(_as_float)
+
+
+def _as_float(head: torch.nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(argument.float() for argument in arguments)

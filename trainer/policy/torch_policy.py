@@ -1,0 +1,431 @@
+"""transformers + peft behind the Policy protocol: one model load a run, one LoRA in training, any other to wear.
+
+Owns torch. Log-probs are computed one way for ℓ_old, ℓ_ref and training: a micro-batch as its prefix tree (where the
+model's attention allows that), hidden states of reply tokens only, then the head, then a log-softmax in fp32 at the
+serving temperature. Dropout is off throughout: a person's few ratings
+are not what it was made for, and ℓ_old must be what the first step sees. Not here: what is trained on (loop).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor
+from transformers import AutoTokenizer, GenerationConfig
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.pytorch_utils import Conv1D
+from transformers.utils import logging as transformers_logging
+
+from config.presets import Preset
+from trainer.formats import model_info
+from trainer.formats.lora_files import load_tensors, save_adapter
+from trainer.io.run_folder import Compute
+from trainer.objective import Terms
+from trainer.policy import autoscale, eos, torch_load, tree, tree_attention
+from trainer.policy.packing import Budget, Packed, States, padded
+from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, Teaching
+from trainer.policy.torch_head import by_rows, chunks, recomputed_by_rows
+from trainer.policy.torch_memory import Hoard, Plan, give_back_at_once, is_out_of_memory
+
+TRAINED = "default"  # PEFT's name for the adapter in training
+
+
+class TorchPolicy:
+    def __init__(
+        self,
+        weights: Path,
+        preset: Preset,
+        *,
+        parent: Path | None,
+        threads: int,
+        seed: int,
+        compute: Compute = "auto",
+        in_4bit: bool = False,
+    ) -> None:
+        self.choices: list[tuple[str, Any, str]] = []
+        self.device, self.why = find_device()
+        if self.device == "cpu" and threads:
+            torch.set_num_threads(threads)
+        torch.manual_seed(seed)
+        transformers_logging.disable_progress_bar()
+        self.tokenizer = AutoTokenizer.from_pretrained(weights)
+        dtype, why = torch_load.choose_compute(compute, self.device)
+        self.choices.append(("compute", str(dtype).removeprefix("torch."), why))
+        if in_4bit:
+            self.choices.append(("load_in_4bit", True, "set (train.load_in_4bit)"))
+        causal = torch_load.load(weights, self.device, dtype, in_4bit=in_4bit)
+        # Of what the model's makers recommend only the end: a repetition penalty would hide from the gate what loops.
+        self._ends = eos.of_replies(causal.generation_config.eos_token_id, self.tokenizer)
+        causal.generation_config = GenerationConfig(eos_token_id=self._ends)
+        self._weights_name = weights.name
+        self._about = model_info.read(weights)
+        self.model = self._with_adapter(causal, preset, parent)
+        self.model.eval()
+        self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        assert self.trained, "no parameter is trainable"
+        self._causal: Any = self.model.get_base_model()
+        self._scale_logits = _logit_scaling(self._causal.config)
+        self._vocabulary = int(self._causal.config.get_text_config().vocab_size)
+        self._optimiser = torch.optim.AdamW(self.trained.values(), lr=preset.learning_rate, weight_decay=0.0)
+        self._check_head()
+        self._kernel, why = tree_attention.prepare(self._causal, self.device, max_seq_len=preset.max_seq_len)
+        told = why if self._kernel else f"{why}: rows of like length, padded to the longest"
+        self.choices.append(("shared_prefixes", self._kernel or False, told))
+        self._hoard = Hoard()
+        self._plan = self._plan_memory(preset)
+        self.budget = Budget(self._plan.largest, self._plan.unrelated, trees=self._kernel is not None)
+
+    # --- which adapter the model wears ---
+
+    def _with_adapter(self, causal: Any, preset: Preset, parent: Path | None) -> Any:
+        if parent is not None:
+            with _peft():
+                model = PeftModel.from_pretrained(causal, parent, adapter_name=TRAINED, is_trainable=True)
+            config = model.peft_config[TRAINED]
+            if (config.r, float(config.lora_alpha)) != (preset.rank, preset.alpha):
+                why = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
+                self.choices.append(("rank", config.r, why))
+            config.lora_dropout = 0.0
+            torch_load.drop_nothing(model)  # peft has built the layers with the config's dropout by now
+            self._freeze_experts(model)
+            names = [n.partition(".lora_")[0] for n, p in model.named_parameters() if p.requires_grad]
+            why = "the parent adapter's" + (", without routers and experts" if self._about.mixture else "")
+            self.choices.append(("layers", autoscale.last_names(names), why))
+            self.choices.append(("start", parent.name, "warm start: its weights go on training"))
+            return model
+        self.choices.append(("start", "base", "no parent: a new adapter that changes nothing yet"))
+        config = LoraConfig(
+            r=preset.rank,
+            lora_alpha=preset.alpha,
+            target_modules=self._layers(causal, preset.layers),
+            lora_dropout=0.0,
+            bias="none",
+            task_type="CAUSAL_LM",
+        )
+        with _peft():
+            model = get_peft_model(causal, config, adapter_name=TRAINED)
+        trained = [n for n, p in model.named_parameters() if p.requires_grad]
+        if self._about.mixture and (wrong := next(filter(model_info.picks_or_is_expert, trained), None)):
+            raise RuntimeError(f"peft put a LoRA on {wrong}, which was not asked for: nothing was trained.")
+        return model
+
+    def _layers(self, causal: Any, asked: str) -> str | list[str]:
+        head = causal.get_output_embeddings()
+        linears = [n for n, m in causal.named_modules() if isinstance(m, torch.nn.Linear | Conv1D) and m is not head]
+        layers, why = autoscale.trained_layers(linears, asked, self._about)
+        self.choices.append(("layers", autoscale.last_names(layers), why))
+        if len(layers) == len(linears) and not self._about.mixture:
+            return "all-linear"
+        return autoscale.short_names(layers, linears)
+
+    def _freeze_experts(self, model: Any) -> None:
+        """An adapter from elsewhere may be on experts too: it is worn whole, but only its other layers train."""
+        for name, parameter in model.named_parameters():
+            if self._about.mixture and model_info.picks_or_is_expert(name):
+                parameter.requires_grad = False
+
+    @contextlib.contextmanager
+    def wearing(self, adapter: Path | None) -> Iterator[None]:
+        if adapter is None:
+            with self.model.disable_adapter():
+                yield
+            return
+        name = f"worn-{adapter.name.replace('.', '-')}"
+        with _peft():
+            self.model.load_adapter(str(adapter), adapter_name=name)
+        try:
+            self.model.set_adapter(name)
+            yield
+        finally:
+            self.model.set_adapter(TRAINED)
+            self._freeze_experts(self.model)
+            self.model.delete_adapter(name)
+
+    # --- log-probs ---
+
+    def log_probs(self, packed: Packed, states: States | None = None) -> LogProbs:
+        with torch.inference_mode():
+            hidden = self._hidden(packed) if states is None else self._known(states)  # (N, H)
+            plain, sampled, entropy = [], [], []
+            for part in chunks(len(hidden), self._vocabulary):
+                logits = self._logits(hidden[part], packed, part)  # (n, V)
+                target = self._tensor(packed.target)[part]
+                own = _gather(logits, target)  # (n,)
+                plain.append(own)
+                entropy.append(_entropy(logits))
+                if packed.truncated:
+                    top_p, top_k = self._tensor(packed.top_p)[part], self._tensor(packed.top_k)[part]
+                    sampled.append(own - _support(logits, target, top_p, top_k))
+        whole, spread = (torch.cat(each).double().cpu().numpy() for each in (plain, entropy))
+        return LogProbs(whole, torch.cat(sampled).double().cpu().numpy() if sampled else whole, spread)
+
+    def states(self, packed: Packed) -> States:
+        with torch.inference_mode():
+            found: States = self._hidden(packed).float().cpu().numpy()
+        return found
+
+    def surprise(self, packed: Packed) -> Surprise:
+        with torch.inference_mode():
+            worn = self._hidden(packed)  # (N, H)
+            with self.model.disable_adapter():
+                bare = self._hidden(packed)
+            parts = []
+            for part in chunks(len(worn), self._vocabulary):
+                base, now = self._head(bare[part]).log_softmax(-1), self._head(worn[part]).log_softmax(-1)  # (n, V)
+                base_entropy = -(base.exp() * base).sum(-1)
+                cross = -(now.exp() * base).sum(-1)
+                parts.append(torch.stack([cross - base_entropy, -(now.exp() * now).sum(-1), base_entropy]))
+        return Surprise(*torch.cat(parts, 1).double().cpu().numpy())
+
+    def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
+        try:
+            return self._backward(packed, terms, loss)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            told = str(error).splitlines()[0]
+        finally:
+            self.model.eval()
+        # Out here the traceback, which holds on to the tensors, is gone.
+        self._optimiser.zero_grad(set_to_none=True)
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+        raise OutOfMemory(told)
+
+    def _backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
+        hidden = self._hidden(packed, training=True)  # (N, H)
+        target = self._tensor(packed.target)
+        constants = Terms(**{f: self._constant(getattr(terms, f)) for f in Terms.__slots__})
+        if terms.teacher_ids is None:
+            theta = by_rows(
+                hidden, lambda rows, part: _gather(self._logits(rows, packed, part), target[part]), self._vocabulary
+            )  # (N,)
+            value, sums = loss(torch, theta, constants)
+        else:
+            ids = torch.cat([target[:, None], self._tensor(terms.teacher_ids)], 1)
+            each = recomputed_by_rows(
+                hidden, lambda rows, part: _gather_many(self._logits(rows, packed, part), ids[part]), self._vocabulary
+            )  # (N, 1 + K)
+            value, sums = loss(torch, each[:, 0], constants, each[:, 1:])
+        value.backward()
+        return {name: float(total.detach()) for name, total in sums.items()}
+
+    def teach(self, packed: Packed, k: int, also: Sequence[int] = (), states: States | None = None) -> Teaching:
+        with torch.inference_mode():
+            hidden = self._hidden(packed) if states is None else self._known(states)  # (N, H)
+            ids, values = [], []
+            for part in chunks(len(hidden), self._vocabulary):
+                logits = self._logits(hidden[part], packed, part)  # (n, V)
+                log_probs = logits.log_softmax(-1)
+                top = log_probs.index_fill(-1, self._tensor(np.asarray(also, np.int64)), torch.inf)
+                ids.append(top.topk(min(k, logits.shape[-1])).indices)
+                values.append(log_probs.gather(-1, ids[-1]))
+        return Teaching(torch.cat(ids).to(torch.int32).cpu().numpy(), torch.cat(values).to(torch.float32).cpu().numpy())
+
+    def _hidden(self, packed: Packed, *, training: bool = False) -> Tensor:
+        """(N, H) what predicts each reply token."""
+        forward: Any = self._causal.base_model
+        if self._kernel is not None:
+            forest = tree.grow(packed.sequences)
+            self._prepare_layers(len(forest.ids), training=training)
+            layout = tree_attention.Layout(forest, self.device, flex=self._kernel == "flex")
+            states = forward(**layout.inputs()).last_hidden_state[0]  # (S, H)
+            at = tree.reply_columns(forest, packed.sequences)
+        else:
+            # No attention mask: padding is on the right, and a causal or sliding mask never looks there.
+            ids, at = padded(packed.sequences)
+            self._prepare_layers(ids.size, training=training)
+            states = forward(input_ids=self._tensor(ids), use_cache=False).last_hidden_state.flatten(0, 1)  # (B·S, H)
+        gathered: Tensor = states[self._tensor(at)]
+        return gathered
+
+    def _prepare_layers(self, tokens: int, *, training: bool) -> None:
+        recompute = training and self._plan.recomputes(tokens)
+        if recompute and self.device == "cpu" and self._plan.is_tight(tokens):
+            give_back_at_once()
+        self.model.train(recompute)  # transformers checkpoints only then; every dropout is 0
+
+    def _logits(self, hidden: Tensor, packed: Packed, part: Any) -> Tensor:
+        """(n, H) -> (n, V) in fp32 at the serving temperature."""
+        return self._head(hidden) / self._tensor(packed.temperature)[part, None]
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._scale_logits(self._causal.get_output_embeddings()(hidden).float())
+        return logits
+
+    def _known(self, states: States) -> Tensor:
+        """(N, H) as `_hidden` gave them."""
+        return self._tensor(states).to(self._causal.get_input_embeddings().weight.dtype)
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _constant(self, values: Any) -> Tensor | None:
+        return None if values is None else self._tensor(np.asarray(values, np.float32))
+
+    def _check_head(self) -> None:
+        """The short way through the head must give the model's own logits; a model with another head is refused."""
+        ids = torch.arange(2, 10, device=self.device)[None] % self._causal.config.get_text_config().vocab_size
+        with torch.inference_mode():
+            own = self._causal(input_ids=ids, use_cache=False).logits.float()  # (1, 8, V)
+            states = self._causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            short = self._head(states)
+        gap = float((own - short).abs().max())
+        if not gap <= 1e-3 * max(1.0, float(own.abs().max())):
+            raise ValueError(
+                f"{type(self._causal).__name__} computes its logits in a way that this trainer does not "
+                f"know (they differ by {gap:.3g}): log-probs would be wrong."
+            )
+
+    # --- training ---
+
+    def step(self, learning_rate: float, max_grad_norm: float) -> float:
+        for group in self._optimiser.param_groups:
+            group["lr"] = learning_rate
+        norm = float(torch.nn.utils.clip_grad_norm_(list(self.trained.values()), max_grad_norm))
+        if np.isfinite(norm):
+            self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        self._hoard.give_back(most=0)
+        return norm
+
+    def adapter(self) -> State:
+        return {name: p.detach().cpu().numpy().copy() for name, p in self.trained.items()}
+
+    def wear(self, adapter: Mapping[str, NDArray[Any]]) -> None:
+        load_tensors(self.trained, adapter)
+
+    def optimiser(self) -> State:
+        state: State = {}
+        for name, p in self.trained.items():
+            for key, value in self._optimiser.state.get(p, {}).items():
+                state[f"{key}/{name}"] = value.detach().cpu().numpy().copy()
+        return state
+
+    def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
+        self._optimiser.state.clear()
+        self._optimiser.zero_grad(set_to_none=True)  # of a step that was not taken
+        for key, value in optimiser.items():
+            field, name = key.split("/", 1)
+            tensor = torch.from_numpy(np.array(value))
+            p = self.trained[name]
+            # AdamW keeps its step count on the CPU.
+            self._optimiser.state[p][field] = tensor if field == "step" else tensor.to(p.device)
+
+    def _plan_memory(self, preset: Preset) -> Plan:
+        """How large a micro-batch may be, and from where on activations are recomputed instead of kept."""
+        plan = Plan.of(self._causal.config.get_text_config(), self.device, max_seq_len=preset.max_seq_len)
+        self.choices.append(("micro_batch", plan.largest, plan.why))
+        on = plan.recomputes(plan.largest)
+        self.choices.append(("gradient_checkpointing", on, f"above {plan.kept} tokens a micro-batch: {plan.kept_why}"))
+        if on:
+            self._causal.activation_checkpointing_enable({"use_reentrant": False})
+            self._causal.enable_input_require_grads()  # else no gradient enters the first recomputed layer
+            if self.device == "cpu":
+                self._watch_hoard()
+        return plan
+
+    def _watch_hoard(self) -> None:
+        """Looked at as each recomputed layer begins, on the way there and on the way back."""
+
+        def look(part: torch.nn.Module, given: Any) -> None:
+            if part.training:
+                self._hoard.give_back()
+
+        for layer in self._causal.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                # A part of it: the layer itself is not called once more when it is computed again.
+                next(layer.children()).register_forward_pre_hook(look)
+
+    # --- replies and files ---
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int
+    ) -> list[list[int]]:
+        width = max(map(len, prompts))
+        ids = torch.full((len(prompts), width), self._ends[0], device=self.device)  # (B, P), padded on the left
+        mask = torch.zeros_like(ids)
+        for i, prompt in enumerate(prompts):
+            ids[i, width - len(prompt) :] = torch.tensor(prompt)
+            mask[i, width - len(prompt) :] = 1
+        torch.manual_seed(seed)
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        with torch.inference_mode():
+            out = self.model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=max_tokens,
+                pad_token_id=self._ends[0],
+                **(sampling if temperature > 0 else {"do_sample": False}),
+            )[:, width:]  # (B, ≤ max_tokens)
+        return [_until_end(row, self._ends) for row in out.tolist()]
+
+    def save(self, folder: Path) -> None:
+        save_adapter(self.model, TRAINED, folder, base_name=self._weights_name)
+
+
+@contextlib.contextmanager
+def _peft() -> Iterator[None]:
+    """peft 0.21 asks transformers 5.23 for a property under its old name, and that warns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        yield
+
+
+def find_device() -> tuple[str, str]:
+    if torch.cuda.is_available():
+        return "cuda", f"{torch.cuda.get_device_name()} found"
+    return "cpu", "no CUDA found"
+
+
+def _logit_scaling(config: Any) -> Any:
+    """What a model does to its logits after the head: nothing, a soft cap (Gemma 2), or one factor."""
+    config = config.get_text_config()
+    cap = getattr(config, "final_logit_softcapping", None)
+    if cap:
+        return lambda logits: torch.tanh(logits / cap) * cap
+    factor = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+    return (lambda logits: logits * factor) if factor != 1.0 else (lambda logits: logits)
+
+
+def _gather(logits: Tensor, target: Tensor) -> Tensor:
+    """log-softmax (n, V) at the targets (n,), without writing the whole of it down."""
+    return logits.gather(-1, target[:, None]).squeeze(-1) - logits.logsumexp(-1)
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    """(n, V) -> (n,)"""
+    return logits.logsumexp(-1) - (logits.softmax(-1) * logits).sum(-1)
+
+
+def _gather_many(logits: Tensor, ids: Tensor) -> Tensor:
+    """log-softmax (n, V) at the ids (n, K)."""
+    return logits.gather(-1, ids.long()) - logits.logsumexp(-1, keepdim=True)
+
+
+def _support(logits: Tensor, target: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
+    """log of the mass that top-k, then top-p keep (n,); +inf where the target is not kept."""
+    ordered, order = logits.sort(-1, descending=True)  # (n, V)
+    rank = torch.arange(ordered.shape[-1], device=logits.device)
+    ordered = ordered.masked_fill((rank >= top_k[:, None]) & (top_k > 0)[:, None], -torch.inf)
+    shares = ordered.softmax(-1)
+    before = shares.cumsum(-1) - shares  # mass of the likelier tokens
+    kept = (before < top_p[:, None]) & ordered.isfinite()  # the first always
+    place = (order == target[:, None]).to(torch.int8).argmax(-1)
+    mass = torch.where(kept, logits.gather(-1, order), -torch.inf).logsumexp(-1) - logits.logsumexp(-1)
+    return torch.where(kept.gather(-1, place[:, None]).squeeze(-1), mass, torch.inf)
+
+
+def _until_end(ids: list[int], end: Sequence[int]) -> list[int]:
+    for n, i in enumerate(ids):
+        if i in end:
+            return ids[: n + 1]
+    return ids

@@ -1,0 +1,131 @@
+"""Sequences -> their prefix tree: every token that they share is there once, and sees its ancestors only.
+
+Owns the layout. Agents send the whole conversation again at every turn, so most of a batch's tokens are the same ones
+in the same places. Under causal attention such a token has the same hidden state for all of them, and its gradient
+is the sum of theirs: computing it once is exact. Plain numpy, no attention in here (tree_attention).
+
+Nodes are in preorder, so a subtree is one stretch, and "j is an ancestor of i, or i itself" is j <= i < end[j].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainer.policy.packing import Ints, Tokens
+
+BLOCK = 256  # rows of attention at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """The distinct tokens of some sequences."""
+
+    ids: Ints  # (S,)
+    depth: Ints  # (S,) the token's position in its sequences
+    end: Ints  # (S,) one past the last of its subtree
+    parent: Ints  # (S,) -1 at a root
+    paths: tuple[Ints, ...]  # where each sequence's tokens are, in the given order
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows first..last of the attention, and the columns that any of them sees."""
+
+    first: int
+    last: int  # one past
+    columns: Ints | None  # None: the rows are a chain from a root, each sees the rows before it and nothing else
+
+
+@dataclass(slots=True)
+class _Run:
+    """Consecutive tokens without a branch from outside: where they hang, and what hangs on them."""
+
+    ids: Ints
+    branches: dict[tuple[int, int], _Run] = field(default_factory=dict)  # by (offset, first token)
+    start: int = -1  # in preorder, once known
+
+
+def grow(sequences: Sequence[Tokens]) -> Forest:
+    arrays = [np.asarray(s.computed, np.int64) for s in sequences]
+    root = _Run(np.empty(0, np.int64))
+    pieces: list[list[tuple[_Run, int]]] = [[] for _ in arrays]  # (run, how many of its tokens) along each sequence
+    # Longest first: what is shared becomes one long chain, which attention computes without a mask.
+    for i in sorted(range(len(arrays)), key=lambda i: -len(arrays[i])):
+        run, rest, offset = root, arrays[i], 0
+        while len(rest):
+            key = (offset, int(rest[0]))
+            run = run.branches.setdefault(key, _Run(rest))
+            offset = _common(run.ids, rest)
+            pieces[i].append((run, offset))
+            rest = rest[offset:]
+    return _lay_out(root, pieces)
+
+
+def _lay_out(root: _Run, pieces: Sequence[Sequence[tuple[_Run, int]]]) -> Forest:
+    ids: list[Ints] = []
+    parent: list[Ints] = []
+    total = 0
+    waiting: list[tuple[_Run, int]] = [(run, -1) for run in root.branches.values()]
+    while waiting:
+        run, above = waiting.pop()
+        run.start = total
+        ids.append(run.ids)
+        parent.append(np.concatenate([[above], np.arange(total, total + len(run.ids) - 1)]))
+        total += len(run.ids)
+        # The deepest branch comes next, so that every subtree is one stretch.
+        waiting += [(b, run.start + at - 1) for (at, _), b in sorted(run.branches.items(), key=lambda item: item[0])]
+    parents = np.concatenate(parent)
+    depth, end = np.zeros(total, np.int64), np.arange(1, total + 1)
+    for node in range(total):
+        depth[node] = depth[parents[node]] + 1 if parents[node] >= 0 else 0
+    for node in range(total - 1, -1, -1):
+        above = parents[node]
+        if above >= 0:
+            end[above] = max(end[above], end[node])
+    paths = tuple(np.concatenate([run.start + np.arange(count) for run, count in piece]) for piece in pieces)
+    return Forest(np.concatenate(ids), depth, end, parents, paths)
+
+
+def blocks(forest: Forest, rows: int = BLOCK) -> list[Block]:
+    """Every row once. A long chain from a root is one block; the others are cut, each with only what it sees."""
+    total = len(forest.ids)
+    follows = forest.parent == np.arange(total) - 1
+    follows[forest.parent < 0] = False
+    cut: list[Block] = []
+    at = 0
+    while at < total:
+        chain = _chain(forest, follows, at)
+        if chain >= rows:
+            cut.append(Block(at, at + chain, None))
+            at += chain
+            continue
+        last = min(at + rows, total)
+        for root in np.flatnonzero(forest.parent[at + 1 : last] < 0) + at + 1:
+            if _chain(forest, follows, int(root)) >= rows:
+                last = int(root)  # a long chain begins here
+                break
+        cut.append(Block(at, last, np.flatnonzero(forest.end[:last] > at)))
+        at = last
+    return cut
+
+
+def _chain(forest: Forest, follows: np.ndarray, at: int) -> int:
+    """How many tokens follow each other from this root; 0 when it is none."""
+    if forest.parent[at] >= 0:
+        return 0
+    breaks = np.flatnonzero(~follows[at + 1 :])
+    return int(breaks[0]) + 1 if len(breaks) else len(follows) - at
+
+
+def reply_columns(forest: Forest, sequences: Sequence[Tokens]) -> Ints:
+    """(N,) where the hidden state is that predicts reply token n: that of the token before it."""
+    return np.concatenate([path[len(s.prompt) - 1 :] for path, s in zip(forest.paths, sequences, strict=True)])
+
+
+def _common(one: Ints, other: Ints) -> int:
+    width = min(len(one), len(other))
+    differs = np.flatnonzero(one[:width] != other[:width])
+    return int(differs[0]) if len(differs) else width

@@ -1,0 +1,203 @@
+"""Attention over a prefix tree, as transformers models take it: each token sees its ancestors and nothing else.
+
+Owns the attention function, and the question whether a model may use it: asked of its config, then proved on three
+short sequences. A model that may not keeps rows padded to the longest, and says why. On the CPU it is SDPA in blocks
+of rows, each with only the columns that one of them sees; on CUDA, FlexAttention (written, not run: see
+docs/benchmarks.md). Not here: what the tree is (tree).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from trainer.policy import tree
+from trainer.policy.packing import Tokens
+from trainer.policy.tree import Forest
+
+NAME = "rlproxy_tree"  # what the model's config calls it
+# Relative: rounding is below 1e-5, or near 1e-2 in bf16, a mask or a position that is wrong far above.
+PROOF = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
+LENGTH_DEPENDENT = ("dynamic", "longrope")  # rotary embeddings that change with the longest sequence beside it
+
+
+class Layout:
+    """A forest on its device: what the model's forward pass takes, and the attention itself."""
+
+    def __init__(self, forest: Forest, device: str, *, flex: bool) -> None:
+        self.ids = torch.from_numpy(forest.ids).to(device)[None]  # (1, S)
+        self.depth = torch.from_numpy(forest.depth).to(device)[None]  # (1, S)
+        self.end = torch.from_numpy(forest.end).to(device)  # (S,)
+        self._blocks: list[tuple[int, int, Tensor | None]] = []
+        self._mask = _flex_mask(self.end) if flex else None
+        if not flex:
+            for block in tree.blocks(forest):
+                columns = None if block.columns is None else torch.from_numpy(block.columns).to(device)
+                self._blocks.append((block.first, block.last, columns))
+
+    def inputs(self) -> dict[str, Any]:
+        # A mask of four dimensions is handed on as it is; this one only keeps transformers from making its own.
+        return {
+            "input_ids": self.ids,
+            "position_ids": self.depth,
+            "attention_mask": self.end[None, None, None],
+            "use_cache": False,
+            "tree": self,
+        }
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+        """(1, heads, S, D), keys and values with as many heads as there are or a divisor of it -> the like."""
+        if self._mask is not None:
+            return _flex(query, key, value, self._mask, scale)
+        repeat = query.shape[1] // key.shape[1]
+        key, value = repeat_kv(key, repeat), repeat_kv(value, repeat)
+        parts = []
+        for first, last, columns in self._blocks:
+            rows = query[:, :, first:last]
+            if columns is None:
+                own = slice(first, last)
+                parts.append(
+                    scaled_dot_product_attention(rows, key[:, :, own], value[:, :, own], is_causal=True, scale=scale)
+                )
+                continue
+            arguments = (rows, key, value, first, columns, scale)
+            if torch.is_grad_enabled() and rows.requires_grad:
+                # The gathered columns are copies; recomputed they need not be kept for every layer.
+                parts.append(checkpoint(self._block, *arguments, use_reentrant=False, preserve_rng_state=False))
+            else:
+                parts.append(self._block(*arguments))
+        return torch.cat(parts, 2)
+
+    def _block(
+        self, rows: Tensor, key: Tensor, value: Tensor, first: int, columns: Tensor, scale: float | None
+    ) -> Tensor:
+        at = torch.arange(first, first + rows.shape[2], device=rows.device)[:, None]  # (R, 1)
+        sees = (columns <= at) & (at < self.end[columns])  # (R, C)
+        return scaled_dot_product_attention(
+            rows, key.index_select(2, columns), value.index_select(2, columns), attn_mask=sees, scale=scale
+        )
+
+
+def _forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    tree: Layout | None = None,
+    **rest: Any,
+) -> tuple[Tensor, None]:
+    """What a transformers layer calls. Without a tree (generation, padded rows) it is transformers' own SDPA."""
+    if tree is None:
+        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **rest)
+        return out, None
+    for name in ("softcap", "s_aux", "position_bias"):
+        if rest.get(name) is not None:
+            raise ValueError(f"its attention has {name}")
+    return tree.attend(query, key, value, rest.get("scaling")).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, _forward)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+# --- may this model use it? ---------------------------------------------------------------------------------------
+
+
+def prepare(causal: Any, device: str, *, max_seq_len: int) -> tuple[str | None, str]:
+    """The kernel that this model's trees are computed with, or None; and why. The model is left ready for it."""
+    if reason := _forbids(causal.config.get_text_config(), max_seq_len):
+        return None, reason
+    before = causal.config._attn_implementation
+    if before != "sdpa" or not causal._can_set_attn_implementation():
+        return None, f"its attention is {before}, which cannot be replaced"
+    causal.set_attn_implementation(NAME)
+    told = []
+    for kernel in ("flex", "blocks") if _flex_is_there(device) else ("blocks",):
+        try:
+            gap = _gap(causal, device, flex=kernel == "flex")
+        except Exception as error:  # a model's code, or a compiler, may raise anything
+            told.append(f"{kernel}: {type(error).__name__}: {error}")
+            continue
+        if gap <= PROOF[causal.dtype]:
+            told.append(f"{kernel}: three sequences gave the same hidden states together as apart")
+            return kernel, "; ".join(told)
+        told.append(f"{kernel}: three sequences gave other hidden states together than apart (by {gap:.3g})")
+    causal.set_attn_implementation(before)
+    return None, "; ".join(told)
+
+
+def _forbids(config: Any, max_seq_len: int) -> str | None:
+    """What in a config rules out that a token depends on its ancestors alone, wherever they stand in the batch."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if other := sorted(kinds - {"full_attention", "sliding_attention"}):
+        return f"it has {', '.join(other)} layers"
+    window = getattr(config, "sliding_window", None)
+    if window and window < max_seq_len and (not kinds or "sliding_attention" in kinds):
+        return f"a sliding window of {window} tokens"
+    rope = getattr(config, "rope_parameters", None) or {}
+    nested = [r for r in rope.values() if isinstance(r, dict)]
+    for kind in [r.get("rope_type") for r in (rope, *nested)]:
+        if kind in LENGTH_DEPENDENT:
+            return f"its {kind} rotary embedding depends on the longest sequence beside it"
+    return None
+
+
+def _gap(causal: Any, device: str, *, flex: bool) -> float:
+    """The largest difference between hidden states in one tree and one by one, as a share of the largest."""
+    vocabulary = causal.config.get_text_config().vocab_size
+    one = tuple(i % vocabulary for i in range(3, 15))
+    rows = [Tokens(one, one[:3]), Tokens(one[:6], one[8:1:-1]), Tokens(one[5::-1], one[:4])]
+    forest = tree.grow(rows)
+    with torch.inference_mode():
+        together = causal.base_model(**Layout(forest, device, flex=flex).inputs()).last_hidden_state[0]
+        gap = 0.0
+        for row, path in zip(rows, forest.paths, strict=True):
+            ids = torch.tensor([row.computed], device=device)
+            alone = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
+            apart = (together[torch.from_numpy(path).to(device)] - alone).abs().max() / alone.abs().max()
+            gap = max(gap, float(apart))
+    return gap
+
+
+# --- CUDA ---------------------------------------------------------------------------------------------------------
+
+
+def _flex_is_there(device: str) -> bool:
+    return (
+        device == "cuda"
+        and torch.cuda.get_device_capability() >= (8, 0)
+        and importlib.util.find_spec("triton") is not None
+    )
+
+
+def _flex_mask(end: Tensor) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def sees(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return (column <= row) & (row < end[column])
+
+    return create_block_mask(sees, None, None, len(end), len(end), device=str(end.device))
+
+
+_compiled: Any = None
+
+
+def _flex(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float | None) -> Tensor:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    global _compiled
+    kernel = flex_attention  # as it is it writes down all S × S scores: for tests
+    if query.is_cuda:
+        kernel = _compiled = _compiled or torch.compile(flex_attention, dynamic=True)
+    out: Tensor = kernel(query, key, value, block_mask=mask, scale=scale, enable_gqa=True)
+    return out

@@ -1,0 +1,1 @@
+"""The course of one run: steps, retries, checkpoints, the gate."""

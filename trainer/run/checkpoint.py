@@ -1,0 +1,70 @@
+"""The last optimiser step on disk: adapter, last good adapter, optimiser and counters in one file, replaced whole.
+
+Owns the file. One safetensors file with its counters in the header, so that a rename replaces everything at once and
+there is no moment with half of it. Not here: what to do with it (loop).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from trainer.io.run_folder import sync_folder
+from trainer.policy.policy import State
+
+
+@dataclass
+class Checkpoint:
+    fingerprint: str  # of everything that decides what a step does
+    step: int = 0  # optimiser steps done
+    seconds: float = 0.0  # spent training, over all processes
+    history: list[dict[str, float]] = field(default_factory=list)  # the step events
+    adapter: State = field(default_factory=dict)
+    good: State = field(default_factory=dict)  # the last adapter whose drift was measured and within the bound
+    optimiser: State = field(default_factory=dict)
+
+
+FOLDER = "checkpoint"  # of a run's folder
+TENSORS = ("adapter", "good", "optimiser")
+
+
+def write(folder: Path, checkpoint: Checkpoint) -> None:
+    folder.mkdir(exist_ok=True)
+    tensors = {f"{part}:{name}": array for part in TENSORS for name, array in getattr(checkpoint, part).items()}
+    counters = {
+        name: value
+        for name, value in asdict(Checkpoint(checkpoint.fingerprint, checkpoint.step, checkpoint.seconds)).items()
+        if name not in TENSORS
+    } | {"history": checkpoint.history}
+    temporary = folder / ".state.tmp"
+    save_file(tensors, temporary, metadata={"counters": json.dumps(counters)})
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / "state.safetensors")
+    sync_folder(folder)
+
+
+def read(folder: Path, fingerprint: str) -> Checkpoint | str | None:
+    """The checkpoint; a sentence on why the one there cannot be used; None when there is none."""
+    path = folder / "state.safetensors"
+    if not path.exists():
+        return None
+    parts: dict[str, Any] = {part: {} for part in TENSORS}
+    try:
+        with safe_open(path, framework="numpy") as file:
+            counters = json.loads(file.metadata()["counters"])
+            for key in file.keys():  # noqa: SIM118, it is no dict
+                part, name = key.split(":", 1)
+                parts[part][name] = file.get_tensor(key)
+        found = Checkpoint(**counters, **parts)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        return f"the checkpoint cannot be read ({error}); starting over"
+    if found.fingerprint != fingerprint:
+        return "the checkpoint is of other samples or settings; starting over"
+    return found

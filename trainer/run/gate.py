@@ -1,0 +1,295 @@
+"""The gate: is the candidate no worse than its parent, and still sane? Named numbers with bounds, nothing else.
+
+Owns the checks, their prompts and the text. Same candidate, same verdict: one fixed seed, and exact computations on
+what it brings. Replies are sampled, because greedy ones of a small model loop even when it is well. Eight replies are
+too few to compare means of (two seeds of the base itself differ by 0.2 nats a token), so the base is asked at the very
+positions of the candidate's replies instead. Not here: what happens to a candidate that fails (loop).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.io.progress import Stop
+from trainer.io.run_folder import RunError
+from trainer.lessons.batch import score
+from trainer.lessons.degenerate import loops, repeated
+from trainer.lessons.lessons import HeldBack, Lesson
+from trainer.lessons.prompts import NEUTRAL
+from trainer.lessons.samples import Template
+from trainer.manifest import MANIFEST
+from trainer.objective import Floats
+from trainer.policy import packing
+from trainer.policy.packing import Tokens
+from trainer.policy.policy import Policy
+
+TIMES = 3  # replies to each, where the base is asked about them: what one of them brings is half chance
+REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
+TEMPERATURE = 0.8  # looser than greedy, where every small model loops; tighter than 1, where its tail speaks
+GATE_SEED = 20  # always the same, so that parent and candidate, and every run, are compared alike
+REFUSAL = re.compile(
+    r"\W*(I['’]?m sorry|I am sorry|Sorry|I can(no|['’])t|I['’]?m (not able|unable)|I am (not able|unable)|As an AI)",
+    re.I,
+)
+MIN_CHANGE = 1e-4  # nats a token: a tenth of what one small optimiser step does; rounding alone is below 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    margin_slack: float = 0.05  # nats a token that the margin may fall below the parent's
+    base_nll_rise: float = 0.3  # nats a token
+    text_nll_rise: float = 0.05  # of the base's own NLL of the text
+    min_length_ratio: float = 0.5  # of the parent's length, after what the ratings asked for
+    max_length_ratio: float = 2.0
+    max_looping: int = 1  # replies
+    repetition_rise: float = 0.15  # of the share of 4-grams that were there before in a reply
+    min_entropy_ratio: float = 0.4  # of the base's, at the same positions
+    more_refusals: int = 1  # replies, than the parent's
+    max_chance: float = 0.01  # of ratings drawn at random that would fit the replies as well (ratings)
+
+    @classmethod
+    def of(cls, given: Mapping[str, float]) -> Bounds:
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(given.keys() - known):
+            raise RunError(f"the gate has no bound {unknown[0]!r}; it has {', '.join(sorted(known))}.")
+        return cls(**given)  # type: ignore[arg-type]  # counts may come as floats
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    value: float | None  # None: could not be taken, and `note` says why
+    bound: float
+    ok: bool
+    note: str | None = None
+
+    def json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None or name == "value"}
+
+
+def judge(
+    policy: Policy,
+    template: Template,
+    bounds: Bounds,
+    *,
+    parent: Path | None,
+    before: Sequence[Tokens],
+    lessons: Sequence[Lesson],
+    held: Sequence[HeldBack],
+    changed: float,
+    replayed: float | None,
+    stop: Stop,
+    asked: float = 0.0,
+) -> dict[str, Check]:
+    """Every check on what the policy wears now.
+
+    `before` is what the parent says (`ask`). `lessons` say what was asked for; `held` were not trained on. `changed`
+    (nats a token) and `replayed` (as `margin`, but of the newest replies that were) were measured after the last step.
+    `asked` is how far a teacher was from the policy, nats a token.
+    """
+    checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
+    if not checks["finite"].ok:
+        return checks
+    stop.check()
+    checks["replay"] = replay(replayed)
+    checks["margin"] = margin(policy, held, bounds)
+    stop.check()
+    checks["text_nll"] = text_nll(policy, template, bounds)
+    stop.check()
+    candidate = ask(policy, template)
+    stop.check()
+    checks["empty"] = empty(candidate, template)
+    checks["looping"] = looping(candidate, bounds)
+    checks["repetition"] = repetition(candidate, before, bounds)
+    checks["refusals"] = refusals(candidate, before, template, bounds)
+    checks["length"] = length(candidate, before, lessons, bounds)
+    stop.check()
+    said = candidate + ask(policy, template, NEUTRAL * (TIMES - 1), GATE_SEED + 1)
+    checks |= beside_the_base(policy, said, lessons, bounds, max(asked, granted(parent, bounds)))
+    return checks
+
+
+def ask(policy: Policy, template: Template, questions: Sequence[str] = NEUTRAL, seed: int = GATE_SEED) -> list[Tokens]:
+    """What the policy says to ordinary questions, in one batch."""
+    prompts = [template.question(text) for text in questions]
+    said = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=seed)
+    return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, said, strict=True)]
+
+
+def finite(policy: Policy) -> Check:
+    bad = sum(int((~np.isfinite(tensor)).sum()) for tensor in policy.adapter().values())
+    return Check(float(bad), 0.0, bad == 0)
+
+
+def margin(policy: Policy, held: Sequence[HeldBack], bounds: Bounds) -> Check:
+    """Mean log-prob a token of liked minus disliked held-back replies, candidate minus parent.
+
+    With few of them chance alone moves it: the bound gives way by two standard errors, over tokens or over replies,
+    whichever is larger (one reply has no spread, and the tokens of a reply change together).
+    """
+    liked = [one for one in held if one.sample.reward > 0]
+    disliked = [one for one in held if one.sample.reward < 0]
+    bound = -bounds.margin_slack
+    if not liked or not disliked:
+        missing = "liked" if not liked else "disliked"
+        return Check(None, bound, True, f"skipped: none of the {len(held)} held-back samples is {missing}")
+
+    value = variance = 0.0
+    for side, sign in ((liked, 1), (disliked, -1)):
+        now = score(policy, [one.sample.tokens for one in side])
+        changes = [n - one.old for n, one in zip(now, side, strict=True)]  # (T,) each
+        means = np.array([c.mean() for c in changes])
+        value += sign * float(means.mean())
+        within = sum(float(c.var()) / len(c) for c in changes) / len(changes) ** 2
+        between = float(means.var(ddof=1)) / len(means) if len(means) > 1 else 0.0
+        variance += max(within, between)
+    bound -= 2 * math.sqrt(variance)
+    note = f"{len(liked)} liked and {len(disliked)} disliked, standard error {math.sqrt(variance):.3f}"
+    return Check(_round(value), _round(bound), value >= bound, note)
+
+
+def replay(value: float | None) -> Check:
+    """The margin on the last liked and disliked replies of this very run, or the rise of what earned ratings (steps).
+
+    Steps that did not even move those apart went the wrong way.
+    """
+    if value is None:
+        return Check(None, 0.0, True, "skipped: the run has replies of one sign only")
+    return Check(_round(value), 0.0, value >= 0)
+
+
+def text_nll(policy: Policy, template: Template, bounds: Bounds) -> Check:
+    """NLL of a fixed text, as a share more than the base's own."""
+    text = files("trainer").joinpath("gate_text.txt").read_text(encoding="utf-8")
+    ids = template.reply(text, ended=False)
+    passage = [Tokens(ids[:1], ids[1:])]
+    now = -score(policy, passage)[0].mean()
+    with policy.wearing(None):
+        base = -score(policy, passage)[0].mean()
+    rise = float(now / base - 1)
+    return Check(_round(rise), bounds.text_nll_rise, rise <= bounds.text_nll_rise)
+
+
+def empty(replies: Sequence[Tokens], template: Template) -> Check:
+    count = sum(not template.text(r.reply).strip() for r in replies)
+    return Check(float(count), 0.0, count == 0)
+
+
+def looping(replies: Sequence[Tokens], bounds: Bounds) -> Check:
+    count = sum(loops(r.reply) for r in replies)
+    return Check(float(count), float(bounds.max_looping), count <= bounds.max_looping)
+
+
+def repetition(replies: Sequence[Tokens], before: Sequence[Tokens], bounds: Bounds) -> Check:
+    """Mean share of a reply's 4-grams that it had said before, minus the parent's."""
+    rise = float(np.mean([repeated(r.reply) for r in replies]) - np.mean([repeated(r.reply) for r in before]))
+    return Check(_round(rise), bounds.repetition_rise, rise <= bounds.repetition_rise)
+
+
+def refusals(replies: Sequence[Tokens], before: Sequence[Tokens], template: Template, bounds: Bounds) -> Check:
+    """Of eight harmless questions, how many are refused."""
+    count, was = (sum(bool(REFUSAL.match(template.text(r.reply))) for r in side) for side in (replies, before))
+    bound = was + bounds.more_refusals
+    return Check(float(count), float(bound), count <= bound, f"the parent refuses {was}")
+
+
+def length(replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds) -> Check:
+    """Mean length as a share of the parent's. A taste for short or long replies moves the bound by what it asks for.
+
+    `bound` is the nearer one; the replies are cut at REPLY_TOKENS, so this sees collapse and rambling, not a taste.
+    """
+    liked = [len(lesson.old) for lesson in lessons if lesson.extra or lesson.sample.reward > 0]
+    rated = [len(lesson.old) for lesson in lessons if not lesson.extra]
+    asked = float(np.mean(liked) / np.mean(rated)) if liked and rated else 1.0
+    ratio = _mean_length(replies) / _mean_length(before)
+    low, high = bounds.min_length_ratio * min(asked, 1), bounds.max_length_ratio * max(asked, 1)
+    bound = low if ratio < 1 else high
+    return Check(_round(ratio), _round(bound), low <= ratio <= high, f"the ratings asked for {asked:.0%} of the length")
+
+
+def beside_the_base(
+    policy: Policy, replies: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds, asked: float = 0.0
+) -> dict[str, Check]:
+    """At every position of what the candidate would say, how it differs from the base.
+
+    `base_nll`: mean NLL a token under the base, minus that of what the base would say there. `entropy`: of the
+    candidate's next token, as a share of the base's: near 0 it has one thing left to say.
+
+    Another style surprises the base. The bound of `base_nll` rises by as much as one was asked for, by a teacher or by
+    replies to imitate (how much more they surprise the base than the rated ones do), never to more than twice itself.
+    What was granted to the parent is the candidate's too: it goes on in the style that was asked for then.
+    """
+    groups = packing.group(replies, policy.budget)
+    parts = [policy.surprise(packing.pack([replies[i] for i in members])) for members in groups]
+    excess, entropy, base_entropy = (np.concatenate(each) for each in zip(*parts, strict=True))
+    rise = float(excess.mean())
+    error = _standard_error(excess - rise, [replies[i] for members in groups for i in members])
+    ratio = float(entropy.mean() / max(base_entropy.mean(), 1e-6))
+    wanted = [-lesson.ref for lesson in lessons if lesson.extra]
+    rated = [-lesson.ref for lesson in lessons if not lesson.extra]
+    if wanted and rated:
+        asked = max(asked, float(np.concatenate(wanted).mean() - np.concatenate(rated).mean()))
+    asked = max(0.0, min(asked, bounds.base_nll_rise))
+    bound = bounds.base_nll_rise + asked
+    note = f"of {len(replies)} replies, standard error {error:.3f}"
+    note += f"; comments and corrections asked for {asked:.2f} of it" if asked else ""
+    return {
+        "base_nll": Check(_round(rise), _round(bound), rise <= bound, note),
+        "entropy": Check(_round(ratio), bounds.min_entropy_ratio, ratio >= bounds.min_entropy_ratio),
+    }
+
+
+def granted(parent: Path | None, bounds: Bounds) -> float:
+    """By how much comments and corrections had raised the parent's bound of `base_nll`, nats a token."""
+    return _granted(_manifest(parent), bounds)
+
+
+def spent(parent: Path | None, bounds: Bounds) -> float:
+    """Share of what it may lose, 0 to 1, that the parent's `base_nll` was: how much of its sense is lost."""
+    manifest = _manifest(parent)
+    value = _sense(manifest).get("value")
+    if not value or not math.isfinite(value) or value < 0:
+        return 0.0
+    bound = bounds.base_nll_rise + _granted(manifest, bounds)
+    return 1.0 if value >= bound else float(value / bound)
+
+
+def _granted(manifest: dict[str, Any], bounds: Bounds) -> float:
+    judged = _sense(manifest)
+    return float(judged["bound"]) - manifest.get("base_nll_rise", bounds.base_nll_rise) if judged else 0.0
+
+
+def _sense(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The check of `base_nll` that a version went live with, if it had one."""
+    return (manifest.get("gate") or {}).get("base_nll") or {}
+
+
+def _manifest(parent: Path | None) -> dict[str, Any]:
+    """Of the base, and of an adapter from elsewhere: nothing."""
+    if parent is None or not (parent / MANIFEST).exists():
+        return {}
+    found: dict[str, Any] = json.loads((parent / MANIFEST).read_bytes())
+    return found
+
+
+def _standard_error(apart: Floats, replies: Sequence[Tokens]) -> float:
+    """Of a mean over the tokens of replies, which are `apart` (N,) from it: those of a reply go together."""
+    ends = np.cumsum([len(one.reply) for one in replies])
+    of_replies = np.array([part.sum() for part in np.split(apart, ends[:-1])])
+    return float(np.sqrt((of_replies**2).sum() * len(replies) / max(len(replies) - 1, 1)) / ends[-1])
+
+
+def _mean_length(replies: Sequence[Tokens]) -> float:
+    return float(np.mean([len(r.reply) for r in replies]))
+
+
+def _round(value: float) -> float:
+    return round(value, 6) if math.isfinite(value) else math.copysign(1e9, value if value == value else 1.0)

@@ -1,0 +1,63 @@
+"""What must hold of a run's ratings before they may train: not all the same, and not as good as drawn at random.
+
+Owns both checks, in the gate's form and with its bounds; they need no model. Not here: the statistics
+(permutation_test), the replies themselves (reply_checks), the checks on a candidate (gate).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer.lessons.samples import Sample, Template
+from trainer.run import permutation_test
+from trainer.run.gate import Bounds, Check
+from trainer.run.permutation_test import Rated
+
+FEW = 16  # ratings; with fewer, chance explains all but the plainest taste, and who starts runs so early wants them
+
+
+def judge(samples: Sequence[Sample], template: Template, bounds: Bounds) -> dict[str, Check]:
+    """Of the samples to train on. Comments and corrections teach whatever comes of this."""
+    checks = {"contrast": contrast(samples)}
+    if checks["contrast"].ok:
+        checks["chance"] = chance(samples, template, bounds)
+    return checks
+
+
+def contrast(samples: Sequence[Sample]) -> Check:
+    """Ratings that are all the same say nothing about what is better; trained on, they only push or pull everything."""
+    rewards = [s.reward for s in samples]
+    if not rewards:
+        return Check(None, 0.0, True, "skipped: no ratings")
+    spread = max(rewards) - min(rewards)
+    return Check(round(spread, 6), 0.0, spread > 0, None if spread > 0 else f"all {len(rewards)} ratings are the same")
+
+
+def chance(samples: Sequence[Sample], template: Template, bounds: Bounds) -> Check:
+    """How often ratings drawn at random would go with the looks of these replies as closely as these do."""
+    rewards = [s.reward for s in samples]
+    bound = bounds.max_chance
+    if bound >= 1:
+        return Check(None, bound, True, "skipped: the bound lets any ratings through")
+    good, bad = sum(r > 0 for r in rewards), sum(r < 0 for r in rewards)
+    if len(rewards) < FEW or permutation_test.fewest(rewards) > bound:
+        return Check(None, bound, True, f"skipped: {good} good and {bad} bad ratings are too few to tell from chance")
+    rated = [
+        Rated(template.text(s.tokens.reply), len(s.tokens.reply), s.tokens.reply[-1] == template.end, s.reward)
+        for s in samples
+    ]
+    p = permutation_test.p_value(rated)
+    return Check(round(p, 6), bound, p <= bound, f"{good} good and {bad} bad ratings")
+
+
+def why(checks: dict[str, Check]) -> str | None:
+    """In words, why these ratings may not train; None: they may."""
+    if not checks["contrast"].ok:
+        return f"{checks['contrast'].note}, so there is nothing to compare"
+    check = checks["chance"]
+    if check.ok:
+        return None
+    return (
+        f"ratings drawn at random would fit these replies as well in {check.value:.1%} of all draws, and at most "
+        f"{check.bound:.1%} are let through; more ratings would show a taste, if there is one"
+    )

@@ -1,0 +1,339 @@
+"""The optimiser steps of a run: in which order, how far, and with a checkpoint after each.
+
+Owns the plan of steps, the gradient of one within the memory there is, and when to stop. Not here: what comes before
+and after (loop), the mathematics (objective, objective_kin), the framework (policies).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from config.presets import Preset
+from trainer import objective
+from trainer.io.progress import Progress, Stop
+from trainer.io.run_folder import RunError, RunSpec
+from trainer.lessons.batch import loss_of, reference_point, score, terms
+from trainer.lessons.lessons import Lesson, metrics_of
+from trainer.policy import packing
+from trainer.policy.policy import Loss, OutOfMemory, Policy, State
+from trainer.run import checkpoint
+from trainer.run.checkpoint import Checkpoint
+
+LESS_MEMORY = (
+    "its ratings are fresh again; end what else needs memory, set a lower train.overrides.max_seq_len, or "
+    "train.share_gpu = true where the model's server has the same memory."
+)
+BACK = 3  # times that it is looked whether a run by token has moved too far
+PROBE = 16  # lessons that the last step's drift is measured on: a second or two
+ROUNDED = 0.05  # nats a token: five times what bf16 rounds differently in other micro-batches
+REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
+
+
+TOLD = ("loss", "grad_norm", "guarded", "kl_teacher", "kl_stay", "elsewhere")  # of the last step that counts
+
+
+class Diverged(Exception):
+    """The optimiser left the numbers or the trust region; nothing of this run can be used."""
+
+
+@dataclass
+class Trained:
+    lessons: list[Lesson]  # that an optimiser step used
+    changed: float  # mean |ℓ_θ − ℓ_old| on the probe, nats a token
+    replayed: float | None  # mean ℓ_θ − ℓ_old of the last liked replies minus that of the last disliked ones
+    metrics: dict[str, float]
+    seconds_before: float  # in processes that this one resumed from
+    early: str | None = None  # why it ended before its last step
+    asked: float = 0.0  # KL(teacher ‖ θ) before the first steps moved it, nats a token
+    back: str | None = None  # why it went half of the way back to its start
+
+
+class Look(NamedTuple):
+    """How far the last step went, measured on the probe without a gradient."""
+
+    moved: float  # mean drift from θ_old on its own replies, nats a token
+    to_ref: float  # mean k3 to the reference
+    changed: float  # mean |ℓ_θ − ℓ_old|
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {"kl_old": self.moved, "kl_ref": self.to_ref}
+
+
+def train(
+    policy: Policy,
+    teaching: Sequence[Lesson],
+    preset: Preset,
+    spec: RunSpec,
+    folder: Path,
+    progress: Progress,
+    stop: Stop,
+) -> Trained:
+    """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice."""
+    plan = plan_of(teaching, preset, spec.seed)
+    passes = "1 pass" if preset.passes == 1 else f"{preset.passes} passes"
+    why = f"{passes} over {len(teaching)} samples in batches of {preset.batch}"
+    if any(lesson.taught for lesson in teaching):
+        why += f", {max(preset.passes, preset.passes_taught)} over what comments and corrections teach"
+    progress.choice("steps", len(plan), why)
+    loss, early = loss_of(preset), None
+    credited = by_token(teaching)
+    start = policy.adapter()
+    at = _begun(policy, _fingerprint(spec, preset, teaching), folder, progress)
+    seconds_before, clock = at.seconds, time.monotonic()
+
+    for step in range(at.step, len(plan)):
+        batch = [teaching[i] for i in plan[step]]
+        now = _gradient(policy, batch, loss, step, progress, kto=preset.objective == "kto")
+        # The forward pass just measured how far the steps before this one have drifted.
+        if now["kl_old"] > preset.drift_bound:
+            early = f"stopped before step {step + 1} by the drift bound ({now['kl_old']:.3f} nats a token)"
+            policy.wear(at.good)
+            at.step = max(step - 1, 0)
+            break
+        if credited and now["kl_old"] > preset.drift_credited:
+            break
+        good = policy.adapter()
+        rate = preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
+        norm = policy.step(rate, preset.max_grad_norm)
+        if not np.isfinite(norm):
+            raise Diverged(f"the gradient is not finite at step {step + 1}; nothing was kept.")
+        elapsed = seconds_before + time.monotonic() - clock
+        line = {**metrics_of(now), "grad_norm": round(norm, 6), "acceptance": _acceptance(batch)}
+        history = [*at.history, line]
+        at = Checkpoint(at.fingerprint, step + 1, elapsed, history, policy.adapter(), good, policy.optimiser())
+        checkpoint.write(folder / checkpoint.FOLDER, at)
+        eta = elapsed / (step + 1) * (len(plan) - step - 1)
+        progress.event("step", step=step + 1, steps=len(plan), **line, rate=rate, eta_s=round(eta, 1))
+        stop.check()
+
+    look, early = _last_look(policy, teaching, at, early, preset.drift_bound)
+    if early:
+        progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
+    if at.step == 0:
+        raise Diverged(f"the very first step went past the drift bound ({early}).")
+    if credited:
+        look = _back(policy, start, teaching, look, preset.drift_credited, progress)
+    last = at.history[at.step - 1]
+    told = {name: value for name, value in last.items() if name in TOLD}
+    stepped = {i for indices in plan[: at.step] for i in indices}
+    return Trained(
+        # What went by token was heard by the critic, whether a step came to it or not.
+        lessons=[lesson for i, lesson in enumerate(teaching) if i in stepped or lesson.credited],
+        changed=_changed(policy, start, teaching, look),
+        replayed=replay(policy, teaching),
+        metrics={"steps": at.step, **told, **look.metrics},
+        seconds_before=seconds_before,
+        early=early,
+        asked=next((line["kl_teacher"] for line in at.history if "kl_teacher" in line), 0.0),
+    )
+
+
+def by_token(teaching: Sequence[Lesson]) -> bool:
+    """Whether ratings that go by token are all there is to learn from."""
+    return all(lesson.credited and not lesson.taught for lesson in teaching)
+
+
+def half_way(policy: Policy, start: State, teaching: Sequence[Lesson], trained: Trained, why: str) -> Trained:
+    """Half of the way back to the start, measured again."""
+    policy.wear(_between(start, policy.adapter(), 0.5))
+    look = _drift(policy, _probe(teaching))
+    metrics, again = trained.metrics | look.metrics, replay(policy, teaching)
+    return replace(trained, changed=_changed(policy, start, teaching, look), replayed=again, metrics=metrics, back=why)
+
+
+def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -> Checkpoint:
+    """Where this run stands: at its checkpoint, which the policy then wears, or at its start."""
+    match checkpoint.read(folder / checkpoint.FOLDER, fingerprint):
+        case str(problem):
+            progress.warning(problem)
+        case Checkpoint() as found:
+            policy.wear(found.adapter)
+            policy.restore(found.optimiser)
+            progress.choice("resume", found.step, "a checkpoint of this run was there")
+            return found
+    start = policy.adapter()
+    return Checkpoint(fingerprint, adapter=start, good=start)
+
+
+def _back(
+    policy: Policy, start: State, teaching: Sequence[Lesson], look: Look, enough: float, progress: Progress
+) -> Look:
+    """Back on the way from the start to where the drift is `enough`; it grows with about the square of the way.
+
+    What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far.
+    """
+    way, first = 1.0, look.moved
+    for _ in range(BACK):
+        if look.moved <= 1.1 * enough:
+            break
+        share = float(np.sqrt(enough / look.moved))
+        policy.wear(_between(start, policy.adapter(), share))
+        way, look = way * share, _drift(policy, _probe(teaching))
+    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token; by token {enough:g} are enough")
+    return look
+
+
+def _between(start: State, end: State, share: float) -> State:
+    return {name: start[name] + share * (there - start[name]) for name, there in end.items()}
+
+
+def _probe(teaching: Sequence[Lesson]) -> list[Lesson]:
+    return list(teaching[:: max(1, len(teaching) // PROBE)])[:PROBE]
+
+
+def _gradient(
+    policy: Policy, batch: Sequence[Lesson], loss: Loss, step: int, progress: Progress, *, kto: bool
+) -> dict[str, float]:
+    """The gradient of one step; the loss, and every other sum of it as nats a token."""
+    sums = accumulate(policy, batch, loss, progress, kto=kto)
+    per = {
+        "loss": 1,
+        "kl_old": sum(len(lesson.old) for lesson in batch if lesson.own),
+        "kl_teacher": sum(len(lesson.old) for lesson in batch if lesson.teaching is not None),
+        "kl_stay": sum(int((lesson.advantage == 0).sum()) for lesson in batch if lesson.staying is not None),
+        "elsewhere": sum(float(lesson.staying.down.sum()) for lesson in batch if lesson.staying is not None),
+    }
+    now = {name: value / (per.get(name, _tokens(batch)) or 1) for name, value in sums.items()}
+    if not all(np.isfinite(value) for value in now.values()):
+        raise Diverged(f"the loss is not finite at step {step + 1}; nothing was kept.")
+    return now
+
+
+def _last_look(
+    policy: Policy, teaching: Sequence[Lesson], at: Checkpoint, early: str | None, bound: float
+) -> tuple[Look, str | None]:
+    """Its drift where nothing has measured the last step yet, and the step before it where that went too far."""
+    look = _drift(policy, _probe(teaching))
+    if early is None and look.moved > bound:
+        early = f"the last step undone by the drift bound ({look.moved:.3f} nats a token)"
+        policy.wear(at.good)
+        at.step -= 1
+        look = _drift(policy, _probe(teaching))
+    return look, early
+
+
+def _tokens(batch: Sequence[Lesson]) -> int:
+    return sum(len(lesson.old) for lesson in batch)
+
+
+def _acceptance(batch: Sequence[Lesson]) -> float:
+    return round(sum(int(lesson.keep.sum()) for lesson in batch) / _tokens(batch), 6)
+
+
+def accumulate(
+    policy: Policy, batch: Sequence[Lesson], loss: Loss, progress: Progress, *, kto: bool
+) -> dict[str, float]:
+    """The gradient of one step, and the loss's sums.
+
+    Where memory runs out, the step's gradient begins anew in smaller micro-batches: nothing is counted twice.
+    """
+    sequences = [lesson.tokens for lesson in batch]
+    zero = reference_point(policy, batch) if kto else None
+    while True:
+        sums: dict[str, float] = {}
+        try:
+            for members in packing.group(sequences, policy.budget):
+                progress.alive()
+                part = [batch[i] for i in members]
+                packed = packing.pack([sequences[i] for i in members])
+                for name, value in policy.backward(packed, terms(part, len(batch), zero), loss).items():
+                    sums[name] = sums.get(name, 0.0) + value
+            return sums
+        except OutOfMemory as error:
+            size = packing.size(packed.sequences, trees=policy.budget.trees)
+            if len(members) == 1:
+                raise RunError(
+                    f"out of memory with a single sequence of {size} tokens ({error}): {LESS_MEMORY}"
+                ) from None
+            before, policy.budget = policy.budget, policy.budget.below(size)
+            progress.warning(
+                f"out of memory with {size} tokens in a micro-batch: from at most {before.tokens} they go down to at "
+                f"most {policy.budget.tokens}, and the step begins anew."
+            )
+
+
+def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[int]]:
+    """Indices of each step: every lesson `passes` times, then what comments and corrections teach some more.
+
+    A rating's second pass only pushes on what has already moved; a teacher's has a place to arrive at.
+    """
+    advantages = [lesson.way for lesson in teaching]
+    plan = schedule(advantages, batch=preset.batch, passes=preset.passes, seed=seed)
+    taught = [i for i, lesson in enumerate(teaching) if lesson.taught]
+    more = max(0, preset.passes_taught - preset.passes) if taught else 0
+    again = schedule([advantages[i] for i in taught], batch=preset.batch, passes=more, seed=seed + 1)
+    return plan + [[taught[i] for i in step] for step in again]
+
+
+def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int) -> list[list[int]]:
+    """Indices of each step. Shuffled by the seed, and both signs spread evenly, so that each batch mixes them."""
+    shuffle = random.Random(seed)  # noqa: S311, an order, not a secret
+    plan: list[list[int]] = []
+    for _ in range(passes):
+        places: list[tuple[float, int]] = []
+        for sign in (True, False):
+            members = [i for i, a in enumerate(advantages) if (a > 0) is sign]
+            shuffle.shuffle(members)
+            places += [((n + shuffle.random()) / len(members), i) for n, i in enumerate(members)]
+        order = [i for _, i in sorted(places)]
+        steps = max(1, round(len(order) / batch))  # as equal as can be: no step on the two that are left over
+        plan += [[order[i] for i in part] for part in np.array_split(np.arange(len(order)), steps)]
+    return plan
+
+
+def _drift(policy: Policy, probe: Sequence[Lesson]) -> Look:
+    now, made = np.concatenate(score(policy, [lesson.tokens for lesson in probe])), terms(probe, len(probe))
+    if not np.isfinite(now).all():
+        raise Diverged("log-probs are not finite after the last step; nothing was kept.")
+    moved = objective.drift(np, made.old, now)[made.own > 0]
+    kl_old, kl_ref = moved.mean() if len(moved) else 0.0, objective.k3(np, made.ref, now).mean()
+    return Look(float(kl_old), float(kl_ref), float(np.abs(now - made.old).mean()))
+
+
+def _changed(policy: Policy, start: State, teaching: Sequence[Lesson], look: Look) -> float:
+    """Mean |ℓ_θ − ℓ_old| on the probe; where that may be rounding, of the start in these very micro-batches."""
+    if look.changed > ROUNDED:
+        return look.changed
+    tokens, end = [lesson.tokens for lesson in _probe(teaching)], policy.adapter()
+    now = np.concatenate(score(policy, tokens))
+    policy.wear(start)
+    before = np.concatenate(score(policy, tokens))
+    policy.wear(end)
+    return float(np.abs(now - before).mean())
+
+
+def replay(policy: Policy, teaching: Sequence[Lesson]) -> float | None:
+    """How much more the last liked replies rose than the last disliked ones, nats a token; None without both. Where
+    ratings went by token, how much the tokens rose that earned them."""
+    if earned := [one for one in teaching if one.credited and (one.advantage > 0).any()][:REPLAYED]:
+        moved = score(policy, [lesson.tokens for lesson in earned])
+        weights = np.maximum(np.concatenate([lesson.advantage for lesson in earned]), 0.0)
+        return float(np.average(np.concatenate(moved) - np.concatenate([one.old for one in earned]), weights=weights))
+    sides = [[one for one in teaching if one.way * sign > 0][:REPLAYED] for sign in (1, -1)]
+    if not all(sides):
+        return None
+    scored = iter(score(policy, [lesson.tokens for side in sides for lesson in side]))
+    liked, disliked = (np.mean([(next(scored) - lesson.old).mean() for lesson in side]) for side in sides)
+    return float(liked - disliked)
+
+
+def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:
+    """Of everything that decides what a step does."""
+    decides = [
+        [spec.weights, spec.parent, spec.seed, preset.model_dump()],
+        [
+            [lesson.sample.rating, lesson.sample.comment, lesson.advantage.tolist(), lesson.tokens.reply]
+            for lesson in teaching
+        ],
+    ]
+    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()

@@ -1,0 +1,309 @@
+"""Continuous batching: many replies generated at once over one model, each joining and leaving at any step.
+
+Owns the worker thread, the one batch it advances, and the way in and out for asyncio (`generate` returns a Stream).
+Rows wear their adapters (batched_lora) in the same forward pass, so base and adapters share a batch. Prompts are read
+in chunks between steps, so a long one does not stop the others. Not here: HTTP, names of adapters (http_api).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import random
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trainer.policy import eos as ends
+from trainer.serve.batched_lora import Adapter, LoraRows
+from trainer.serve.kv import RowCache, gathered
+from trainer.serve.reply_text import ReplyText
+from trainer.serve.sampling import Chosen, Sampling, choose
+
+MAX_ROWS = 16  # bounds memory and how slow one reply gets; more rows would still yield more tokens in all
+# Prompt tokens read between two steps, over all rows. On one CPU thread 128 stop running replies for 0.5 s (512: 1.7 s)
+# and read a prompt 10 % slower than 512.
+CHUNK = 128
+CACHE_BYTES = 2 << 30  # of keys and values; padding counts, so one long row is not joined by many short ones
+RESERVED = 256  # tokens that a reply is expected to need at admission; max_tokens is often far more than it uses
+CLOSING = "The server is shutting down."
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A prompt and how to answer it."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    adapter: Adapter | None = None
+    likeliest: int = 0  # alternatives to report for each token
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class Delta:
+    """One step of one reply: one token, and the text that is safe to show by now."""
+
+    token: int
+    logprob: float
+    text: str
+    likeliest: list[tuple[int, float]]
+    finish: str | None = None  # stop | length
+    stopped_by: str | None = None
+
+
+class EngineError(Exception):
+    """Generation stopped for a reason of the server's own."""
+
+
+class Stream:
+    """Replies as they come, as (choice, Delta); over when each has `finish`. `cancel` frees their rows."""
+
+    def __init__(self, choices: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.cancelled = False
+        self._open = choices
+        self._queue: asyncio.Queue[tuple[int, Delta | EngineError]] = asyncio.Queue()
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Delta]]:
+        while self._open:
+            choice, item = await self._queue.get()
+            if isinstance(item, EngineError):
+                raise item
+            self._open -= item.finish is not None
+            yield choice, item
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def put(self, choice: int, item: Delta | EngineError) -> None:
+        self._queue.put_nowait((choice, item))
+
+
+class _Row:
+    """A reply in the making."""
+
+    def __init__(self, stream: Stream, choice: int, ask: Ask, tokenizer: Any) -> None:
+        self.stream, self.choice, self.ask = stream, choice, ask
+        self.text = ReplyText(tokenizer, ask.stop)
+        seed = ask.sampling.seed
+        # Replies to one request share a seed, not their randomness.
+        self.random = random.Random(None if seed is None else f"{seed}/{choice}")  # noqa: S311 (no secret)
+        self.last = 0
+        self.count = 0
+        self.done = False
+
+    def advance(self, chosen: Chosen, at: int, ends: frozenset[int]) -> Delta | EngineError:
+        self.last, self.count = chosen.ids[at], self.count + 1
+        if not math.isfinite(chosen.logprobs[at]):
+            self.done = True
+            return EngineError("The model computed no probabilities (its logits are not finite).")
+        finish = None
+        if self.last in ends and not self.ask.ignore_eos:
+            text, finish = self.text.finish(), "stop"
+        else:
+            text = self.text.push(self.last)
+            if self.text.stopped_by is not None:
+                finish = "stop"
+            elif self.count >= self.ask.max_tokens:
+                text += self.text.finish()
+                finish = "length" if self.text.stopped_by is None else "stop"
+        self.done = finish is not None
+        likeliest = chosen.likeliest(at, self.ask.likeliest) if self.ask.likeliest else []
+        return Delta(self.last, chosen.logprobs[at], text, likeliest, finish, self.text.stopped_by)
+
+
+class _Wave:
+    """New rows whose prompts are being read. Rows with the same prompt and adapter read it once."""
+
+    def __init__(self, rows: Sequence[_Row], layers: int, device: torch.device) -> None:
+        kinds = {(id(r.ask.adapter), r.ask.prompt): r.ask for r in rows}
+        self.asks = sorted(kinds.values(), key=lambda ask: id(ask.adapter))
+        place = {(id(ask.adapter), ask.prompt): n for n, ask in enumerate(self.asks)}
+        self.rows = sorted(rows, key=lambda r: id(r.ask.adapter))
+        self.places = [place[id(r.ask.adapter), r.ask.prompt] for r in self.rows]
+        self.width = max(len(ask.prompt) for ask in self.asks)
+        padded = [[0] * (self.width - len(ask.prompt)) + list(ask.prompt) for ask in self.asks]
+        self.ids = torch.tensor(padded, device=device)  # (W, P), padded on the left
+        self.cache = RowCache(layers, [0] * len(self.asks))
+
+
+def context_of(config: Any) -> int:
+    """How many tokens a row may have. With longrope, as many as the model had before it was stretched: beyond, its
+    rotary factors change for a whole batch, and so a long request would change the answers beside it."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    longest = int(config.max_position_embeddings)
+    if rope.get("rope_type") != "longrope":
+        return longest
+    short = rope.get("original_max_position_embeddings")
+    return int(short or getattr(config, "original_max_position_embeddings", None) or longest)
+
+
+class Engine:
+    def __init__(self, model: Any, tokenizer: Any, *, max_rows: int = MAX_ROWS) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        config = model.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention", "sliding_attention"}
+        if kinds:
+            raise EngineError(f"This server runs models with attention layers only, this one has {sorted(kinds)}.")
+        self.context = context_of(config)
+        self._layers: int = config.num_hidden_layers
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        token_bytes = 2 * self._layers * heads * head * next(model.parameters()).element_size()
+        self._columns = max(self.context, CACHE_BYTES // token_bytes)  # one row of full length always fits
+        self._ends = frozenset(ends.of_replies(model.generation_config.eos_token_id, tokenizer))
+        self._max_rows = max_rows
+        self._lora = LoraRows(model)
+        self._wake = threading.Condition()
+        self._waiting: deque[_Row] = deque()
+        self._rows: list[_Row] = []
+        self._cache: RowCache | None = None
+        self._wave: _Wave | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._thread.start()
+
+    # --- from asyncio ---
+
+    def generate(self, ask: Ask, choices: int = 1) -> Stream:
+        assert 0 < len(ask.prompt) < self.context, "the caller checks what fits"
+        assert ask.max_tokens > 0
+        stream = Stream(choices)
+        with self._wake:
+            if self._closing:
+                raise EngineError(CLOSING)
+            self._waiting.extend(_Row(stream, n, ask, self.tokenizer) for n in range(choices))
+            self._wake.notify()
+        return stream
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Replies being generated, and waiting."""
+        wave = self._wave
+        return len(self._rows) + (len(wave.rows) if wave else 0), len(self._waiting)
+
+    def close(self) -> None:
+        """Ends what runs with an error to each. Call it from the loop's thread or after the loop has ended."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    # --- the worker ---
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._closing or self._waiting or self._rows or self._wave):
+                    self._wake.wait()
+            if self._closing:
+                self._fail(CLOSING)
+                return
+            try:
+                with torch.inference_mode():
+                    self._turn()
+            except Exception as error:  # whatever a model raises: the server outlives it
+                log.exception("generation failed")
+                self._fail(f"Generation failed: {error}")
+
+    def _turn(self) -> None:
+        self._leave()
+        if self._wave is None:
+            self._admit()
+        if self._wave is not None:
+            self._read_prompts(self._wave)
+        if self._rows:
+            assert self._cache is not None
+            self._lora.wear([row.ask.adapter for row in self._rows])
+            ids = torch.tensor([[row.last] for row in self._rows], device=self.model.device)  # (B, 1)
+            logits = self._cache.append(self.model, ids, [length + 1 for length in self._cache.lengths])
+            self._advance(self._rows, logits)
+
+    def _leave(self) -> None:
+        """Free the rows that have ended or whose client has gone."""
+        staying = [n for n, row in enumerate(self._rows) if not (row.done or row.stream.cancelled)]
+        if len(staying) < len(self._rows):
+            self._rows = [self._rows[n] for n in staying]
+            self._cache = gathered([(self._cache, staying)]) if self._cache and staying else None
+        if self._wave and all(row.stream.cancelled for row in self._wave.rows):
+            self._wave = None
+
+    def _admit(self) -> None:
+        """Take waiting rows, in order, while there are rows and cache for them."""
+        rows = len(self._rows)
+        widest = max(self._cache.lengths, default=0) if self._cache else 0
+        admitted: list[_Row] = []
+        with self._wake:
+            while self._waiting:
+                row = self._waiting[0]
+                if not row.stream.cancelled:
+                    count = rows + len(admitted) + 1
+                    need = len(row.ask.prompt) + min(row.ask.max_tokens, RESERVED)
+                    if count > 1 and (count > self._max_rows or count * max(widest, need) > self._columns):
+                        break
+                    widest = max(widest, need)
+                    admitted.append(row)
+                self._waiting.popleft()
+        if admitted:
+            self._wave = _Wave(admitted, self._layers, self.model.device)
+
+    def _read_prompts(self, wave: _Wave) -> None:
+        """One chunk of the new rows' prompts; after the last one they get their first token and join the batch."""
+        start = wave.cache.width
+        end = min(wave.width, start + max(CHUNK // len(wave.asks), 1))
+        self._lora.wear([ask.adapter for ask in wave.asks])
+        lengths = [max(end - (wave.width - len(ask.prompt)), 0) for ask in wave.asks]
+        logits = wave.cache.append(self.model, wave.ids[:, start:end], lengths)
+        if end < wave.width:
+            return
+        self._wave = None
+        self._join(wave)
+        self._advance(wave.rows, logits[wave.places])
+
+    def _join(self, wave: _Wave) -> None:
+        """One batch of old and new rows, with those of an adapter side by side (lora_rows computes them together)."""
+        old = [(self._cache, n, row) for n, row in enumerate(self._rows) if self._cache is not None]
+        new = [(wave.cache, place, row) for place, row in zip(wave.places, wave.rows, strict=True)]
+        both = sorted(old + new, key=lambda entry: id(entry[2].ask.adapter))
+        self._cache = gathered(
+            [(cache, [n for _, n, _ in run]) for cache, run in itertools.groupby(both, key=lambda entry: entry[0])]
+        )
+        self._rows = [row for _, _, row in both]
+
+    def _advance(self, rows: Sequence[_Row], logits: torch.Tensor) -> None:
+        draws = [row.random.random() for row in rows]
+        chosen = choose(logits, [row.ask.sampling for row in rows], draws)
+        self._deliver([(row, row.advance(chosen, at, self._ends)) for at, row in enumerate(rows) if not row.done])
+
+    def _deliver(self, items: Sequence[tuple[_Row, Delta | EngineError]]) -> None:
+        """One wake-up of an event loop a step, not one a token."""
+
+        def put() -> None:
+            for row, item in items:
+                row.stream.put(row.choice, item)
+
+        if items:
+            try:
+                items[0][0].stream.loop.call_soon_threadsafe(put)
+            except RuntimeError:  # the loop has closed: nobody listens any more
+                for row, _ in items:
+                    row.stream.cancel()
+
+    def _fail(self, reason: str) -> None:
+        with self._wake:
+            waiting, self._waiting = list(self._waiting), deque()
+        rows = [*self._rows, *(self._wave.rows if self._wave else []), *waiting]
+        self._rows, self._cache, self._wave = [], None, None
+        self._deliver([(row, EngineError(reason)) for row in rows if not row.done])

@@ -1,0 +1,259 @@
+"""The routes of the built-in backend, as vLLM has them: chat, tokens, models, and adapters that come and go.
+
+Owns the names of adapters and the life of a request: a client that hangs up frees its rows. Tools go into the chat
+template, and a template that has no place for them drops them (vLLM does the same); replies are text, nothing is
+parsed out of them. Not here: field names and shapes (chat_wire), generation (engine), the process (serve).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import inspect
+import json
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from trainer.manifest import AdapterError
+from trainer.serve.batched_lora import Adapter, read_adapter
+from trainer.serve.chat_wire import (
+    Answer,
+    ChatRequest,
+    WireError,
+    json_object,
+    parse,
+    parse_adapter,
+    template_messages,
+)
+from trainer.serve.engine import Ask, Delta, Engine, EngineError, Stream
+from trainer.serve.sampling import Sampling
+
+MAX_BODY = 64 << 20  # aiohttp's default is 1 MiB; a long conversation resends its whole history
+LONG = 32 << 10  # bytes that take some ten milliseconds to make a prompt of
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+log = logging.getLogger(__name__)
+
+
+def make_app(engine: Engine, *, name: str, weights: Path, key: str | None = None) -> web.Application:
+    api = _Api(engine, name, weights)
+    app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors, _authorised(key), _json_only])
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", api.chat),
+            web.post("/tokenize", api.tokenize),
+            web.get("/v1/models", api.models),
+            web.post("/v1/load_lora_adapter", api.load),
+            web.post("/v1/unload_lora_adapter", api.unload),
+            web.get("/health", api.health),
+        ]
+    )
+    return app
+
+
+class _Api:
+    def __init__(self, engine: Engine, name: str, weights: Path) -> None:
+        self._engine, self._name, self._weights = engine, name, weights
+        self._created = int(time.time())
+        self._adapters: dict[str, Adapter] = {}
+        self._loading: set[str] = set()
+
+    # --- chat ---
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        asked = parse(body)
+        adapter = self._adapter(asked.model)
+        prompt = await self._prompt(asked, len(body))
+        room = self._engine.context - len(prompt)
+        if room <= 0:
+            raise WireError(
+                400,
+                f"This model's maximum context length is {self._engine.context} tokens. However, your request has "
+                f"{len(prompt)} input tokens. Please reduce the length of the input messages.",
+                "messages",
+            )
+        ask = Ask(
+            prompt=prompt,
+            max_tokens=min(asked.limit or room, room),
+            sampling=Sampling(
+                temperature=1.0 if asked.temperature is None else asked.temperature,
+                top_p=1.0 if asked.top_p is None else asked.top_p,
+                top_k=max(asked.top_k or 0, 0),
+                seed=asked.seed,
+            ),
+            stop=asked.stops,
+            adapter=adapter,
+            likeliest=asked.top_logprobs or 0,
+            ignore_eos=bool(asked.ignore_eos),
+        )
+        head = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": asked.model or self._name,
+        }
+        answer = Answer(asked, self._engine.tokenizer, prompt, head)
+        stream = self._engine.generate(ask, asked.n or 1)
+        try:
+            if asked.stream:
+                return await _streamed(request, stream, answer)
+            replies: list[list[Delta]] = [[] for _ in range(asked.n or 1)]
+            async for choice, delta in stream:
+                replies[choice].append(delta)
+            return web.json_response(answer.whole(replies))
+        finally:
+            stream.cancel()  # of no effect once it has ended; else the client has gone, or an error ended it
+
+    def _adapter(self, model: str | None) -> Adapter | None:
+        if model is None or model == self._name:
+            return None
+        if model not in self._adapters:
+            known = ", ".join(f"`{name}`" for name in (self._name, *self._adapters))
+            raise WireError(404, f"The model `{model}` does not exist; there is {known}.", "model")
+        return self._adapters[model]
+
+    async def _prompt(self, asked: ChatRequest, size: int) -> tuple[int, ...]:
+        """A long one in a thread of its own: all replies that run would wait for it."""
+        return self._ids(asked) if size < LONG else await asyncio.to_thread(self._ids, asked)
+
+    def _ids(self, asked: ChatRequest) -> tuple[int, ...]:
+        messages = template_messages(asked.messages)
+        tools = None if asked.tool_choice == "none" else asked.tools
+        render = self._engine.tokenizer.apply_chat_template
+        variables = asked.chat_template_kwargs or {}
+        if taken := sorted(variables.keys() & inspect.signature(render).parameters.keys()):
+            raise WireError(400, f"chat_template_kwargs: {taken[0]} is not a template's own.", "chat_template_kwargs")
+        try:
+            rendered = render(messages, tools=tools or None, add_generation_prompt=True, return_dict=True, **variables)
+        except Exception as error:  # a template is a program of the model's: what it raises is about these messages
+            raise WireError(400, f"The chat template refused the messages: {error}", "messages") from error
+        if not rendered["input_ids"]:
+            raise WireError(400, "The chat template made an empty prompt of the messages.", "messages")
+        return tuple(rendered["input_ids"])
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """The prompt that chat completions would make of these messages."""
+        body = await request.read()
+        asked = parse(body)
+        self._adapter(asked.model)
+        prompt = await self._prompt(asked, len(body))
+        return web.json_response(
+            {"count": len(prompt), "max_model_len": self._engine.context, "tokens": prompt, "token_strs": None}
+        )
+
+    # --- models and adapters ---
+
+    async def models(self, request: web.Request) -> web.Response:
+        common = {"object": "model", "owned_by": "rlproxy", "max_model_len": self._engine.context}
+        base = {"id": self._name, "created": self._created, "root": str(self._weights), "parent": None, **common}
+        adapters = [
+            {"id": a.name, "created": a.created, "root": str(a.path), "parent": self._name, **common}
+            for a in self._adapters.values()
+        ]
+        return web.json_response({"object": "list", "data": [base, *adapters]})
+
+    async def load(self, request: web.Request) -> web.Response:
+        asked = parse_adapter(await request.read())
+        name, folder = asked.lora_name, Path(asked.lora_path)
+        if not asked.lora_path:
+            raise WireError(400, "Both 'lora_name' and 'lora_path' must be provided.", "lora_path")
+        if name == self._name or name in self._adapters or name in self._loading:
+            raise WireError(400, f"The lora adapter '{name}' has already been loaded.", "lora_name")
+        self._loading.add(name)
+        try:
+            if not await asyncio.to_thread(folder.is_dir):
+                raise WireError(404, f"There is no adapter folder {folder} on this machine.", "lora_path")
+            # Beside generation, not in its thread: running replies go on.
+            adapter = await asyncio.to_thread(read_adapter, name, folder, self._engine.model)
+        except AdapterError as error:
+            raise WireError(400, str(error), "lora_path") from error
+        finally:
+            self._loading.discard(name)
+        self._adapters[name] = adapter
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def unload(self, request: web.Request) -> web.Response:
+        name = json_object(await request.read()).get("lora_name")
+        if not isinstance(name, str) or not name:
+            raise WireError(400, "'lora_name' must be provided.", "lora_name")
+        if self._adapters.pop(name, None) is None:
+            raise WireError(404, f"The lora adapter '{name}' cannot be found.", "lora_name")
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
+
+    async def health(self, request: web.Request) -> web.Response:
+        running, waiting = self._engine.load
+        return web.json_response({"status": "ok", "running": running, "waiting": waiting})
+
+
+async def _streamed(request: web.Request, stream: Stream, answer: Answer) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    tokens = 0
+    try:
+        async for choice, delta in stream:
+            # The status waits for the first token: until then an error can still have its own.
+            if not response.prepared:
+                await response.prepare(request)
+                await _event(response, answer.opening())
+            tokens += 1
+            await _event(response, answer.delta(choice, delta))
+        if answer.request.include_usage:
+            await _event(response, answer.closing(tokens))
+    except EngineError as error:
+        if not response.prepared:
+            raise
+        await _event(response, WireError(500, str(error)).body())
+    await response.write(b"data: [DONE]\n\n")
+    await response.write_eof()
+    return response
+
+
+async def _event(response: web.StreamResponse, body: dict[str, Any]) -> None:
+    await response.write(b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n")
+
+
+# --- around every route ---
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except WireError as error:
+        return web.json_response(error.body(), status=error.status)
+    except EngineError as error:
+        return web.json_response(WireError(503, str(error)).body(), status=503)
+    except web.HTTPException as error:  # no such route, wrong method, body too large
+        if error.status < 400:
+            raise
+        return web.json_response(WireError(error.status, error.reason).body(), status=error.status)
+    except ConnectionResetError:
+        raise  # the client has gone: nobody to tell
+    except Exception:
+        log.exception("request failed")
+        return web.json_response(WireError(500, "The server failed; its log says why.").body(), status=500)
+
+
+def _authorised(key: str | None) -> Any:
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")
+        if key is not None and request.path != "/health" and not hmac.compare_digest(given, key.encode()):
+            raise WireError(401, "Unauthorized: send the key as a Bearer token.")
+        return await handler(request)
+
+    return check
+
+
+@web.middleware
+async def _json_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """As vLLM. It also keeps web pages out: a browser sends JSON to another origin only after asking first."""
+    routed = request.match_info.http_exception is None  # else that is what is wrong with it
+    if routed and request.method == "POST" and request.content_type != "application/json":
+        raise WireError(415, "Unsupported Media Type: Only 'application/json' is allowed")
+    return await handler(request)
