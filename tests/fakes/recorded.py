@@ -12,6 +12,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from proxy.training.weights_compare import CHATS
+
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 MODELS = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{"data":[{"id":"golden"}]}'
 
 
@@ -46,7 +49,11 @@ class RecordedBackend:
             if (route := head.split(" ")[1]) == "/v1/models":  # no client's: rlproxy looks what the server is
                 writer.write(MODELS)
                 return await writer.drain()
-            self.requests.append((route, json.loads(body) if body else None))
+            asked = json.loads(body) if body else None
+            if isinstance(asked, dict) and asked.get("messages") in CHATS:  # no client's: it compares the models
+                writer.write(NOT_FOUND)
+                return await writer.drain()
+            self.requests.append((route, asked))
             found = next((a for text, a in self.by_text.items() if text.encode() in body), self.answer)
             for i, piece in enumerate(found):
                 if isinstance(piece, float):
