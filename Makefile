@@ -22,7 +22,7 @@ fuzz: setup
 	@$(PY) -m scripts.fuzz_routes --requests $(or $(REQUESTS),100000) --json benchmarks/fuzz.json
 	@$(PY) -m scripts.fuzz_roles --json benchmarks/role_fuzz.json
 
-# 200 times kill -9 and 500 power cuts, under load: minutes (docs/reliability.md). `make chaos KILLS=40 CUTS=100` is less.
+# 200 times kill -9 and 500 power cuts, under load: minutes (docs/explain/reliability.md). `make chaos KILLS=40 CUTS=100` is less.
 chaos: setup
 	@$(PY) scripts/chaos.py --kills $(or $(KILLS),200) --cuts $(or $(CUTS),500)
 	@$(PY) scripts/tables.py
@@ -56,7 +56,7 @@ test-openclaw: setup
 test-browser: setup
 	@scripts/test_browser
 
-# Replays README.md and docs/quick-start.md, word for word, on a fresh clone with an empty home: half an hour of two cores.
+# Replays README.md and docs/start/quick-start.md, word for word, on a fresh clone with an empty home: half an hour of two cores.
 # `make quick-starts NAMES="builtin llamacpp"` takes some of them. Real servers are those of `make test-backends`.
 quick-starts: setup
 	@$(PY) scripts/replay_quick_starts.py $(NAMES)

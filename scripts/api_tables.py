@@ -1,4 +1,4 @@
-"""Puts the tables of routes into docs/http-api.md, out of what /openapi.json is made of. `--check` only compares.
+"""Put the tables of routes into docs/reference/http-api.md, from the operations of /openapi.json. `--check` compares.
 
 Each stands between `<!-- routes-SECTION -->` and `<!-- /routes-SECTION -->`.
 """
@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.filling import put, settle  # noqa: E402
 
-PAGE = ROOT / "docs" / "http-api.md"
+PAGE = ROOT / "docs/reference/http-api.md"
 
 
 def table(section: str) -> str:
@@ -40,7 +40,7 @@ def _row(said: dict[str, Any], path: str, method: str, more: str, *, bodies: boo
     if bodies and (members := _members(said, operation.get("requestBody", {}))):
         words.append(f"Body: {', '.join(members)}.")
     if more:
-        words.append(f"[{more.partition('#')[0]}]({more})")
+        words.append(f"[{more.partition('#')[0].rpartition('/')[2]}]({more})")
     return f"| `{method.upper()} {path}` | {roles[0] if roles else '–'} | {' '.join(words)} |"
 
 

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/how-it-learns.md, two of them in docs/benchmarks.md, too, from the JSON in benchmarks/.
+"""Draw the pictures of docs/explain/how-it-learns.md and docs/lab/benchmarks.md from the JSON in benchmarks/.
 
 The same figures draw the same bytes (canvas). `--check` only compares.
 """

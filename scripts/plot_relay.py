@@ -1,4 +1,4 @@
-"""Draws the pictures of the relay in docs/benchmarks.md from benchmarks/relay.json. `--check` only compares."""
+"""Draws the pictures of the relay in docs/lab/benchmarks.md from benchmarks/relay.json. `--check` only compares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of README.md and docs/quick-start.md, as they stand there, for who replays them.
+"""The commands of README.md and docs/start/quick-start.md, as they stand there, for who replays them.
 
 Owns how they are found, and that each command of the README's quick start has a part in the replay: a page that says
 more, or less, than what is replayed is an error here.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-README, PAGE = "README.md", "docs/quick-start.md"
+README, PAGE = "README.md", "docs/start/quick-start.md"
 SECTION: Final = "## 60 seconds"
 
 # What a command begins with, and its part.

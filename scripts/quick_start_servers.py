@@ -35,7 +35,7 @@ class Start(NamedTuple):
 
 
 def llamacpp(folder: Path) -> Start:
-    """A router, as docs/backends.md has it."""
+    """A router, as docs/reference/backends.md has it."""
     presets = folder / "presets.ini"
     presets.write_text(f"[*]\nctx-size = 4096\n\n[{DEFAULT_NAME}]\nmodel = {GGUF}\n")
     command = [str(LLAMA), "--models-preset", str(presets), "--models-max", "3", "--offline", "--port", "8080"]

@@ -1,4 +1,4 @@
-"""`make quick-starts`: replays README.md and docs/quick-start.md as a new user would, word for word, and times it.
+"""`make quick-starts`: replay README.md and docs/start/quick-start.md word for word as a new user, and time it.
 
 A fresh clone of what is committed here, a fresh virtual environment, for each quick start an empty HOME, terminals
 that know nothing (`env -i`, a plain PATH), and the commands that stand in the pages (quick_start_pages). What is shared

@@ -1,4 +1,4 @@
-"""How likely each token of one reply was, for a picture in docs/how-it-learns.md: benchmarks/reply_tokens.json.
+"""How likely each token of one reply was, for a picture in docs/explain/how-it-learns.md: benchmarks/reply_tokens.json.
 
 Owns the choice: the first reply of the pool that the persona `concise` dislikes. Drawing it is plot_learning's.
 

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/settings.md, out of the settings classes and presets.toml. `--check` only compares.
+"""Write the tables of docs/reference/settings.md from the settings classes and presets.toml. `--check` compares.
 
 Each stands between `<!-- settings-SECTION -->` and `<!-- /settings-SECTION -->`. What a key means is said once, beside
 the key: in the docstrings of `config.sections`, for the values of a preset in the comments of presets.toml.
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.filling import put, settle  # noqa: E402
 
-PAGE = ROOT / "docs" / "settings.md"
+PAGE = ROOT / "docs/reference/settings.md"
 PRESETS = ROOT / "config" / "presets.toml"
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path", SecretStr: "key"}
 BOUNDS = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))

@@ -153,7 +153,8 @@ async def _server(kind: str, weights: Path, home: Path, threads: int) -> AsyncIt
             yield {"backend.kind": "mlx", "backend.url": url}
     else:
         command = [str(VLLM), "serve", str(weights), "--served-model-name", MODEL, "--dtype", "float32"]
-        # More places than versions: on a CPU what is in the last one answers for the base, too (docs/backends.md).
+        # More places than versions: on a CPU what is in the last one answers for the base, too
+        # (docs/reference/backends.md).
         command += ["--enable-lora", "--max-lora-rank", "16", "--max-loras", "16", "--max-cpu-loras", "16"]
         command += ["--max-model-len", "1024", "--max-num-seqs", "8", "--logprobs-mode", "processed_logprobs"]
         command += ["--enforce-eager", "--host", "127.0.0.1"]

@@ -19,13 +19,13 @@ from scripts.filling import has, put, settle  # noqa: E402
 
 PAGES = (
     "README.md",
-    "docs/benchmarks.md",
-    "docs/how-it-learns.md",
-    "docs/learning-rules.md",
-    "docs/agents.md",
-    "docs/reliability.md",
-    "docs/http-api.md",
-    "docs/quick-start.md",
+    "docs/lab/benchmarks.md",
+    "docs/explain/how-it-learns.md",
+    "docs/reference/learning-rules.md",
+    "docs/guides/agents.md",
+    "docs/explain/reliability.md",
+    "docs/reference/http-api.md",
+    "docs/start/quick-start.md",
     "docs/lab/ollama.md",
 )
 

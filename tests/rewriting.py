@@ -331,7 +331,7 @@ def _words(messages: Messages) -> list[str]:
 
 
 def _same_talk(world: World, talk: Talk, place: int, rated: str) -> bool:
-    """The same asked and answered twice: docs/agents.md says that the newest is meant."""
+    """The same asked and answered twice: docs/guides/agents.md says that the newest is meant."""
     other, there = _place(world, talk.whose, rated)
     return _words(talk.messages[: place + 1]) == _words(other.messages[: there + 1])
 

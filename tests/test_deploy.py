@@ -66,7 +66,7 @@ def test_rlproxy_takes_what_the_container_tells_it(services: dict[str, Any]) -> 
 def test_vllm_has_what_the_docs_ask_for(services: dict[str, Any]) -> None:
     vllm = services["vllm"]
     flags = " ".join(vllm["command"]).replace("=", " ")
-    section = (ROOT / "docs/backends.md").read_text().split("## vLLM")[1].split("##")[0]
+    section = (ROOT / "docs/reference/backends.md").read_text().split("## vLLM")[1].split("##")[0]
     for flag in ("--enable-lora", "--max-lora-rank 16", "--max-loras 3", "--logprobs-mode processed_logprobs",
                  "--enable-sleep-mode", "--generation-config vllm"):  # fmt: skip
         assert flag in flags and flag in section, flag

@@ -27,7 +27,7 @@ UNREAD: Final = {
 }
 PROGRAMS: Final = re.compile(r"\s*(\w+=\S+ )*(rlproxy|curl|pip|make|docker|vllm|ollama|git|npm|python) ")
 BLOCKS: Final = [block for page in PAGES for block in docs_blocks.blocks(page)]
-TROUBLE: Final = ROOT / "docs" / "troubleshooting.md"
+TROUBLE: Final = ROOT / "docs/guides/troubleshooting.md"
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language not in SHELL], ids=lambda b: b.where)
@@ -38,7 +38,7 @@ def test_a_block_is_what_it_says(block: Block, tmp_path: Path) -> None:
 def check(block: Block, folder: Path) -> None:
     file = folder / "block.toml"
     match block.language:
-        case "toml" if block.page == "docs/quick-start.md":
+        case "toml" if block.page == "docs/start/quick-start.md":
             file.write_text(block.text)
             assert answers.read(file).backend
         case "toml":

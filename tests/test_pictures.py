@@ -1,4 +1,4 @@
-"""docs/how-it-learns.md and docs/rating-well.md say what the figures and the settings are."""
+"""docs/explain/how-it-learns.md and docs/guides/rating-well.md say what the figures and the settings are."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from store.learning.samples import FEWEST_TO_HOLD, to_hold
 from trainer.run import ratings
 
 ROOT = Path(__file__).resolve().parents[1]
-HOW = (ROOT / "docs/how-it-learns.md").read_text(encoding="utf-8")
-WELL = (ROOT / "docs/rating-well.md").read_text(encoding="utf-8")
+HOW = (ROOT / "docs/explain/how-it-learns.md").read_text(encoding="utf-8")
+WELL = (ROOT / "docs/guides/rating-well.md").read_text(encoding="utf-8")
 
 
 def benchmark(name: str) -> Any:
@@ -49,7 +49,7 @@ def test_each_picture_is_shown_whole_and_asks_for_nothing(drawn: dict[str, str])
 
 
 def test_the_picture_of_the_relay_is_that_of_its_figures() -> None:
-    page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/lab/benchmarks.md").read_text(encoding="utf-8")
     for name, text in plot_relay.drawn().items():
         assert (ROOT / "docs/images" / name).read_text(encoding="utf-8") == text, f"{name}: run scripts/plot_relay.py"
         assert f"images/{name}" in page

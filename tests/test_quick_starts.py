@@ -16,7 +16,7 @@ from scripts.quick_start_terminal import Failed, Terminal
 def pages(tmp_path: Path) -> Path:
     """A copy of them, to be damaged."""
     for page in (README, PAGE):
-        (tmp_path / page).parent.mkdir(exist_ok=True)
+        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / page, tmp_path / page)
     return tmp_path
 

@@ -86,7 +86,7 @@ class Grouped(TyperGroup):
             command.epilog = _epilog(path)
         codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES)
         self.epilog = (
-            f"Exit codes: {codes}.\n\n`rlproxy COMMAND --help` has examples. `man rlproxy`: docs/operations.md."
+            f"Exit codes: {codes}.\n\n`rlproxy COMMAND --help` has examples. `man rlproxy`: docs/guides/operations.md."
         )
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -348,7 +348,7 @@ async def test_a_key_claims_no_event_of_another_key(proxy: Proxy) -> None:  # no
 
 @pytest.mark.parametrize("way", ["gateway", "shared key", "no key"])
 async def test_nobody_uses_up_the_event_of_another_rater(proxy: Proxy, way: str) -> None:  # noqa: F811
-    """Visitors behind one key, whose events an app names as docs/rating-from-code.md does."""
+    """Visitors behind one key, whose events an app names as docs/guides/rating-from-code.md does."""
     headers: dict[str, str] = {}
     if way == "gateway":
         headers = (await keys(proxy, gateway="admin"))["gateway"]

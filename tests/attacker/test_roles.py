@@ -105,7 +105,7 @@ async def test_every_route_says_what_role_it_needs(proxy: Proxy) -> None:  # noq
 
 
 def test_the_page_names_what_passes_for_everybody() -> None:
-    page = Path("docs/http-api.md").read_text(encoding="utf-8")
+    page = Path("docs/reference/http-api.md").read_text(encoding="utf-8")
     listed = page.partition("<!-- passed -->")[2].partition("<!-- /passed -->")[0]
     assert listed == "".join(["\n", *(f"- `{one}`\n" for one in PASSED)])
 

@@ -93,7 +93,7 @@ def test_its_types_hold_in_a_script_of_ten_lines(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     assert "py.typed" in packaged["proxy"] and (ROOT / "proxy/py.typed").exists()
-    page = (ROOT / "docs/rating-from-code.md").read_text()
+    page = (ROOT / "docs/guides/rating-from-code.md").read_text()
     script = tmp_path / "mine.py"
     script.write_text(page.split("```python\n")[1].split("```")[0] + "\nreveal_type(rating.value)\n")
     wrong = tmp_path / "wrong.py"
