@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test audit fuzz chaos soak test-mlx test-agents test-backends test-ollama test-openclaw test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo test docs audit fuzz chaos soak test-mlx test-agents test-backends test-ollama test-openclaw test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -68,6 +68,10 @@ audit:
 
 lint: setup
 	@scripts/lint
+
+# The pages of docs/ as a site in build/docs; a link that leads nowhere is an error. Sphinx lives in an environment of its own.
+docs:
+	@scripts/build_docs
 
 bench: setup
 	@$(PY) scripts/bench_serve.py
