@@ -13,7 +13,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+DEVELOPERS = ("train", "client", "tensorboard", "discord", "encrypt")  # the extras in scripts/lock
 NOT_LOCKED = {"torch"}  # each build of it has hashes of its own; scripts/setup installs it first
 CORE, DEV = "scripts/locked-core.txt", "scripts/locked-dev.txt"
 
@@ -32,8 +34,12 @@ def locked(path: str) -> dict[str, tuple[Requirement, list[str]]]:
 
 
 def asked(extra: str = "") -> Iterator[Requirement]:
-    """What the core, or an extra with all that it takes in, asks for."""
-    for line in PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]:
+    """What the core asks for, or an extra with all that it takes in, or the group `dev` with the developers' extras."""
+    groups = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"], **PYPROJECT["dependency-groups"]}
+    if extra == "dev":
+        for inner in DEVELOPERS:
+            yield from asked(inner)
+    for line in groups[extra]:
         wanted = Requirement(line)
         if wanted.name == PROJECT["name"]:
             for inner in wanted.extras:
@@ -53,6 +59,11 @@ def whole(wanted: Requirement, seen: set[tuple[str, str]]) -> Iterator[Requireme
             inner = Requirement(line)
             if inner.marker is None or inner.marker.evaluate({"extra": extra}):
                 yield from whole(inner, seen)
+
+
+def test_the_lock_is_made_with_the_developers_extras() -> None:
+    script = (ROOT / "scripts/lock").read_text()
+    assert tuple(re.findall(r"--extra (\w+)", script)) == DEVELOPERS and "--group dev" in script
 
 
 def test_the_core_stands_on_about_a_dozen() -> None:
