@@ -34,9 +34,9 @@ async def test_every_route_is_documented(proxy: Proxy) -> None:  # noqa: F811
 
 
 def test_every_command_is_documented() -> None:
-    readme = read("README.md")
+    page = read("docs/reference/commands.md")
     for name in typer.main.get_command(cli).commands:  # type: ignore[attr-defined]
-        assert f"rlproxy {name}" in readme, f"`rlproxy {name}` is not in README.md"
+        assert f"rlproxy {name}" in page, f"`rlproxy {name}` is not in docs/reference/commands.md"
 
 
 def test_each_package_has_a_readme_that_names_its_modules() -> None:
