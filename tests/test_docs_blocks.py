@@ -24,9 +24,9 @@ UNREAD: Final = {
     "ts": "run by tests/test_rating_from_code.py",
     "nginx": "no nginx is here",
     "caddy": "no Caddy is here",
-    "{include}": "read by make docs",
+    "{include} README.md": "read by make docs",
     "{toctree}": "read by make docs",
-    "{include}": "read by make docs",
+    "{include} README.md": "read by make docs",
     "{toctree}": "read by make docs",
 }
 PROGRAMS: Final = re.compile(r"\s*(\w+=\S+ )*(rlproxy|curl|pip|make|docker|vllm|ollama|git|npm|python) ")
