@@ -197,6 +197,12 @@ async def test_what_cannot_be_looked_at(cli: Proxy) -> None:  # noqa: F811
     assert {check.state for check in checks} == {"note"} and all("tokenizer.json" in check.line for check in checks)
 
 
+async def test_what_nobody_expected_is_said_too(proxy: Proxy) -> None:
+    proxy.launcher.weights_say = {"refused": None}
+    await answers(proxy, 2)
+    assert "TypeError" in (await tried(proxy, "unknown"))["rehearsal"]["line"]
+
+
 async def test_weights_that_nobody_has_named(cli: Proxy) -> None:  # noqa: F811
     await again(cli, **{"train.weights": ""})
     base, template = await doctor(cli, "base", "template")
