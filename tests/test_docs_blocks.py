@@ -26,8 +26,6 @@ UNREAD: Final = {
     "caddy": "no Caddy is here",
     "{include} README.md": "read by make docs",
     "{toctree}": "read by make docs",
-    "{include} README.md": "read by make docs",
-    "{toctree}": "read by make docs",
 }
 PROGRAMS: Final = re.compile(r"\s*(\w+=\S+ )*(rlproxy|curl|pip|make|docker|vllm|ollama|git|npm|python) ")
 BLOCKS: Final = [block for page in PAGES for block in docs_blocks.blocks(page)]
