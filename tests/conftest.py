@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.fakes.tiny_model import make_tiny_model
+from scripts.fakes.tiny_model import make_tiny_model
 
 HERE = Path(__file__).resolve().parent
 

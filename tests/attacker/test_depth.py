@@ -9,10 +9,11 @@ import json
 from typing import Any
 
 import pytest
+from scripts.harness.in_process import Proxy
 
 from proxy.core.json_edit import DEEPEST
 from proxy.dialects.chat_form import arguments_of, tidy_arguments
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 HI = {"role": "user", "content": "hi"}
 

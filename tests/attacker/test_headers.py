@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
+from scripts.harness.in_process import Proxy
 
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.test_attacker import head, raw
+from tests.attacker.test_attacker import head, raw
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 HOPS = (
     "Connection: x-one, X-Two",

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts.harness.in_process import Proxy
 
-from tests.fakes.backend import FakeBackend
-from tests.proxy.conftest import Proxy
-from tests.trainer.lora import peft_on_transformers, random_adapter
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.lora import peft_on_transformers, random_adapter
 from trainer.launch import LocalLauncher
 
 ASKED = "Name three colours and say why you like them."

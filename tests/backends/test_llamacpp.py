@@ -15,16 +15,16 @@ from typing import Any
 import aiohttp
 import psutil
 import pytest
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import ASKED, publish
 
 from config.settings import load
 from proxy.backends.llamacpp_managed import LlamaManaged
 from proxy.backends.openai import OpenAICompatible
 from proxy.versions import warm_up
-from tests.backends.conftest import ASKED, TOKENS, Say
+from tests.backends.conftest import TOKENS, Say
 from tests.backends.smollm import dequantised
 from tests.proxy.backends.test_llamacpp import make_proxy
-from tests.proxy.conftest import Proxy
-from tests.proxy.versions.test_live_version import publish
 from trainer.formats.weights import cache_folder
 from trainer.launch import LocalLauncher
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.agent import Agent, beside, over, program
-from tests.fakes.backend import FakeBackend
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.agent import Agent, beside, over, program
+from scripts.harness.serving import Serving
 from tests.proxy.conftest import backend  # noqa: F401
-from tests.serving import Serving
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(560)]
 

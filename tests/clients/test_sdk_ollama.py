@@ -8,10 +8,11 @@ from typing import Any
 
 import ollama
 import pytest
+from scripts.harness.in_process import Proxy
 
 from proxy.backends.openai import OpenAICompatible
 from tests.clients.calls import clients, made, pieces, streams, ways
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 SCHEMA = {"type": "object", "properties": {"said": {"type": "string"}}, "required": ["said"]}
 

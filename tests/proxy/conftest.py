@@ -17,12 +17,12 @@ from proxy.backends import make_backend
 from proxy.backends.installed import mark_of
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.ollama import FakeOllama
 from store.safety.db_key import Secret
 from store.store import Store
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.fakes.ollama import FakeOllama
-from tests.proxy.newcomer import LLAMA
+from tests.harness.newcomer import LLAMA
 
 
 class Proxy:

@@ -9,10 +9,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from scripts.harness.in_process import Proxy
 
 from proxy.client import AsyncClient, Client, NotTrained, Refused, Unreachable
-from tests.fakes.another_program import AnotherProgram
-from tests.proxy.conftest import Proxy
+from scripts.fakes.another_program import AnotherProgram
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.cli.doctor.checks import examine
@@ -18,9 +20,7 @@ from store import driver, schema
 from store.errors import StoreDamaged
 from store.learning import meta
 from store.safety import integrity
-from tests.proxy.cli.test_app import rlproxy
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from tests.harness.runs import rated, until
 from tests.store.safety.test_integrity import PAGE, Held, held  # noqa: F401
 
 

@@ -11,12 +11,12 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
+from scripts.harness.in_process import Proxy
 
 from proxy.conversation.conversations import as_chat
 from proxy.dialects.responses import Responses
+from scripts.fakes import native
 from store.records import Completion, FinishedCompletion
-from tests.fakes import native
-from tests.proxy.conftest import Proxy
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False}

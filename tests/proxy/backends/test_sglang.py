@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from scripts.harness.in_process import Proxy
 
-from tests.fakes.sglang import FakeSGLang
+from scripts.fakes.sglang import FakeSGLang
 from tests.proxy.backends.test_llamacpp import make_proxy, said_by, with_versions
-from tests.proxy.conftest import Proxy
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts.harness.in_process import Proxy
 
 from proxy.core.address_file import ADDRESS_FILE
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import until
+from tests.harness.runs import until
 from tests.proxy.web.test_control import GATE
 
 ROOT = Path(__file__).resolve().parents[3]

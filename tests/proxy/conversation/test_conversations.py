@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts.harness.in_process import Proxy
 
 from proxy.conversation import conversations
 from proxy.conversation.conversations import canonical, command_at, is_command, without_commands
@@ -17,8 +18,7 @@ from proxy.core.agent_wrappers import AGENTS, agent_of
 from proxy.core.errors import BadRequest
 from proxy.dialects.messages import Messages
 from proxy.dialects.speaker import named, people, speaker
-from tests.agent_formats import BY_ID, CLAUDE_CODE
-from tests.proxy.conftest import Proxy
+from scripts.harness.agent_formats import BY_ID, CLAUDE_CODE
 
 
 def thread(messages: list[dict[str, Any]]) -> bytes | None:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from scripts.harness.in_process import Proxy
 
 from config.errors import SettingsError
 from config.sections import Redaction
@@ -33,7 +34,6 @@ from proxy.dialects.base import Reply
 from proxy.relay.capture import Capture
 from store.records import NewCompletion
 from store.store import Store
-from tests.proxy.conftest import Proxy
 
 ALL = Redactor(Redaction(emails=True, patterns=(r"CASE-\d{6}",)))
 PEM = "-----BEGIN {0}PRIVATE KEY-----\n{1}\n-----END {0}PRIVATE KEY-----"

@@ -10,6 +10,7 @@ import random
 import threading
 
 import pytest
+from scripts.harness.in_process import Proxy
 
 from config.sections import Redaction
 from proxy.conversation.capture_health import Health
@@ -22,7 +23,6 @@ from proxy.core.tasks import Tasks
 from proxy.dialects import Reply
 from proxy.relay.capture import Capture
 from store.records import NewCompletion
-from tests.proxy.conftest import Proxy
 
 
 async def test_only_large_work_gets_a_thread() -> None:

@@ -5,10 +5,10 @@ import time
 
 import aiohttp
 import pytest
+from scripts.harness.in_process import Proxy
 
 from proxy.relay import capture
-from tests.fakes.backend import FakeBackend
-from tests.proxy.conftest import Proxy
+from scripts.fakes.backend import FakeBackend
 
 SOON_S = 10.0
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from scripts.harness.in_process import Proxy
 
 from proxy.backends.vllm import VLLM
-from tests.proxy.conftest import Proxy
+from tests.harness.runs import rated, until
 from tests.proxy.training.test_gpu_sharing import awake, quick, waiting  # noqa: F401
-from tests.proxy.training.test_run_supervisor import rated, until
 
 pytestmark = pytest.mark.skipif(not VLLM.capabilities.frees, reason="vLLM's own part is not there yet")
 

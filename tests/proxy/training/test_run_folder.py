@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from scripts.harness.in_process import Proxy
 
 from proxy.dialects import chat_turns, template_kwargs
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from tests.harness.runs import rated, until
 
 
 def lines_of(proxy: Proxy, run: int) -> list[dict[str, Any]]:

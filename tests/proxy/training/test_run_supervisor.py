@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from scripts.harness.in_process import Proxy
 from structlog.testing import capture_logs
 
 from proxy.training.system_load import Machine, Use
 from store import schema
 from store.safety import backup
-from tests.proxy.conftest import Proxy
 
 
 async def rated(proxy: Proxy, count: int, rating: str = "good") -> None:
@@ -288,7 +288,7 @@ async def test_a_trainer_that_finds_another_at_work_waits(proxy: Proxy, monkeypa
 
 
 async def test_an_adapter_that_is_corrupt_is_not_published(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.fakes import launcher
+    from scripts.fakes import launcher
 
     real = launcher.write_adapter
 

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from scripts.harness.in_process import Proxy
 
+from scripts.fakes.launcher import write_adapter
 from store.records import Adapter
-from tests.fakes.launcher import write_adapter
-from tests.proxy.conftest import Proxy
 
 
 async def publish(proxy: Proxy, version: int) -> Path:

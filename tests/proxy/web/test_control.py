@@ -6,9 +6,9 @@ import asyncio
 import json
 
 import pytest
+from scripts.harness.in_process import Proxy
 
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from tests.harness.runs import rated, until
 
 
 async def test_health_and_metrics(proxy: Proxy) -> None:

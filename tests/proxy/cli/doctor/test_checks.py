@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.cli.doctor import checks as doctor
@@ -19,8 +21,7 @@ from proxy.core.address_file import ADDRESS_FILE
 from proxy.training.rehearsal import UNTRIED, verdict
 from store.safety import db_key, encryption
 from store.store import Store
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
+from tests.proxy.cli.test_app import cli  # noqa: F401
 
 WITH_PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}]
 

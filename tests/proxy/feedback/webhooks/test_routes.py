@@ -11,15 +11,15 @@ from typing import Any
 
 import aiohttp
 import pytest
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
 from yarl import URL
 
 from config.webhooks import PLATFORMS
-from tests.fuzzing import mutated
-from tests.proxy.conftest import Proxy
-from tests.proxy.feedback.webhooks import signing
+from scripts.fuzz.mutating import mutated
+from scripts.harness import signing
 from tests.proxy.feedback.webhooks.conftest import Chats
 from tests.proxy.test_full_disk import limit_pages
-from tests.proxy.versions.test_live_version import publish
 
 TS = "1700000000.000100"
 
