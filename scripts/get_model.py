@@ -1,4 +1,6 @@
-"""Get the model that demo, tests and `rlproxy serve` use when none is named: `python -m scripts.get_model [SPEC] [--json]`."""
+"""Get the model that demo, tests and `rlproxy serve` use when none is named.
+`python -m scripts.get_model [SPEC] [--json]`.
+"""
 
 from trainer.formats.weights import main
 

@@ -9,13 +9,13 @@ from typing import get_args
 
 import pytest
 import typer.main
-from scripts.harness.in_process import Proxy
 
 from config.sections import Backend
 from config.settings import load
 from proxy.cli.app import app as cli
 from scripts.docs import api_tables, settings_table
 from scripts.docs.tables import PAGES, filled
+from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,7 +18,6 @@ from typing import Final
 from unittest.mock import patch
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.errors import SettingsError
 from config.settings import load
@@ -28,6 +27,7 @@ from proxy.core.errors import ProxyError
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.keyring import FileKeyring
 from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
 from store.safety.db_key import find
 from tests.harness import docs_blocks
 from tests.harness.docs_blocks import ELSEWHERE, OUR_PORT, PAGES, PLAIN, ROOT, SHELL, Line, Wrong

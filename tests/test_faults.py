@@ -13,10 +13,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
 
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.recorded import RecordedBackend
+from scripts.harness.in_process import Proxy
 from store.records import Completion
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"

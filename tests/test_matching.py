@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from scripts.harness.rewriting import Counts, World, one_case
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

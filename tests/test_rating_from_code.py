@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 PAGE = (Path(__file__).parents[1] / "docs/rating-from-code.md").read_text(encoding="utf-8")

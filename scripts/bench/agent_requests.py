@@ -14,14 +14,13 @@ from typing import Any
 
 from scripts.bench.circumstances import commit, now
 from scripts.fakes.backend import FakeBackend
-from scripts.harness.agent import PINNED, Agent, beside, over, program
-from tests.clients import test_claude_code, test_codex
+from scripts.harness.agent import CLAUDE_CODE_QUIET, CODEX_QUIET, PINNED, Agent, beside, over, program
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTION = "What is the capital of France?"
 AGENTS: dict[str, tuple[str, str, tuple[str, ...], dict[str, str]]] = {
-    "claude-code": ("@anthropic-ai/claude-code", "claude", ("-p", QUESTION), test_claude_code.QUIET),
-    "codex": ("@openai/codex", "codex", ("exec", *test_codex.QUIET, QUESTION), {}),
+    "claude-code": ("@anthropic-ai/claude-code", "claude", ("-p", QUESTION), CLAUDE_CODE_QUIET),
+    "codex": ("@openai/codex", "codex", ("exec", *CODEX_QUIET, QUESTION), {}),
 }
 
 

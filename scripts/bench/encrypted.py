@@ -2,7 +2,8 @@
 
 `python -m scripts.bench.encrypted [--rounds N] [--quick]` writes benchmarks/encrypted.json; `--quick` does one short
 round and writes nothing. Both forms in turns in one run, each round with new files, so that what else the machine does
-falls on both. 64 callers at once, each awaits its commit, as the proxy does; a completion has 2 kB of prompt and of answer.
+falls on both. 64 callers at once, each awaits its commit, as the proxy does; a completion has 2 kB of prompt
+and of answer.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ async def rate(url: str, completions: list[str], calls: int, per_s: float) -> Se
 
 def stream(url: str, at_once: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, __file__, "--only-stream", url, "--streams", str(at_once)],
+        [sys.executable, "-m", "scripts.bench.feedback", "--only-stream", url, "--streams", str(at_once)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
     )  # fmt: skip
 

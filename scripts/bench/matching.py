@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from scripts.harness.in_process import Proxy
 
 from scripts.bench.circumstances import circumstances
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
 from scripts.harness.rewriting import Counts, World, one_case
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def main() -> int:
     for seed in range(given.seed, given.seed + -(-given.cases // CASES_OF_A_WORLD)):
         asyncio.run(world_of(seed, min(CASES_OF_A_WORLD, given.cases - counts.cases), counts))
     found |= {
-        "command": f"scripts/bench/matching.py --cases {given.cases} --seed {given.seed}",
+        "command": f"python -m scripts.bench.matching --cases {given.cases} --seed {given.seed}",
         "seconds": round(time.monotonic() - began, 1),
         "cases": counts.cases,
         "became": dict(counts.became),

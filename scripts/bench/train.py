@@ -4,7 +4,8 @@
 (`--quick`: train_quick.json, a shorter prompt and fewer samples). Forward and backward on the real small model with a
 LoRA in training, one thread; seconds are of CPU, because machines are shared. All samples are computed singly, too.
 Memory is measured in child processes, one a way of computing: the peak of the resident set over what it was after
-loading. What is measured is in the file at once, with its own date, commit and load, so parts may be measured one by one.
+loading. What is measured is in the file at once, with its own date, commit and load, so parts may be measured one
+by one.
 """
 
 from __future__ import annotations
@@ -174,9 +175,9 @@ def peak(policy: TorchPolicy, way: str, reply_tokens: int) -> dict[str, Any]:
 def memory(options: argparse.Namespace, reply_tokens: int, keep: Callable[[dict[str, Any]], None]) -> None:
     """Each way is kept as soon as it is measured; `--way` measures one of them anew."""
     for way in [options.way] if options.way else WAYS:
-        command = [sys.executable, __file__, "--child", way, "--reply-tokens", str(reply_tokens)]
+        command = [sys.executable, "-m", "scripts.bench.train", "--child", way, "--reply-tokens", str(reply_tokens)]
         command += ["--weights", options.weights] if options.weights else []
-        line = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+        line = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()[-1]
         found = json.loads(line)
         print(f"{way}: {found['mib']} MiB over the model, {found['cpu_seconds']} s of CPU", flush=True)
         keep(found)

@@ -30,12 +30,12 @@ from typing import Any
 
 import aiohttp
 import psutil
-from scripts.harness.in_process import Proxy, proxy_before
-from scripts.harness.versions import ASKED, with_real_versions
 
 from scripts.bench.circumstances import circumstances
+from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.lora import random_adapter
 from scripts.harness.ollama_server import MODEL, OllamaServer, base_gguf, binaries
+from scripts.harness.versions import ASKED, with_real_versions
 from trainer.formats.weights import resolve
 from trainer.launch import LocalLauncher
 

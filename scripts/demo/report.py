@@ -25,7 +25,7 @@ def coherence(rows: list[dict[str, Any]]) -> dict[str, float]:
     ]
     with console.status("scoring the replies under the base model"):
         done = subprocess.run(
-            [sys.executable, str(ROOT / "scripts/demo/coherence.py")],
+            [sys.executable, "-m", "scripts.demo.coherence"],
             input="\n".join(lines), capture_output=True, text=True, check=True, cwd=ROOT,
         )  # fmt: skip
     return dict(json.loads(done.stdout))

@@ -68,7 +68,7 @@ async def serving(home: Path, *, seeded: bool, retention_days: int = 60) -> Asyn
         ),
     ]
     runner = web.AppRunner(
-        make_app(settings, store, VLLM(settings.backend), launcher),  # type: ignore[arg-type]  # it starts no server
+        make_app(settings, store, VLLM(settings.backend), launcher),  # it starts no server
         handler_cancellation=True,
         shutdown_timeout=1,
     )

@@ -125,7 +125,8 @@ class FakeBackend(Listening):
         config = self.root / path.lstrip("/") / "adapter_config.json"
         if not config.is_file():
             return "Loading lora failed: No adapter found for <path>", 404
-        rank = int(re.search(r'"r": (\d+)|$', config.read_text())[1] or 0)
+        said = re.search(r'"r": (\d+)', config.read_text())
+        rank = int(said[1]) if said else 0
         if rank > self.max_rank:
             return failed.format(f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}."), 500
         return None

@@ -10,10 +10,10 @@ from keyring.errors import KeyringLocked
 
 
 class FileKeyring(KeyringBackend):
-    priority = 1  # type: ignore[assignment]
+    priority = 1
 
     def __init__(self, path: Path, *, locked: bool = False) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._path = path
         self._locked = locked
 

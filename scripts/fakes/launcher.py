@@ -128,6 +128,9 @@ class FakeLauncher:
         found |= {"refused": [self.refuses for _ in lines]}
         return {"path": weights, "unscored": None, "conversations": read, **found, **self.weights_say}
 
+    async def start_server(self, *_: Any, **__: Any) -> Any:
+        raise LaunchError("The fake launcher starts no server.")
+
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         if self.lacks:
             raise LaunchError(self.lacks)

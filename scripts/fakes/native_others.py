@@ -120,7 +120,7 @@ async def ollama(fake: Any, request: web.Request, body: dict[str, Any]) -> web.S
 
     counted = {"total_duration": 9, "load_duration": 1, "prompt_eval_count": 3, "prompt_eval_duration": 3,
                "eval_count": len(said.words), "eval_duration": 5}  # fmt: skip
-    done = {"done": True, "done_reason": "stop", **counted}
+    done: dict[str, Any] = {"done": True, "done_reason": "stop", **counted}
     if body.get("stream") is False:
         return web.json_response(line("".join(said.words), "".join(said.thoughts), calls, **done))
     lines = [line("", word) for word in said.thoughts] + [line(word) for word in said.words]

@@ -281,7 +281,8 @@ class FakeOllama(Listening):
                 request.transport.abort()
             if self.mood == "refuse-render":
                 return error(500, "template: no such thing")
-        return await getattr(self, _ANSWERS[path])(request, name, body)
+        answer: web.StreamResponse = await getattr(self, _ANSWERS[path])(request, name, body)
+        return answer
 
     def _renders(self, body: dict[str, Any]) -> bool:
         return bool(body.get("_debug_render_only")) and not self._is_before(0, 11, 5)

@@ -55,7 +55,8 @@ class FakeSGLang(Listening):
     async def _may(self, request: web.Request, handler: Any) -> web.StreamResponse:
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             return web.json_response({"error": "Unauthorized"}, status=401)
-        return await handler(request)
+        answer: web.StreamResponse = await handler(request)
+        return answer
 
     async def _models(self, request: web.Request) -> web.Response:
         data = [{"id": MODEL, "object": "model", "owned_by": "sglang", "root": MODEL, "parent": None}]

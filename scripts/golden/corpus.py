@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-GOLDEN = Path(__file__).with_name("golden")
+GOLDEN = Path(__file__).resolve().parents[2] / "tests/golden"
 NOT_ASKED = {"ollama-main"}  # recorded with `logprobs` too, which rlproxy does not ask of it yet
 
 

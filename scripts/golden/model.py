@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 CACHE: Final = Path.home() / ".cache/rlproxy/golden"
-TEMPLATE: Final = Path(__file__).with_name("golden_chat.jinja")
+TEMPLATE: Final = Path(__file__).with_name("chat.jinja")
 TAGS: Final = {8: "<think>", 9: "</think>", 10: "<tool_call>", 11: "</tool_call>"}
 STEPS: Final = 300
 GOOD_ENOUGH: Final = 0.02  # the loss at which everything is known by heart, and log-probs are not yet all 0

@@ -1,5 +1,6 @@
-"""Record what real servers answer, streamed and whole, for the golden corpus: `python -m scripts.golden.record [SERVER…]`.
+"""Record what real servers answer, streamed and whole, for the golden corpus.
 
+`python -m scripts.golden.record [SERVER…]`.
 Each case is one deterministic request, streamed and whole, as a client asks and with what rlproxy asks beside it. The
 bytes are kept as they came, with the seams between the server's chunks. Servers run one after the other,
 each from its own environment under ~/.cache/rlproxy (docs/dialects.md says how they are made); one that is not there is

@@ -17,16 +17,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.harness.command import rlproxy
 
 from scripts.fakes.backend import MODEL, FakeBackend
 from scripts.fakes.dead_end import DeadEnd
+from scripts.harness.command import rlproxy
 from scripts.harness.serving import Serving
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
 INSTALLED = CACHE / "rlproxy/agents/node_modules"
-PINNED = Path(__file__).parent / "package.json"
+PINNED = Path(__file__).resolve().parents[2] / "tests/clients/package.json"
 LIMIT_S = 240.0
+CLAUDE_CODE_QUIET = {
+    "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+}  # fmt: skip
+# Without the first four Codex asks its makers for statistics, updates and plugins. Its sandbox is not to be had
+# everywhere.
+CODEX_QUIET = (
+    "-c", "analytics.enabled=false", "-c", "check_for_update_on_startup=false", "--disable", "plugins",
+    "--disable", "apps", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
+)  # fmt: skip
 
 
 def program(package: str, binary: str) -> Path:

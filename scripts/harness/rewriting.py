@@ -14,12 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from scripts.harness.in_process import Proxy
-
 from proxy.conversation.inserted_messages import without_fillers
 from proxy.conversation.same_text import spoken
 from proxy.core.agent_wrappers import agent_of
 from scripts.harness.agent_formats import AIDER, AIDERS_RULES
+from scripts.harness.in_process import Proxy
 
 Message = dict[str, Any]
 Messages = list[Message]
@@ -340,7 +339,7 @@ def _same_talk(world: World, talk: Talk, place: int, rated: str) -> bool:
 def _reads_the_same(world: World, talk: Talk, sent: Messages, rated: str) -> bool:
     """Whether what was sent, but for a summary, is the end of the rated answer's conversation, word for word, and the
     answer on screen was not captured: then nothing that is known tells them apart."""
-    mine = _words(without_fillers(sent[1:-1], agent_of({}, sent)))
+    mine = _words(without_fillers(sent[1:-1], agent_of({}, sent)))  # type: ignore[arg-type]
     mine = [text for text in mine if text not in SUMMARIES]
     other, there = _place(world, talk.whose, rated)
     return mine == _words(other.messages[: there + 1])[-len(mine) :]

@@ -1,6 +1,7 @@
 """The lab: try ways to learn, quickly, before they go into the trainer. One process, no filter, no gate.
 
-    python -m scripts.research.learn_lab "balanced:" "kept:kept=1" "full:batch=28,passes=4,rate=4e-4" --seeds 1,2,3 --rounds 3
+    python -m scripts.research.learn_lab "balanced:" "kept:kept=1" "full:batch=28,passes=4,rate=4e-4" \
+        --seeds 1,2,3 --rounds 3
 
 Persona `concise`. Its liked share is not counted but computed, which takes much of the chance out of it: each held-out
 prompt is answered with the end token forbidden, and 1 − Π(1 − p_end) is how likely the reply would have ended. The mean

@@ -19,10 +19,10 @@ from typing import Any
 
 import psutil
 import pytest
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from scripts.fakes.backend import FakeBackend
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from scripts.harness.serving import Serving
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import aiohttp
 import psutil
 import pytest
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from tests.harness import tiny
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 from trainer.launch import LocalLauncher

@@ -9,10 +9,10 @@ import json
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.core.json_edit import DEEPEST
 from proxy.dialects.chat_form import arguments_of, tidy_arguments
+from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 HI = {"role": "user", "content": "hi"}

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from scripts.harness.command import rlproxy
 
 from proxy.core import home as homes
 from scripts.fakes.backend import FakeBackend
+from scripts.harness.command import rlproxy
 from scripts.harness.records import put
 from scripts.harness.serving import Serving
 from store.safety import tombstones

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety import backup
 from tests.harness.runs import rated, until

@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.conversation.user_text import command_of
 from proxy.core.agent_wrappers import AGENTS
 from scripts.harness.agent_formats import CLAUDE_CODE, DETAILS, NOTICE, texts
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_commands import nothing_was_done
 from tests.attacker.test_identity import CLAUDE_CODE as MACHINE
 from tests.attacker.test_identity import CLAUDE_CODE_JSON as MACHINE_JSON

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_attacker import head, raw
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

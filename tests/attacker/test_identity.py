@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from multidict import CIMultiDict
-from scripts.harness.in_process import Proxy
 
 from scripts.harness import signing
+from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
 

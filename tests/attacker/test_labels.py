@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 import pytest
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from scripts.harness.records import put
 from store.records import NewReaction
 from tests.attacker.test_attacker import CHAT, head, raw, status

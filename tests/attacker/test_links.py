@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from scripts.harness import signing
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys, says
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401

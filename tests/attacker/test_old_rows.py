@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

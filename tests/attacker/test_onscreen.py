@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from scripts.harness.in_process import Proxy
-
 from tests.attacker.test_identity import keys, rated, says
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from tests.harness.terminal import CTRL_D
 from tests.proxy.cli.test_app import cli  # noqa: F401
 from tests.proxy.cli.test_chat import at

@@ -12,9 +12,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-
 from store import schema
 from store.safety.db_key import VARIABLE
 from tests.proxy.conftest import backend, proxy  # noqa: F401

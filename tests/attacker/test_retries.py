@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
-from scripts.harness.in_process import Proxy
 
 from proxy.conversation.retries import Retries, key_of
 from proxy.core.tasks import Tasks
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_labels import asked, train
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

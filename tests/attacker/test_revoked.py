@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.web import control
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from scripts.harness.in_process import Proxy
 
 from proxy.access.roles import ASKS as PASSED
 from proxy.access.roles import ROOM, RULES, rule
 from scripts.fuzz.roles import ASKS, CHANGES, Asked, Found, House, fuzzed, house, request_bytes, too_much
 from scripts.fuzz.wire import Answer, Socket
+from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 REACHED = (  # the backend's own acts, before roles were decided by what is matched and sent

@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import orjson
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.core.bounded_cache import BYTES
 from proxy.core.offload import LARGE
 from proxy.relay.request_body import MOST
 from scripts.fakes.backend import FakeBackend
+from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import proxy  # noqa: F401
 
 MOST_S: Final = 0.2  # 0.01 in most; what was walked through on the loop took 0.4, what grew with the square 4 to 17

@@ -13,11 +13,11 @@ import structlog
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from proxy.core.terminal import in_json, plain
 from proxy.server import configure_logs
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from scripts.harness.records import put
 from tests.harness.terminal import CTRL_D, Terminal
 from tests.proxy.cli.test_app import cli  # noqa: F401

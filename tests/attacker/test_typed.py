@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.conversation.conversations import command_at, without_commands
 from proxy.core.agent_wrappers import NOBODY, agent_of, sender_of
 from scripts.harness.agent_formats import CLAUDE_CODE, FORMS, INFO, OPENCLAW, OPENCODE, REMINDER, TELEGRAM, slash, texts
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_commands import nothing_was_done
 from tests.attacker.test_identity import rated, says
 from tests.proxy.conftest import backend, proxy  # noqa: F401

@@ -7,7 +7,6 @@ import contextlib
 import json
 
 from scripts.harness.in_process import Proxy
-
 from tests.attacker.test_attacker import head
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

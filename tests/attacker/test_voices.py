@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.training.rewards import normalised
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys
 from tests.attacker.test_labels import send
 from tests.harness.runs import until

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from scripts.harness.versions import with_real_versions
 
 from scripts.fakes.ollama import FakeOllama
+from scripts.harness.versions import with_real_versions
 from tests.backends.smollm import widened
 from tests.backends.test_llamacpp import ASKED, TOKENS, Say, plain, running  # fmt: skip
 from tests.proxy.backends.test_ollama import make_proxy

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+
 from scripts.harness.in_process import Proxy
 from scripts.harness.versions import with_real_versions
-
 from tests.backends.test_llamacpp import ASKED, TOKENS, Say, healthy, start, streamed
 from trainer.formats.weights import cache_folder
 

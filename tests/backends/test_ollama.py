@@ -20,11 +20,11 @@ from typing import Any
 import aiohttp
 import ollama as sdk
 import pytest
-from scripts.harness.in_process import Proxy, proxy_before
-from scripts.harness.versions import ASKED, with_real_versions
 
+from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.ollama_server import MODEL, OllamaServer, base_gguf, binaries
 from scripts.harness.serving import ROOT, Serving
+from scripts.harness.versions import ASKED, with_real_versions
 from trainer.launch import LocalLauncher
 
 pytestmark = [pytest.mark.ollama, pytest.mark.timeout(1200)]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy, proxy_before
-from scripts.harness.versions import ASKED, with_real_versions
 
 from config.sections import Backend as BackendSection
 from proxy.backends.vllm import VLLM
 from proxy.core.errors import Unsupported
+from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.lora import peft_on_transformers, random_adapter
+from scripts.harness.versions import ASKED, with_real_versions
 from store.records import FinishedCompletion
 from tests.backends.conftest import TOKENS, Say
 from tests.backends.vllm_server import VLLMServer

@@ -13,11 +13,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy, proxy_before
-from scripts.harness.versions import ASKED
 
 from proxy.backends.sampling_defaults import FILE, MEMBERS, Odds, apart, in_force, likeliest
 from proxy.backends.vllm import ASK
+from scripts.harness.in_process import Proxy, proxy_before
+from scripts.harness.versions import ASKED
 from store.records import FinishedCompletion
 from tests.backends.vllm_server import VLLMServer
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.versions import ASKED, with_real_versions
-
 from tests.backends.conftest import TOKENS
 from tests.backends.vllm_server import VLLMServer
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from scripts.harness.in_process import Proxy
 
 clients = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])

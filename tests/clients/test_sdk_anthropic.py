@@ -8,8 +8,8 @@ from typing import Any
 import anthropic
 import pytest
 from pydantic import BaseModel
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from tests.clients.calls import captured, clients, final, made, streams, ways
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

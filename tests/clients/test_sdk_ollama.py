@@ -8,9 +8,9 @@ from typing import Any
 
 import ollama
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.backends.openai import OpenAICompatible
+from scripts.harness.in_process import Proxy
 from tests.clients.calls import clients, made, pieces, streams, ways
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from tests.clients.calls import captured, clients, final, made, pieces, streams, ways
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

@@ -55,7 +55,7 @@ OTHERS: Final[Mapping[str, str]] = {
     "cp deploy/env.example deploy/.env": "it would write into this checkout",
     "rsync": "another machine",
     ". .venv/bin/activate": "an environment that `make setup` has made",
-    "scripts/send_signed.py": "tests/proxy/feedback/webhooks run it",
+    "scripts/send_signed.py": "tests/scripts/test_send_signed.py runs it",
 }
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 FILE = Path(__file__).parents[2] / "integrations/open-webui/rlproxy_thumbs.py"

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.harness.command import rlproxy
 from standardwebhooks import Webhook
 
 from scripts.fakes.backend import MODEL, FakeBackend
 from scripts.fakes.telegram import GROUP, TOKEN, FakeTelegram
+from scripts.harness.command import rlproxy
 from scripts.harness.serving import Serving
 from scripts.harness.signing import OPENCLAW_SECRET
 from tests.proxy.conftest import backend  # noqa: F401

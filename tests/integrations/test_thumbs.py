@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 SNIPPET = Path(__file__).parents[2] / "integrations/browser/thumbs.js"

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.training import run_folder
 from scripts.fakes.launcher import FakeJob, write_result
+from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
 
 

@@ -9,10 +9,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.client import AsyncClient, Client, NotTrained, Refused, Unreachable
 from scripts.fakes.another_program import AnotherProgram
+from scripts.harness.in_process import Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 

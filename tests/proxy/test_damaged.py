@@ -8,14 +8,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.cli.doctor.checks import examine
 from proxy.cli.doctor.facts import Facts, gather
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training import run_folder
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from store import driver, schema
 from store.errors import StoreDamaged
 from store.learning import meta

@@ -10,10 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
 from store.schema import NAME
 
 

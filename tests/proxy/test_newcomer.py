@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from scripts.fakes.another_program import AnotherProgram
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
 from scripts.harness.serving import Serving
 from tests.harness.newcomer import Newcomer
 from tests.harness.runs import until

@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
-from scripts.harness.in_process import Proxy
 from structlog.testing import capture_logs
 
 from proxy.web import error_middleware
+from scripts.harness.in_process import Proxy
 
 
 async def raw(proxy: Proxy, head: bytes, body: bytes = b"") -> tuple[int, bytes]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from pydantic import BaseModel
+
 from scripts.harness.in_process import Proxy
 
 LOOK: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

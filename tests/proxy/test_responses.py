@@ -11,11 +11,11 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
-from scripts.harness.in_process import Proxy
 
 from proxy.conversation.conversations import as_chat
 from proxy.dialects.responses import Responses
 from scripts.fakes import native
+from scripts.harness.in_process import Proxy
 from store.records import Completion, FinishedCompletion
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)

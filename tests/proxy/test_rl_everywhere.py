@@ -6,10 +6,10 @@ import json
 from typing import Any, NamedTuple
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.core.sse import Splitter
 from scripts.harness.agent_formats import CLAUDE_CODE, OPENCODE, quoted, slash
+from scripts.harness.in_process import Proxy
 
 REMINDER = "<system-reminder>\nToday is Saturday.\n</system-reminder>"
 Turn = tuple[str, Any]

@@ -9,13 +9,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.cli.http import Client, NoProxyAnswers
 from proxy.cli.init.smoke_test import running
 from proxy.core.address_file import ADDRESS_FILE, address, home_header, local_key, owner
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from store.lock import Lock
 from tests.proxy.cli.test_app import cli  # noqa: F401
 

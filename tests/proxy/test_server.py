@@ -11,12 +11,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy import server
 from proxy.core.address_file import ADDRESS_FILE
 from scripts.fakes.backend import MODEL, FakeBackend
+from scripts.harness.in_process import Proxy
 from scripts.harness.serving import Serving
 from store.schema import NAME
 

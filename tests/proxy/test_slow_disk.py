@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import aiohttp
 import pytest
+
 from scripts.harness.in_process import Proxy
 
 

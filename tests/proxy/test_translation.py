@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripts.harness.in_process import Proxy
 
 from proxy.backends.base import Capabilities
 from proxy.backends.openai import OpenAICompatible
@@ -23,6 +22,7 @@ from proxy.relay import exchange
 from proxy.relay.codecs import Translated
 from proxy.relay.dialect_support import Formats, about_what_was_asked
 from scripts.fakes import backend as fake
+from scripts.harness.in_process import Proxy
 from tests.harness.chat_strategies import unhurried
 from tests.proxy.relay.test_relay import events
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.sections import Server
 from proxy.access.keys import Who
 from proxy.access.limits import Limits
 from proxy.core.errors import BackendDown, TooMany
+from scripts.harness.in_process import Proxy
 
 
 def test_a_keys_requests_a_minute_are_its_own() -> None:

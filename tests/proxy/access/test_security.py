@@ -9,7 +9,6 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
-from scripts.harness.in_process import Proxy
 
 from config.sections import Server
 from proxy.access.keys import Keys, Who
@@ -17,6 +16,7 @@ from proxy.access.limits import Limits
 from proxy.access.security import Guard, check_bind, is_loopback, outgoing_headers
 from proxy.core.errors import Forbidden
 from proxy.web.error_middleware import shaped
+from scripts.harness.in_process import Proxy
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "[::1]", "localhost"])

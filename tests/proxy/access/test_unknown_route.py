@@ -9,12 +9,12 @@ from typing import Any
 import openai
 import pytest
 from aiohttp import FormData, web
-from scripts.harness.in_process import Proxy
 
 from proxy.access.roles import ASKS
 from proxy.access.unknown_route import MISTAKES, is_bare
 from proxy.dialects import dialect_at
 from scripts.fakes.listening import Listening
+from scripts.harness.in_process import Proxy
 
 SAID = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
 

@@ -12,8 +12,6 @@ from typing import Any
 import aiohttp
 import pytest
 from rich.console import Console
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.backends.vllm import VLLM
@@ -23,6 +21,8 @@ from proxy.core.address_file import ADDRESS_FILE
 from proxy.training.cloud_student import Foreign
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.cloud import KEY, FakeCloud
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from tests.harness.runs import until
 from tests.proxy.backends.test_llamacpp import make_proxy
 from trainer.launch import LocalLauncher

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from scripts.harness.in_process import Proxy
-from scripts.harness.versions import publish
 
 from proxy.backends import llamacpp_managed
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.llamacpp import FakeLlama
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
 
 PRESETS = "[*]\nctx-size = 512\n\n[fake]\nmodel = /m/fake.gguf\n"
 

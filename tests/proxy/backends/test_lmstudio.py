@@ -9,7 +9,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.backends import gguf_files, lmstudio
@@ -17,6 +16,7 @@ from proxy.core.errors import Unsupported
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.lmstudio import FakeLMStudio
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import said_by, with_versions
 
 

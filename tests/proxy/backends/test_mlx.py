@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.backends import make_backend
@@ -19,6 +18,7 @@ from proxy.core.address_file import ADDRESS_FILE
 from proxy.core.errors import BadRequest
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.mlx import FakeMlx
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import make_proxy, said_by, with_versions
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.backends import gguf_files
 from proxy.backends.installed import mark_of
@@ -17,6 +16,7 @@ from proxy.backends.ollama import Ollama
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import LICENSE, TEMPLATE, FakeOllama
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import said_by, with_versions
 
 OLD, NEW = "0.33.2", "0.34.4"

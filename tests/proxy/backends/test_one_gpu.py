@@ -9,7 +9,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.backends import lmstudio, ollama
@@ -18,6 +17,7 @@ from proxy.training import gpu_sharing
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.lmstudio import FakeLMStudio
 from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
 from tests.proxy.backends import test_lmstudio, test_ollama
 from tests.proxy.backends.test_llamacpp import said_by, with_versions

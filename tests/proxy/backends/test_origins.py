@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.backends.origins import MOST, Origins
 from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import said_by, with_versions
 from tests.proxy.backends.test_ollama import NEW, OLD, make_proxy
 

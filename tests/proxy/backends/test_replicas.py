@@ -9,8 +9,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
-from scripts.harness.versions import publish
 
 from config.settings import load
 from proxy.backends import make_backend
@@ -19,6 +17,8 @@ from proxy.core.events import Events
 from proxy.training.weights_check import Match
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
 from store.store import Store
 from tests.proxy.versions.test_live_version import answered_by
 

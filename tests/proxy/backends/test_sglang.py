@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from scripts.fakes.sglang import FakeSGLang
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import make_proxy, said_by, with_versions
 
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.backends.installed import MARK, Made, mark_of
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import said_by, with_versions
 from tests.proxy.backends.test_ollama import make_proxy
 

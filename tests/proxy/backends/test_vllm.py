@@ -8,13 +8,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.sections import Backend as BackendSection
 from proxy.backends.replicas import Replicas
 from proxy.backends.vllm import VLLM
 from proxy.core.errors import BackendDown, Unsupported
 from scripts.fakes.backend import FakeBackend
+from scripts.harness.in_process import Proxy
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from scripts.fakes.breaking import CHUNKED, HEAD, Breaking, chunks, whole
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from tests.harness.terminal import CTRL_C, CTRL_D, Terminal
 from tests.proxy.cli.test_app import cli  # noqa: F401
 

@@ -7,7 +7,6 @@ import os
 
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-
 from tests.harness.terminal import CTRL_C, CTRL_D, Terminal
 from tests.proxy.cli.test_app import cli  # noqa: F401
 

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scripts.harness.in_process import Proxy
 from typer.testing import CliRunner
 
 from proxy.cli.app import app
+from scripts.harness.in_process import Proxy
 from store import driver, schema
 from store.safety import backup
 from store.store import Store

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-
 from store import schema
 from store.records import NewReaction
 from store.safety import backup

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 import typer.main
-from scripts.harness.in_process import Proxy
 from typer.testing import CliRunner
 
 from proxy.cli.app import app
 from proxy.cli.help_texts import EXAMPLES, EXITS, SECTIONS, commands_of
 from proxy.core.address_file import ADDRESS_FILE
 from scripts.docs import man
+from scripts.harness.in_process import Proxy
 from tests.harness.newcomer import Newcomer
 from tests.proxy.cli.test_app import cli  # noqa: F401
 

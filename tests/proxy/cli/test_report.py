@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.cli.http import Client
@@ -26,6 +24,8 @@ from proxy.cli.report.sources import Told
 from proxy.cli.report.svg import Plot, plain, ticks
 from proxy.core.address_file import ADDRESS_FILE
 from scripts.fakes.backend import FakeBackend
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from scripts.harness.seeding import history
 from store.errors import StoreError
 from store.records import Rating

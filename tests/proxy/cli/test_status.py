@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from proxy.cli.status import table
 from proxy.cli.tables import gate, show_adapters, show_run, show_runs
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training.rehearsal import UNTRIED, verdict
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from tests.harness.terminal import CTRL_C, Terminal
 from tests.proxy.cli.test_app import cli  # noqa: F401
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import orjson
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.conversation.as_sent import DEEPEST, as_sent, form_of, forms_of
 from proxy.conversation.conversations import as_chat, canonical
 from proxy.core.agent_wrappers import ATTACHED
 from proxy.dialects.chat_form import text_part
+from scripts.harness.in_process import Proxy
 
 
 def user(content: Any) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripts.harness.in_process import Proxy
 
 from proxy.conversation import conversations
 from proxy.conversation.conversations import canonical, command_at, is_command, without_commands
@@ -19,6 +18,7 @@ from proxy.core.errors import BadRequest
 from proxy.dialects.messages import Messages
 from proxy.dialects.speaker import named, people, speaker
 from scripts.harness.agent_formats import BY_ID, CLAUDE_CODE
+from scripts.harness.in_process import Proxy
 
 
 def thread(messages: list[dict[str, Any]]) -> bytes | None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 from structlog.testing import capture_logs
 
 from proxy.conversation.cut_prompts import LAST, WORTH, CutPrompts, why_cut
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
 from store.records import Message
 
 LONG = "word " * 6000

@@ -8,10 +8,10 @@ import random
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.conversation.modalities import more_than_text
 from proxy.dialects.ollama import OllamaChat, OllamaGenerate
+from scripts.harness.in_process import Proxy
 
 PICTURE = base64.b64encode(random.Random(1).randbytes(2000)).decode()
 URL = f"data:image/png;base64,{PICTURE}"

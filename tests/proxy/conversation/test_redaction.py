@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from scripts.harness.in_process import Proxy
 
 from config.errors import SettingsError
 from config.sections import Redaction
@@ -32,6 +31,7 @@ from proxy.core.events import Events
 from proxy.core.metrics import Metrics
 from proxy.dialects.base import Reply
 from proxy.relay.capture import Capture
+from scripts.harness.in_process import Proxy
 from store.records import NewCompletion
 from store.store import Store
 

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.conversation import retries
+from scripts.harness.in_process import Proxy
 
 COUNT = "x-stainless-retry-count"
 

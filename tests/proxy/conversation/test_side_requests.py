@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.conversation.side_requests import is_subagent, may_quote
+from scripts.harness.in_process import Proxy
 from store.records import GoesOn
 from tests.proxy.conversation.test_answer_on_screen import Messages, ask, says
 

@@ -6,10 +6,10 @@ import asyncio
 import time
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.core import expiry_clock
 from proxy.core.expiry_clock import Calendar
+from scripts.harness.in_process import Proxy
 from store.records import Link
 from tests.harness.runs import rated, until
 

@@ -10,7 +10,6 @@ import random
 import threading
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.sections import Redaction
 from proxy.conversation.capture_health import Health
@@ -22,6 +21,7 @@ from proxy.core.offload import LARGE, off_loop, weight
 from proxy.core.tasks import Tasks
 from proxy.dialects import Reply
 from proxy.relay.capture import Capture
+from scripts.harness.in_process import Proxy
 from store.records import NewCompletion
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.core.wrapped_ids import bare
+from scripts.harness.in_process import Proxy
 
 # litellm.responses(model="openai/fake", api_base=RLPROXY/v1): the id of what it returned.
 RECORDED = (

@@ -8,10 +8,10 @@ import random
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.feedback.chat_command import parse
 from scripts.harness.agent_formats import CLAUDE_CODE, slash, texts
+from scripts.harness.in_process import Proxy
 from tests.proxy.relay.test_relay import events
 
 

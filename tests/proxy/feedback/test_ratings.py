@@ -7,7 +7,6 @@ import gc
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.sections import Redaction
 from proxy.access.keys import Who
@@ -18,6 +17,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
 from proxy.feedback.ratings import Feedback, value_of
+from scripts.harness.in_process import Proxy
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import time
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.relay import capture
 from scripts.fakes.backend import FakeBackend
+from scripts.harness.in_process import Proxy
 
 SOON_S = 10.0
 

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.training import run_folder
+from scripts.harness.in_process import Proxy
 
 SAID = {"model": "fake", "messages": [{"role": "user", "content": "keep-none-of-this"}]}
 

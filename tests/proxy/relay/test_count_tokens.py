@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from scripts.harness.in_process import Proxy
 
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
 
 ASKED = {"model": "fake", "messages": [{"role": "user", "content": "hi there"}], "max_tokens": 8}
 

@@ -14,11 +14,11 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from scripts.harness.in_process import Proxy
 
 from proxy.relay import exchange
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
 
 LINES = {"model": "fake", "messages": [{"role": "user", "content": "a b c d"}]}
 # Not what the name says, so that whoever unpacks it fails: nobody between client and backend may.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import openai
 import pytest
+
 from scripts.harness.in_process import Proxy
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.conversation.conversations import canonical
 from proxy.conversation.incremental_json import Body, SaidBefore
+from scripts.harness.in_process import Proxy
 
 
 def events(raw: bytes) -> list[Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.training.giving_way import GivingWay, longest
+from scripts.harness.in_process import Proxy
 
 
 class Clock:

@@ -12,11 +12,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.training import gpu_sharing
 from proxy.versions import admission
 from scripts.fakes.llamacpp import FakeLlama
+from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
 from tests.proxy.backends.test_llamacpp import PRESETS, make_proxy, said_by, servers
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.backends.vllm import VLLM
+from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
 from tests.proxy.training.test_gpu_sharing import awake, quick, waiting  # noqa: F401
 

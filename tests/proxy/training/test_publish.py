@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 from structlog.testing import capture_logs
 
+from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from proxy.cli.doctor.checks import Check
 from proxy.core.address_file import ADDRESS_FILE
@@ -19,6 +17,8 @@ from proxy.training import rehearsal, weights_check
 from proxy.training.rehearsal import TRIED, verdict
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.ollama import FakeOllama
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from tests.harness import tiny
 from tests.harness.runs import rated, until
 from tests.proxy.cli.doctor.test_checks import found

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scripts.harness.in_process import Proxy
-
 from scripts.fakes.backend import FakeBackend
+from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

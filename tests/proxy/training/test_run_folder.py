@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.dialects import chat_turns, template_kwargs
+from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import MODEL, FakeOllama
+from scripts.harness.in_process import Proxy
 from tests.harness.runs import until
 from tests.proxy.training.test_weights_check import said
 from trainer.launch import NEUTRAL

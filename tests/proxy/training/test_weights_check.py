@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from proxy.training import weights_check
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
 from tests.proxy.cli.test_app import cli  # noqa: F401
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.backends import openai
 from proxy.versions import warm_up
+from scripts.harness.in_process import Proxy
 from store.errors import StoreFull
 from store.learning import meta
 from tests.proxy.versions.test_live_version import answered_by, versions  # noqa: F401

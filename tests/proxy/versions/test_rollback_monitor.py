@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
-from scripts.harness.versions import publish
 from structlog.testing import capture_logs
 
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
 from store.errors import StoreFull
 from store.store import Store
 from tests.harness.runs import rated, until

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.sections import Redaction
 from proxy.conversation import active_conversations
@@ -19,6 +18,7 @@ from proxy.dialects import CHAT, DIALECTS
 from proxy.dialects.base import Question
 from proxy.versions import warm_up
 from scripts.fakes.llamacpp import FakeLlama
+from scripts.harness.in_process import Proxy
 from store.records import Message, NewCompletion
 from tests.proxy.backends.test_llamacpp import routed, router, said_by  # noqa: F401
 

@@ -6,8 +6,8 @@ import asyncio
 import json
 
 import pytest
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
 
 

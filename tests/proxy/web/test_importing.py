@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from config.sections import Redaction
 from proxy.conversation.redaction import Redactor
 from proxy.web.importing import BadLine, read
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from tests.proxy.cli.test_app import cli  # noqa: F401
 from tests.proxy.conversation.test_redaction import TOKEN, on_disk
 

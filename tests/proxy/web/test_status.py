@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.cli.tables import acceptance
 from proxy.web.status import under_way
+from scripts.harness.in_process import Proxy
 
 STEP = {"event": "step", "step": 3, "steps": 8, "loss": 0.1234567, "acceptance": 0.974, "eta_s": 20.5}
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-
 from tests.proxy.cli.test_app import cli  # noqa: F401
 
 

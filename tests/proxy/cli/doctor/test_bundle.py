@@ -8,11 +8,11 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from proxy.cli.doctor import bundle
 from proxy.cli.doctor.bundle import log_lines
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from tests.proxy.cli.test_app import cli  # noqa: F401
 
 SECRET = "Zanzibar-marmalade-4711"

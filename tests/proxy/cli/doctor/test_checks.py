@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.harness.command import rlproxy
-from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.cli.doctor import checks as doctor
@@ -19,6 +17,8 @@ from proxy.cli.doctor.checks import Check, Facts, examine, gather, holder
 from proxy.cli.tables import show_checks
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training.rehearsal import UNTRIED, verdict
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from store.safety import db_key, encryption
 from store.store import Store
 from tests.proxy.cli.test_app import cli  # noqa: F401

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from config.settings import load
 from proxy.cli.agents import connection
@@ -18,6 +17,7 @@ from proxy.cli.agents.catalog import AGENTS, Home, Link
 from proxy.cli.agents.drift import connected
 from proxy.cli.doctor import checks, machine_checks
 from proxy.cli.doctor.facts import Facts, gather
+from scripts.harness.in_process import Proxy
 from tests.proxy.cli.test_app import cli  # noqa: F401
 from trainer.launch import Standing
 

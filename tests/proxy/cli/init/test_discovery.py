@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from scripts.harness.in_process import Proxy
 
 from proxy.cli.init import discovery
 from proxy.cli.init.discovery import Model, look, metadata
@@ -18,6 +17,7 @@ from scripts.fakes.lmstudio import FakeLMStudio
 from scripts.fakes.mlx import FakeMlx
 from scripts.fakes.ollama import FakeOllama
 from scripts.fakes.sglang import FakeSGLang
+from scripts.harness.in_process import Proxy
 from tests.proxy.cli.init.gguf_files import write_head
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripts.harness.in_process import Proxy
 
 from proxy.feedback.webhooks.discord_gateway import reaction
 from scripts.fakes.chat_platforms import DISCORD_TOKEN, FakeChatPlatforms
 from scripts.fakes.discord_gateway import FakeGateway
+from scripts.harness.in_process import Proxy
 from tests.proxy.feedback.webhooks.conftest import Chats
 
 IDENTIFY, HEARTBEAT, RESUME = 2, 1, 6

@@ -11,13 +11,13 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
-from scripts.harness.versions import publish
 from yarl import URL
 
 from config.webhooks import PLATFORMS
 from scripts.fuzz.mutating import mutated
 from scripts.harness import signing
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
 from tests.proxy.feedback.webhooks.conftest import Chats
 from tests.proxy.test_full_disk import limit_pages
 

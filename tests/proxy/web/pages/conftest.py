@@ -10,9 +10,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scripts.harness.in_process import Proxy
 
 from scripts.fakes.backend import FakeBackend
+from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from scripts.harness.seeding import history, newest
 from tests.proxy.web.pages.test_inbox import asked, talk
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import ollama
 from tests.proxy.conversation.test_cut_prompts import LONG
 from tests.proxy.training.test_rehearsal import WHY, answers, at_once, tried

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from scripts.harness.in_process import Proxy
 
+from scripts.harness.in_process import Proxy
 from tests.proxy.web.pages.conftest import Visit
 from tests.proxy.web.pages.test_inbox import asked
 

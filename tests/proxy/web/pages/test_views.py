@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from scripts.harness.in_process import Proxy
 
 from proxy.web.pages.filters import seconds, short, verdict, wilson
 from scripts.fakes.cloud import KEY, FakeCloud
+from scripts.harness.in_process import Proxy
 from scripts.harness.seeding import history
 from store import schema
 from store.records import Rating
