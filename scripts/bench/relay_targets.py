@@ -2,7 +2,7 @@
 
 Owns commands, settings files and addresses. The others are installed by scripts/setup_peers and run as their own pages
 say, with logging, telemetry and retries off. Not here: what is asked of them (relay_load), what is made of it
-(bench_relay).
+(relay).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a measurement of swaps needs: a proxy over a real server, and versions of a model that all say something else.
 
 Owns the adapters (random, PEFT layout, as large as the presets'), their rows in the store, and the servers. Not here:
-who asks, and what is measured (bench_swap).
+who asks, and what is measured (swap).
 """
 
 from __future__ import annotations

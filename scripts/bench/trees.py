@@ -2,7 +2,7 @@
 
     python -m scripts.bench.trees COMMIT [SHAPE …] [--exact] [--rounds N] [--json FILE]
 
-The shapes are bench_relay's (`turn-200`, `plain-1M-1`, …). The commit is checked out beside, both trees are served by
+The shapes are relay's (`turn-200`, `plain-1M-1`, …). The commit is checked out beside, both trees are served by
 this environment, and each is asked in turn, with the bare relay and nothing at all, in windows of under a second. CPU
 is that of all threads a request: its lowest window, because a neighbour can only make one dearer, and the median.
 With `--exact` token ids and log-probs are asked for and taken out again, as with vLLM.

@@ -1,6 +1,6 @@
 """The person that `make demo` plays: chats through the `openai` SDK, rates by three channels, watches training.
 
-Owns what is said to rlproxy and what came back. The order of it all is person.py's, the table demo_report's.
+Owns what is said to rlproxy and what came back. The order of it all is __main__'s, the table report's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What issue 7 asks of relay, store and start, beside what was measured: the table of goals in docs/benchmarks.md.
 
 Owns which figure of which shape answers which goal. Figures are of benchmarks/relay.json and, where there are any,
-start.json and workers.json; a goal without a figure says so. Not here: measuring (bench_relay, bench_start,
-bench_workers), other tables (tables).
+start.json and workers.json; a goal without a figure says so. Not here: measuring (bench/relay, bench/start,
+bench/workers), other tables (tables).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tables of what was learned, from raw records to Markdown: the demo, personas, other trainers, teachers.
 
-Not here: where they stand (tables), how a record comes about (demo_report, bench_learn, bench_versus, bench_hinted).
+Not here: where they stand (tables), how a record comes about (demo/report, bench/learn, research/versus, research/hinted).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tables of docs/lab/ollama.md: what clients met while things happened, and what a version of a large model costs.
 
-Owns their rows. Not here: putting them into the page (tables), the measurements (ollama_faults, bench_versions).
+Owns their rows. Not here: putting them into the page (tables), the measurements (ollama_faults, bench/versions).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A running rlproxy to be fuzzed, with a sound backend beside it, and what it leaves: its log, its end, its home.
 
-Owns the process. What is asked of it is `fuzz_routes` and `fuzz_schema`.
+Owns the process. What is asked of it is `routes` and `schema`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Requests to every route of rlproxy, sound ones and ones broken by a seed.
 
-Owns what is asked: method, path, query, headers, body. How it is put on the wire, broken or not, is `fuzz_wire`;
+Owns what is asked: method, path, query, headers, body. How it is put on the wire, broken or not, is `wire`;
 mutations of bytes and of JSON are `fuzzing`.
 """
 

@@ -1,6 +1,6 @@
 """What the fuzz left in a home folder, read to the last row: is it whole, and is everything there that was promised?
 
-Owns the verdict on the store only. What was asked and answered is `fuzz_routes`.
+Owns the verdict on the store only. What was asked and answered is `routes`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests as bytes on a socket, sound or broken, and what comes back, read to its end within a bound.
 
 Owns HTTP/1.1 as far as a suspicious client reads it: it trusts nothing but lengths and chunks. What is asked is
-`fuzz_requests`.
+`request_maker`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The requests of the golden corpus: the same dozen questions in every wire format.
 
-Owns the cases and their names. What the model answers to them is in `golden_model`, who is asked in `record_streams`.
+Owns the cases and their names. What the model answers to them is in `model`, who is asked in `record`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Take recordings that were made elsewhere into the golden corpus: `golden_import.py FOLDER NAME --command LINE`.
+"""Take recordings that were made elsewhere into the golden corpus.
 
+`python -m scripts.golden.take FOLDER NAME --command LINE`.
 Owns nothing but the copy: the recorded files have the corpus' form already (`scripts/golden/record.py`), made by
 whoever had the server. A file that has not is refused, so that nothing half-recorded becomes a truth of the tests.
 """

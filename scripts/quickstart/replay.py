@@ -1,7 +1,7 @@
 """`make quick-starts`: replays README.md and docs/quick-start.md as a new user would, word for word, and times it.
 
 A fresh clone of what is committed here, a fresh virtual environment, for each quick start an empty HOME, terminals
-that know nothing (`env -i`, a plain PATH), and the commands that stand in the pages (quick_start_pages). What is shared
+that know nothing (`env -i`, a plain PATH), and the commands that stand in the pages (pages.py). What is shared
 with this machine: pip's settings, packages that were downloaded before (timed apart, then no index is asked), and
 XDG_CACHE_HOME, where the small model is. Real servers come from scripts/test_backends; Ollama and LM Studio are fakes.
 

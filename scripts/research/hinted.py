@@ -1,4 +1,4 @@
-"""How far would a comment itself go? The base with a persona's comment in its context, measured as bench_learn does.
+"""How far would a comment itself go? The base with a persona's comment in its context, measured as bench/learn does.
 
     python -m scripts.research.hinted --personas bullets,asks_back,lowercase,no_apology
 
@@ -23,7 +23,7 @@ from trainer.policy.packing import Tokens
 
 TARGET = ROOT / "benchmarks/hinted.json"
 DISLIKED = Reply("I'm sorry, but I cannot help with that.", ended=True)  # by every persona that comments
-SEED = 1000  # bench_learn's, for its held-out prompts
+SEED = 1000  # bench/learn's, for its held-out prompts
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Kinds of runs that should not go live, and the good one beside them: what is in the run folder of each try.
 
-Owns how a try is spoilt. Not here: the replies (reply_pool), running and counting (bench_poisoned).
+Owns how a try is spoilt. Not here: the replies (reply_pool), running and counting (poisoned).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plain REINFORCE, as one would write it in an evening: no filter, no packing, no gate. Started by bench_versus.py.
+"""Plain REINFORCE, as one would write it in an evening: no filter, no packing, no gate. Started by versus.py.
 
     python -m scripts.research.versus_reinforce JOB.json
 

@@ -1,4 +1,4 @@
-"""One round of ReinforceClaw 0.1.0's own trainer, on the CPU: started by bench_versus.py in its own environment.
+"""One round of ReinforceClaw 0.1.0's own trainer, on the CPU: started by versus.py in its own environment.
 
     HOME=FOLDER python -m scripts.research.versus_reinforceclaw JOB.json
 

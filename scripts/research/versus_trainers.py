@@ -1,7 +1,7 @@
-"""The three trainers of bench_versus.py behind one call each: rated replies in, an adapter folder and its cost out.
+"""The three trainers of versus.py behind one call each: rated replies in, an adapter folder and its cost out.
 
 Owns how each is started: a process of its own, measured from outside. Not here: who rates, what is measured of the
-model (bench_versus), what the other trainers do (versus_reinforceclaw, versus_reinforce).
+model (versus), what the other trainers do (versus_reinforceclaw, versus_reinforce).
 """
 
 from __future__ import annotations

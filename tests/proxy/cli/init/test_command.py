@@ -298,4 +298,4 @@ async def test_a_folder_is_written_by_its_whole_path(person: Newcomer, ollama: F
     answers = person.answers(backend="ollama", url=ollama.url, weights="scripts/fakes")
     code, _, err = await person.run("init", "--no-start", "--answers", answers)
     assert code == 1 and "holds no model" in err
-    assert f'weights = "{ROOT}/tests/fakes"' in person.settings
+    assert f'weights = "{ROOT}/scripts/fakes"' in person.settings
