@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from scripts.fakes.tiny_model import make_tiny_model
+from scripts.harness.tiny_model import make_tiny_model
 
 HERE = Path(__file__).resolve().parent
 

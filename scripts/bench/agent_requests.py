@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.circumstances import commit, now
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.agent import CLAUDE_CODE_QUIET, CODEX_QUIET, PINNED, Agent, beside, over, program
+from scripts.harness.circumstances import commit, now
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTION = "What is the capital of France?"

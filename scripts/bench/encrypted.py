@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.circumstances import machine, now
+from scripts.harness.circumstances import machine, now
 from scripts.harness.records import end, new
 from store import driver, schema
 from store.records import Message, NewRating

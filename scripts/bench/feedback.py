@@ -22,8 +22,8 @@ from typing import Any
 
 import aiohttp
 
-from scripts.bench.circumstances import circumstances
 from scripts.fakes.backend import MODEL, FakeBackend
+from scripts.harness.circumstances import circumstances
 from scripts.harness.serving import Serving
 
 ROOT = Path(__file__).resolve().parents[2]

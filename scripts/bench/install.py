@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.circumstances import commit, machine
+from scripts.harness.circumstances import commit, machine
 
 ROOT = Path(__file__).resolve().parents[2]
 WHAT = {

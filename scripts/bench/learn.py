@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from config import presets
-from scripts.bench.circumstances import circumstances, machine_name
 from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate, replayed, train
+from scripts.harness.circumstances import circumstances, machine_name
 from trainer.formats import weights
 
 

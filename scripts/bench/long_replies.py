@@ -46,7 +46,7 @@ def main() -> None:
     asked = parser.parse_args()
     sys.path[:0] = [str(asked.tree), str(ROOT)]
     from proxy.dialects import CHAT
-    from scripts.bench.circumstances import circumstances
+    from scripts.harness.circumstances import circumstances
 
     found: dict[str, Any] = {
         **circumstances(),

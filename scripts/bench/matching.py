@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import structlog
 
-from scripts.bench.circumstances import circumstances
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.circumstances import circumstances
 from scripts.harness.in_process import Proxy
 from scripts.harness.rewriting import Counts, World, one_case
 

@@ -26,7 +26,7 @@ from typing import Any
 import aiohttp
 import structlog
 
-from scripts.bench.circumstances import now
+from scripts.harness.circumstances import now
 from store.captured import inbox
 from store.records import Adapter, FinishedCompletion, Message, NewCompletion, NewRating, Wanted
 from store.store import Store

@@ -31,7 +31,7 @@ from proxy.core import sse
 from proxy.core.agent_wrappers import AGENTS
 from proxy.core.json_edit import EACH, Rules, loads, rewrite
 from proxy.core.json_splice import Splicer, with_members
-from scripts.bench.circumstances import circumstances
+from scripts.harness.circumstances import circumstances
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST: Final = 1.2

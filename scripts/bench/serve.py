@@ -19,7 +19,7 @@ from typing import Any
 
 import aiohttp
 
-from scripts.bench.circumstances import circumstances
+from scripts.harness.circumstances import circumstances
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = ("Tell me about the sea.", "How do I boil an egg?", "Who was Newton?", "Write a letter to a friend.")

@@ -27,8 +27,8 @@ from typing import Any
 
 import psutil
 
-from scripts.bench.circumstances import circumstances
-from scripts.bench.relay_targets import stop, upstream
+from scripts.bench.relay.targets import stop, upstream
+from scripts.harness.circumstances import circumstances
 from store.schema import NAME
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,7 +24,7 @@ from pydoc_data.topics import topics
 from typing import Any
 from zlib import crc32
 
-from scripts.bench.circumstances import circumstances
+from scripts.harness.circumstances import circumstances
 from store.records import Asker, FinishedCompletion, Message, NewCompletion, NewRating, SentBack, Wanted
 from store.schema import NAME
 from store.store import Store

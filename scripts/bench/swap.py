@@ -31,8 +31,8 @@ from typing import Any
 
 import aiohttp
 
-from scripts.bench.circumstances import commit, machine, now
 from scripts.bench.swap_setup import MODEL, Timed, adapters, proxy, publish
+from scripts.harness.circumstances import commit, machine, now
 from trainer.formats.weights import resolve
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -28,7 +28,7 @@ import torch
 import transformers
 
 from config import presets
-from scripts.bench.circumstances import circumstances
+from scripts.harness.circumstances import circumstances
 from trainer import objective
 from trainer.formats import weights
 from trainer.io.run_folder import Compute

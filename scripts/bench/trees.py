@@ -22,10 +22,9 @@ from typing import Any
 
 import psutil
 
-from scripts.bench import relay_targets
-from scripts.bench.circumstances import machine, now
-from scripts.bench.relay import Client, Shape, shapes
-from scripts.bench.relay_targets import Target
+from scripts.bench.relay.measure import Client, Shape, shapes
+from scripts.bench.relay.targets import Target, bare, rlproxy, stop, upstream
+from scripts.harness.circumstances import machine, now
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = ("turn-2", "turn-200", "plain-1M-1", "plain-1k-16", "stream-1k-16")
@@ -85,12 +84,12 @@ def main() -> None:
     targets: list[Target] = []
     with tempfile.TemporaryDirectory() as place, checked_out(asked.commit) as tree:
         folder, client = Path(place), Client()
-        up = relay_targets.upstream(folder)
+        up = upstream(folder)
         try:
             targets = [
-                relay_targets.rlproxy(folder, up, "before", kind, tree),
-                relay_targets.rlproxy(folder, up, "after", kind),
-                relay_targets.bare(folder, up),
+                rlproxy(folder, up, "before", kind, tree),
+                rlproxy(folder, up, "after", kind),
+                bare(folder, up),
             ]
             targets.append(Target("direct", up, targets[0].process, ""))
             for name in asked.shapes:
@@ -106,7 +105,7 @@ def main() -> None:
         finally:
             client.close()
             for child in psutil.Process().children():
-                relay_targets.stop(child)
+                stop(child)
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -32,7 +32,7 @@ from proxy.backends import make_backend
 from proxy.backends.base import Backend
 from proxy.backends.ollama import Ollama
 from scripts.bench import large_llama
-from scripts.bench.circumstances import circumstances
+from scripts.harness.circumstances import circumstances
 from scripts.harness.ollama_server import OllamaServer, base_gguf
 from trainer.launch import LocalLauncher
 

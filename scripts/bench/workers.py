@@ -20,10 +20,9 @@ from typing import Any
 
 import psutil
 
-from scripts.bench import relay_targets
-from scripts.bench.circumstances import circumstances
-from scripts.bench.relay import Client, Shape
-from scripts.bench.relay_targets import Target
+from scripts.bench.relay.measure import Client, Shape
+from scripts.bench.relay.targets import Target, bare, rlproxy, stop, upstream
+from scripts.harness.circumstances import circumstances
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = (Shape("plain-1k-8", "plain", 1000, 1, 8), Shape("stream-1k-8", "stream", 1000, 1, 8))
@@ -61,18 +60,18 @@ def main() -> None:
     about = circumstances() | {"cores": psutil.cpu_count()}
     with tempfile.TemporaryDirectory() as place:
         folder, clients = Path(place), [Client(), Client()]
-        up = relay_targets.upstream(folder)
+        up = upstream(folder)
         try:
             targets = {
-                "bare relay": [relay_targets.bare(folder, up) for _ in range(2)],
-                "rlproxy": [relay_targets.rlproxy(folder, up, name) for name in ("one", "two")],
+                "bare relay": [bare(folder, up) for _ in range(2)],
+                "rlproxy": [rlproxy(folder, up, name) for name in ("one", "two")],
             }
             found = about | {"shapes": measure(clients, targets, asked.rounds)}
         finally:
             for client in clients:
                 client.close()
             for child in psutil.Process().children():
-                relay_targets.stop(child)
+                stop(child)
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 

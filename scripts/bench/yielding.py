@@ -31,8 +31,8 @@ from typing import Any
 
 import aiohttp
 
-from scripts.bench.circumstances import circumstances
 from scripts.bench.swap_setup import GGUF, LLAMA, MODEL
+from scripts.harness.circumstances import circumstances
 from trainer.formats.weights import resolve
 from trainer.launch import standing
 

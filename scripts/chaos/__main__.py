@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.circumstances import commit, machine_name, now
 from scripts.chaos import kills, power
+from scripts.harness.circumstances import commit, machine_name, now
 
 ROOT = Path(__file__).resolve().parents[2]
 AT_ONCE = 20  # kills between two words on how it goes

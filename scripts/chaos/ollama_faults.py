@@ -31,7 +31,7 @@ from typing import Any
 import aiohttp
 import psutil
 
-from scripts.bench.circumstances import circumstances
+from scripts.harness.circumstances import circumstances
 from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.lora import random_adapter
 from scripts.harness.ollama_server import MODEL, OllamaServer, base_gguf, binaries

@@ -27,10 +27,10 @@ from typing import Any
 import aiohttp
 import psutil
 
-from scripts.bench.circumstances import commit, machine_name, now
 from scripts.chaos.check import wrong
 from scripts.chaos.people import Ledger, Person
 from scripts.fakes.backend import FakeBackend
+from scripts.harness.circumstances import commit, machine_name, now
 from store.schema import NAME
 
 ROOT = Path(__file__).resolve().parents[2]

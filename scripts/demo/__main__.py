@@ -24,9 +24,9 @@ from typing import Any
 import aiohttp
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from scripts.bench.circumstances import commit
 from scripts.demo.person import CLI, HOME, ROOT, Person, chat_and_rate, console, held_out
 from scripts.demo.report import coherence, report
+from scripts.harness.circumstances import commit
 
 ADAPTERS = ROOT / "adapters_out" / "demo"
 MODEL = "smollm2"

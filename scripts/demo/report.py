@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.table import Table
 
-from scripts.bench.circumstances import machine_name, now
 from scripts.demo.person import ROOT, console
+from scripts.harness.circumstances import machine_name, now
 
 
 def coherence(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The tables of what was learned, from raw records to Markdown: the demo, personas, other trainers, teachers.
 
-Not here: where they stand (tables), how a record comes about (demo/report, bench/learn, research/versus, research/hinted).
+Not here: where they stand (tables), how a record comes about (demo, bench/learn, research).
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ from config.settings import load
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.server import configure_logs
-from scripts.bench.circumstances import commit, machine_name, now
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fuzz.wire import Broken, Socket, joined
+from scripts.harness.circumstances import commit, machine_name, now
 from store.store import Store
 from trainer.launch import Launcher
 

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.circumstances import commit, machine_name, now
 from scripts.fuzz import wire
 from scripts.fuzz.house import House, house
 from scripts.fuzz.request_maker import Known, Request, made
 from scripts.fuzz.stored import verdict
 from scripts.fuzz.wire import Answer, Broken, Socket
+from scripts.harness.circumstances import commit, machine_name, now
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 8

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.bench.circumstances import circumstances
+from scripts.harness.circumstances import circumstances
 from scripts.quickstart.pages import PARTS, ROOT, PageError, Pages
 from scripts.quickstart.servers import SERVERS, run
 from scripts.quickstart.terminal import Failed, Terminal

@@ -14,8 +14,8 @@ import json
 import random
 from collections.abc import Callable
 
-from scripts.bench.circumstances import circumstances
 from scripts.bench.persona import ROOT, Chat
+from scripts.harness.circumstances import circumstances
 from scripts.research.poisoned import draw
 from scripts.research.reply_pool import Said, pool
 from trainer.formats import weights

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scripts.bench.circumstances import circumstances
 from scripts.bench.persona import ROOT, Chat
+from scripts.harness.circumstances import circumstances
 from scripts.research.poison import TEMPLATES, rendered
 from scripts.research.reply_pool import Said, pool
 from trainer.formats import weights

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from scripts.bench.circumstances import circumstances
 from scripts.bench.persona import BATCH, MAX_TOKENS, ROOT, TEMPERATURE, Chat, Persona, Reply, prompts
+from scripts.harness.circumstances import circumstances
 from trainer.formats import weights
 from trainer.lessons import teacher
 from trainer.policy.packing import Tokens

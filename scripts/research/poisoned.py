@@ -28,8 +28,8 @@ import torch
 import transformers
 
 from config.presets import Preset
-from scripts.bench.circumstances import commit, machine, now
 from scripts.bench.persona import ROOT, Chat, Persona
+from scripts.harness.circumstances import commit, machine, now
 from scripts.research.poison import KINDS, Try
 from scripts.research.reply_pool import Said, pool
 from trainer import loop

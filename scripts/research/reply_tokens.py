@@ -12,8 +12,8 @@ import math
 import os
 from pathlib import Path
 
-from scripts.bench.circumstances import now
 from scripts.bench.persona import Chat
+from scripts.harness.circumstances import now
 from scripts.research.reply_pool import pool
 from trainer.formats import weights
 

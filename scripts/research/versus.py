@@ -29,8 +29,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 import transformers
 
-from scripts.bench.circumstances import circumstances
 from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate
+from scripts.harness.circumstances import circumstances
 from scripts.research import learn_lab
 from scripts.research.poison import line
 from scripts.research.reply_pool import Said, pool

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from proxy.versions.sequential_test import ALPHA, LEVEL, NEW, OLD, Share, fisher
-from scripts.bench.circumstances import commit, now
+from scripts.harness.circumstances import commit, now
 
 ROOT = Path(__file__).resolve().parents[2]
 Floats = NDArray[np.float64]

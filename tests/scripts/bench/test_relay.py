@@ -1,4 +1,4 @@
-"""What scripts/bench/relay.py measures with: its upstream, its client, its bare relay; and what it makes of it."""
+"""What scripts/bench/relay measures with: its upstream, its client, its bare relay; and what it makes of it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from scripts.bench import relay_upstream
-from scripts.bench.relay import BOUNDS, Shape, shapes, summary
-from scripts.bench.relay_load import Load
-from scripts.bench.relay_targets import bare, stop
+from scripts.bench.relay.load import Load
+from scripts.bench.relay.measure import BOUNDS, Shape, shapes, summary
+from scripts.bench.relay.targets import bare, stop
+from scripts.bench.relay.upstream import WORDS, Answers
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
 async def upstream() -> AsyncIterator[str]:
-    server = await asyncio.get_running_loop().create_server(relay_upstream.Answers, "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(Answers, "127.0.0.1", 0)
     yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
 
@@ -56,7 +56,7 @@ async def test_the_upstream_says_what_vllm_says_to_those_who_ask(upstream: str) 
         plain = json.dumps(body | {"stream": False}, separators=(",", ":"))
         async with http.post(f"{upstream}/v1/chat/completions", data=plain) as response:
             choice = (await response.json())["choices"][0]
-        assert len(choice["token_ids"]) == len(choice["logprobs"]["content"]) == relay_upstream.WORDS
+        assert len(choice["token_ids"]) == len(choice["logprobs"]["content"]) == WORDS
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ from typing import Any
 
 import psutil
 
-from scripts.bench.circumstances import circumstances
-from scripts.bench.relay_targets import STARTS, Failed, Target, running, stop, upstream
+from scripts.bench.relay.targets import STARTS, Failed, Target, running, stop, upstream
+from scripts.harness.circumstances import circumstances
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RESULT = ROOT / "benchmarks/relay.json"
 HALF = ROOT / "benchmarks/relay.half.json"  # what there is of an unfinished run
 QUICK = ("direct", "bare", "rlproxy")
@@ -91,7 +91,7 @@ class Client:
     """The process that asks."""
 
     def __init__(self) -> None:
-        command = [sys.executable, str(ROOT / "scripts/bench/relay_load.py")]
+        command = [sys.executable, str(ROOT / "scripts/bench/relay/load.py")]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._asked = 0
 
@@ -359,7 +359,3 @@ def main() -> None:
         HALF.unlink(missing_ok=True)
     else:
         print(json.dumps(result["summary"], indent=1))
-
-
-if __name__ == "__main__":
-    main()

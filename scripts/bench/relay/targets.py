@@ -1,8 +1,8 @@
-"""What scripts/bench/relay.py measures, and how each of them is started: one process tree each, on loopback.
+"""What scripts/bench/relay measures, and how each of them is started: one process tree each, on loopback.
 
 Owns commands, settings files and addresses. The others are installed by scripts/setup_peers and run as their own pages
-say, with logging, telemetry and retries off. Not here: what is asked of them (relay_load), what is made of it
-(relay).
+say, with logging, telemetry and retries off. Not here: what is asked of them (load), what is made of it
+(measure).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import psutil
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 START_S = 90.0
 STOP_S = 20.0
 
@@ -96,12 +96,12 @@ def free_port() -> int:
 
 
 def upstream(folder: Path) -> str:
-    process = started([sys.executable, str(ROOT / "scripts/bench/relay_upstream.py")], folder, "upstream")
+    process = started([sys.executable, str(ROOT / "scripts/bench/relay/upstream.py")], folder, "upstream")
     return says_its_address(process, folder, "upstream")
 
 
 def bare(folder: Path, url: str) -> Target:
-    process = started([sys.executable, str(ROOT / "scripts/bench/relay_bare.py"), url], folder, "bare")
+    process = started([sys.executable, str(ROOT / "scripts/bench/relay/bare.py"), url], folder, "bare")
     at = says_its_address(process, folder, "bare")
     return Target("bare", at, process, f"aiohttp {aiohttp.__version__}")
 

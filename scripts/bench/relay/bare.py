@@ -1,6 +1,6 @@
-"""The least that a relay in aiohttp can be: what scripts/bench/relay.py compares with. It keeps nothing.
+"""The least that a relay in aiohttp can be: what scripts/bench/relay compares with. It keeps nothing.
 
-python -m scripts.bench.relay_bare http://127.0.0.1:8000
+python -m scripts.bench.relay.bare http://127.0.0.1:8000
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client of scripts/bench/relay.py: raw asyncio, so that it is not what is measured. A line of JSON is an order.
+"""The client of scripts/bench/relay: raw asyncio, so that it is not what is measured. A line of JSON is an order.
 
 Owns requests, keep-alive connections in a closed loop, and when what came. An order on stdin is answered on stdout:
 {"op": "load", …} measures, {"op": "idle", …} opens streams and leaves them open until {"op": "drop"}.

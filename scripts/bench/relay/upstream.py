@@ -1,6 +1,6 @@
-"""A model server for scripts/bench/relay.py that costs next to nothing: raw asyncio, no model, always the same bytes.
+"""A model server for scripts/bench/relay that costs next to nothing: raw asyncio, no model, always the same bytes.
 
-    python -m scripts.bench.relay_upstream [--port N]
+    python -m scripts.bench.relay.upstream [--port N]
 
 Prints its address. It answers chat completions in vLLM's shapes, with token ids and log-probs for those who ask. How
 long a stream is stands in the prompt, which every gateway passes on: `[[50 chunks 10 ms]]`. One event is one TCP write.
