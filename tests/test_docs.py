@@ -41,7 +41,7 @@ def test_every_command_is_documented() -> None:
 
 
 def test_each_package_has_a_readme_that_names_its_modules() -> None:
-    for room in ("config", "store", "trainer", "proxy"):
+    for room in ("config", "store", "trainer", "proxy", "scripts"):
         for init in (ROOT / room).rglob("__init__.py"):
             readme = (init.parent / "README.md").read_text(encoding="utf-8").split("```")[1]
             named = re.findall(r"[\w*]+\.py", readme)
