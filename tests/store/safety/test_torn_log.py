@@ -16,7 +16,7 @@ import pytest
 
 from store import schema
 from store.errors import StoreDamaged
-from store.safety import integrity, torn_log
+from store.safety import backup, encryption, integrity, torn_log
 from store.safety.db_key import Secret
 from store.store import Store
 from tests.store.making import put
@@ -79,6 +79,42 @@ async def test_a_last_write_that_a_power_cut_has_halved_is_none(tmp_path: Path) 
     raw = log.read_bytes()
     log.write_bytes(raw[:-1000])
     assert await done(tmp_path / "b") == MANY - 1
+
+
+KEY = Secret("ab" * 32)
+
+
+def broken(home: Path) -> bytes:
+    """The log, with a byte in its middle that is another one."""
+    log = home / LOG
+    raw = bytearray(log.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    log.write_bytes(raw)
+    return bytes(raw)
+
+
+@pytest.mark.parametrize("act", ["encrypt", "encrypt again", "decrypt"])
+async def test_a_home_is_not_converted_over_a_broken_log(tmp_path: Path, act: str) -> None:
+    """SQLite would give up what is behind the damage as soon as it closes the database."""
+    pytest.importorskip("sqlcipher3")
+    home = tmp_path / "b"
+    await killed(tmp_path / "a", home, None if act == "encrypt" else KEY)
+    raw = broken(home)
+    with pytest.raises(StoreDamaged, match="writes behind it cannot be read"), encryption.owned(home):
+        pass
+    convert = encryption.decrypt if act == "decrypt" else encryption.encrypt
+    with pytest.raises(StoreDamaged, match="writes behind it cannot be read"):
+        convert(home, KEY, lambda *_: None)
+    assert (home / LOG).read_bytes() == raw
+
+
+async def test_a_restore_keeps_the_broken_log_of_what_it_replaces(tmp_path: Path) -> None:
+    home = tmp_path / "b"
+    await killed(tmp_path / "a", home)
+    backup.backup(tmp_path / "a" / schema.NAME, tmp_path / "copy.db")
+    raw = broken(home)
+    kept = backup.restore(home, tmp_path / "copy.db").kept
+    assert kept is not None and kept.with_name(f"{kept.name}-wal").read_bytes() == raw
 
 
 def test_each_frame_but_the_last_ones(log: bytes) -> None:
