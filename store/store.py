@@ -261,9 +261,10 @@ class Store:
         """What these completions answered, those that did."""
         return await items.replies(self._reader, ids)
 
-    async def goes_on_from(self, thread: bytes, askers: Sequence[Asker]) -> list[GoesOn]:
-        """The newest few replies of this thread to these: what a request that repeats one goes on from."""
-        return await recent_answers.goes_on_from(self._reader, thread, askers)
+    async def goes_on_from(self, thread: bytes, askers: Sequence[Asker], longest: int) -> list[GoesOn]:
+        """The newest few replies of this thread to these: what a request that repeats one goes on from. Of their first
+        system texts the beginnings, so long."""
+        return await recent_answers.goes_on_from(self._reader, thread, askers, longest)
 
     async def pass_over(self, ids: Sequence[str], rule: str) -> None:
         """These were no answers that anybody saw: side turns, by that rule."""

@@ -20,7 +20,7 @@ from proxy.conversation.conversations import as_chat, canonical, thread, without
 from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.inserted_messages import without_fillers
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.same_calls import same_calls
+from proxy.conversation.same_calls import calls_in
 from proxy.conversation.same_text import (
     COUNTED,
     LONGEST,
@@ -263,12 +263,14 @@ def _asked_so(question: Mapping[str, Any], turns: Iterable[Lately], forms: Forms
 def _close(reply: Mapping[str, Any], text: str, rows: Iterable[Lately], forms: Forms) -> list[tuple[Lately, Alike]]:
     """Those that say the same."""
     found: list[tuple[Lately, Alike]] = []
+    calls = [] if text else calls_in(reply)  # once: they may be megabytes
     for one in rows:
         if text:
             compare = alike if one.status in ("done", "error") else broken_off
             how = compare(text, text_in({"role": "assistant", "content": one.text}), forms)
         else:
-            how = Alike.EXACT if one.calls is not None and same_calls(reply, as_chat(one.calls)) else Alike.NOT
+            same = calls and one.calls is not None and calls == calls_in(as_chat(one.calls))
+            how = Alike.EXACT if same else Alike.NOT
         if how is not Alike.NOT:
             found.append((one, how))
     return found
