@@ -61,7 +61,7 @@ async def call_everything(store: Store) -> None:
     await store.completions_by_id(["a"])
     await store.places_of_items(["msg_1"])
     await store.replies(["a"])
-    await store.goes_on_from(reply, [asker])
+    await store.goes_on_from(reply, [asker], 100)
     await store.pass_over(["b"], "retried")
     await store.unrated(version=0, limit=3)
     await store.newest_turns(3, foreign=False)
