@@ -396,9 +396,9 @@ def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
         what += f" and {again} of earlier runs"
     reason = f"{what}, {trained.early}; it passed the gate." if trained.early else f"{what} passed the gate."
     if tries.why:
-        reason += f" The second try, {tries.how}, for in the first {tries.why}."
+        reason += f" That was a second try, {tries.how}; the first was dropped: {tries.why}. Nothing is left to do."
     if trained.back:
-        reason += f" It went half of the way back, for at the end of its steps {trained.back}."
+        reason += f" Half of what it had learned was taken back, since at the end of its steps {trained.back}."
     return reason
 
 

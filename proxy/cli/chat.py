@@ -1,10 +1,12 @@
-"""`rlproxy chat`: a small chat at the terminal, to try a version, compare two, and rate with one key.
+"""`rlproxy chat`: a small chat at the terminal, to try a version, compare two, and rate with one letter.
 
-Owns the loop, the keys and what is shown. It is a client like any other: its answers are captured, and rated over
+Owns the loop, the letters and what is shown. It is a client like any other: its answers are captured, and rated over
 `/v1/feedback`. With `--vs` both answers are shown without saying whose they are; the pick is two ratings.
 
-What is pasted is text, whatever it says: one message, and never a key or a command. Terminals mark it (bracketed
-paste). Where one does not, lines that come at once are a paste. What is typed while an answer comes is not taken.
+There is one prompt. A line of one letter rates; every other line is the next message, so words that begin with such a
+letter rate nothing. What is pasted is text, whatever it says: one message, and never a letter or a command. Terminals
+mark it (bracketed paste). Where one does not, lines that come at once are a paste. What is typed while an answer comes
+is not taken.
 """
 
 from __future__ import annotations
@@ -21,10 +23,25 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from proxy.cli.http import Client, NoProxyAnswers, Refused
+from proxy.conversation.first_words import quoted
 from proxy.conversation.user_text import PREFIX
 from proxy.core.terminal import plain, styled
 
-HELP: Final = "Ctrl-C stops an answer, /new starts over, Ctrl-D ends."
+HELP: Final = """\
+Type a message and Enter. After an answer, these are a line of their own:
+  g         the answer was good
+  b         it was bad; you are asked why, and Enter gives no reason
+  a or b    with --vs: which of the two is better; Enter: neither
+  /new      starts a new conversation
+  /rl ...   a command of rlproxy, such as /rl undo; /rl help lists them
+  /help     shows this
+Ctrl-C stops an answer, Ctrl-D ends the chat. A space before g, a or b sends the letter to the model."""
+SHORT: Final = "/help lists the keys, Ctrl-C stops an answer, Ctrl-D ends."
+RATE: Final = "g good, b bad, or write on"
+PICK: Final = "a or b is better, Enter: neither, or write on"
+WHY: Final = "why? (Enter: no reason) "
+NONE: Final = "there is no answer here to rate, so nothing was sent; put a space before it to send the letter"
+WORDS: Final = {"g": "good", "b": "bad"}
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 MARKS_ON, MARKS_OFF = "\x1b[?2004h", "\x1b[?2004l"  # of what is pasted
 BEGINS, ENDS = "\x1b[200~", "\x1b[201~"
@@ -37,73 +54,141 @@ class Answer(NamedTuple):
     version: str
 
 
+class Said(NamedTuple):
+    """One line of a person, or what they pasted."""
+
+    text: str
+    pasted: bool = False
+    letter: str = ""  # where that is all that was typed
+
+
 class Chat:
-    def __init__(self, client: Client, model: str, version: str | None, vs: str | None, system: str | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        model: str,
+        version: str | None,
+        vs: str | None,
+        system: str | None,
+        sampling: dict[str, Any],
+    ) -> None:
+        """`sampling` goes into each request as it is."""
         self._client = client
         self._model = model
         self._versions = [version or "live", *([vs] if vs else [])]
         self._system: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        self._sampling = sampling
         self._new()
 
     def _new(self) -> None:
         self._messages = list(self._system)
         self._session = f"chat-{uuid.uuid4().hex[:8]}"
+        self._answers: list[Answer] = []  # that a letter is about: one, or two to pick from
 
     def run(self) -> None:
         """Until Ctrl-D, or Ctrl-C at the prompt."""
         who = " and ".join(self._versions)
         with _marked_pastes():
-            _dim(f"{self._model}, {who}. {HELP}")
+            _dim(f"{self._model}, {who}. {SHORT}")
             while True:
                 try:
-                    said, pasted = _message()
+                    said: Said | None = _message("> ")
+                    while said is not None:
+                        said = self._taken(said)
                 except (EOFError, KeyboardInterrupt):
                     print()
                     return
-                if said and pasted and PREFIX.match(said):
-                    _dim("what is pasted is no command, so nothing was sent: type it, or put a word before it")
-                elif said == "/new":
-                    self._new()
-                    _dim("from the beginning")
-                elif said:
-                    self._tried(said)
 
-    def _tried(self, said: str) -> None:
+    def _taken(self, said: Said) -> Said | None:
+        """What was said instead of a reason, if anything was."""
         try:
-            (self._command if PREFIX.match(said) else self._turn)(said)
+            if said.pasted and PREFIX.match(said.text):
+                _dim("what is pasted is no command, so nothing was sent: type it, or put a word before it")
+            elif said.text == "/new":
+                self._new()
+                _dim("from the beginning")
+            elif said.text == "/help":
+                _dim(HELP)
+            elif len(self._answers) > 1:
+                return self._picked(said)
+            elif said.letter in WORDS:
+                return self._rated(WORDS[said.letter])
+            elif PREFIX.match(said.text):
+                self._command(said.text)
+            elif said.text:
+                self._turn(said.text)
         except (Refused, NoProxyAnswers) as error:
             _not_taken()
             print(f"rlproxy: {error}", file=sys.stderr)
+        return None
 
     def _command(self, said: str) -> None:
-        """A `/rl` line, which rlproxy answers: one of them, whichever versions answer, and no part of the chat."""
+        """A `/rl` line, which rlproxy answers: one of them, whichever versions answer, and no part of the chat. Its
+        reply is not the model's, so no letter is about it."""
         self._say([*self._messages, {"role": "user", "content": said}], self._versions[0], None)
+        _not_taken()
 
     def _turn(self, said: str) -> None:
         messages = [*self._messages, {"role": "user", "content": said}]
         order = random.sample(self._versions, len(self._versions))  # who looks must not know which comes first
         answers = []
+        self._answers = []
         for name, version in zip("AB", order, strict=False):
             if len(order) > 1:
                 _dim(name, end=" ")
             # One of two is always bad: beside each other they say nothing of how a version is liked.
             answers.append(self._say(messages, version, "side" if len(order) > 1 else None))
-        whole = [answer for answer in answers if answer is not None]
-        if len(whole) < len(answers):
+        self._answers = [answer for answer in answers if answer is not None]
+        if len(self._answers) < len(answers):
+            self._answers = []
             return  # it was stopped: kept as far as it came, and not gone on from
-        chosen = self._pick(whole) if len(whole) > 1 else self._rate(whole[0])
-        self._messages = [*messages, {"role": "assistant", "content": chosen.text}]
+        self._messages = [*messages, {"role": "assistant", "content": self._answers[0].text}]
+        _not_taken()
+        _dim(PICK if len(answers) > 1 else RATE)
+
+    def _rated(self, word: str) -> Said | None:
+        """Stored at once; a reason is added to it."""
+        if not self._answers:
+            _dim(NONE)
+            return None
+        answer = self._answers[0]
+        self._feedback(answer, word)
+        _dim(f"rated {word}: {quoted(answer.text)}")
+        if word == "good":
+            return None
+        why = _message(WHY)
+        if not why.pasted and (PREFIX.match(why.text) or why.text in ("/new", "/help")):
+            return why
+        if why.text:
+            self._feedback(answer, word, why.text)
+            _dim("your reason is kept with it")
+        return None
+
+    def _picked(self, said: Said) -> Said | None:
+        """By a letter alone; whatever else is said picks neither."""
+        answers, self._answers = self._answers, []
+        names = ", ".join(f"{name} was {answer.version}" for name, answer in zip("AB", answers, strict=True))
+        if not said.letter or said.letter not in "ab":
+            _dim(f"{names}; neither was rated")
+            return said if said.text else None
+        better, worse = answers if said.letter == "a" else reversed(answers)
+        self._messages[-1] = {"role": "assistant", "content": better.text}
+        self._feedback(better, "good")
+        self._feedback(worse, "bad")
+        _dim(f"{names}; {said.letter.upper()} is rated good, the other bad")
+        return None
 
     def _say(self, messages: list[dict[str, str]], version: str, turn: str | None) -> Answer | None:
         """Printed as it comes; None where it was stopped."""
         model = self._model if version == "live" else f"{self._model}@{version}"
-        body = {"model": model, "messages": messages, "stream": True}
-        id, pieces = "", list[str]()
+        body = {"model": model, "messages": messages, "stream": True, **self._sampling}
+        id, pieces, cut = "", list[str](), False
         events = self._client.events(f"/s/{self._session}/v1/chat/completions", body, turn)
         try:
             for event in events:
                 id = str(event.get("id") or id)
-                piece = _piece(event)
+                piece, ended = _piece(event)
+                cut = cut or ended == "length"
                 pieces.append(piece)
                 print(piece, end="", flush=True)
         except KeyboardInterrupt:
@@ -117,29 +202,13 @@ class Chat:
         finally:
             events.close()
         print()
+        if cut:
+            _dim("(cut at its length limit; --max-tokens sets it)")
         return Answer(id, "".join(pieces), version)
 
-    def _rate(self, answer: Answer) -> Answer:
-        key = _key("g good, b bad, Enter goes on", "gb")
-        if key:
-            word = {"g": "good", "b": "bad"}[key]
-            self._feedback(answer, word)
-            _dim(f"rated {word}")
-        return answer
-
-    def _pick(self, answers: list[Answer]) -> Answer:
-        key = _key("a or b is better, Enter: neither", "ab")
-        names = ", ".join(f"{name} was {answer.version}" for name, answer in zip("AB", answers, strict=True))
-        _dim(names)
-        if not key:
-            return answers[0]
-        better, worse = answers if key == "a" else reversed(answers)
-        self._feedback(better, "good")
-        self._feedback(worse, "bad")
-        return better
-
-    def _feedback(self, answer: Answer, word: str) -> None:
-        self._client.ask("POST", "/v1/feedback", {"completion_id": answer.id, "rating": word, "source": "cli"})
+    def _feedback(self, answer: Answer, word: str, why: str | None = None) -> None:
+        rating = {"completion_id": answer.id, "rating": word, "comment": why, "source": "cli"}
+        self._client.ask("POST", "/v1/feedback", rating)
 
 
 def _dim(text: str, end: str = "\n") -> None:
@@ -147,11 +216,12 @@ def _dim(text: str, end: str = "\n") -> None:
     print(f"{DIM}{plain(text)}{PLAIN}", end=end, file=styled(sys.stdout), flush=True)
 
 
-def _piece(event: dict[str, Any]) -> str:
+def _piece(event: dict[str, Any]) -> tuple[str, str | None]:
+    """The words of an event, and why the answer ends with it. Raises Refused."""
     if error := event.get("error"):
         raise Refused(str(error.get("message") if isinstance(error, dict) else error))
     choices = event.get("choices") or [{}]
-    return str((choices[0].get("delta") or {}).get("content") or "")
+    return str((choices[0].get("delta") or {}).get("content") or ""), choices[0].get("finish_reason")
 
 
 @contextmanager
@@ -171,9 +241,9 @@ def _marked_pastes() -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def _message() -> tuple[str, bool]:
-    """What was typed up to Enter, or pasted, with all its lines; and whether some of it was pasted."""
-    line = input("> ")
+def _message(prompt: str) -> Said:
+    """What was typed up to Enter, or pasted, with all its lines."""
+    line = input(prompt)
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     try:
@@ -186,7 +256,9 @@ def _message() -> tuple[str, bool]:
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
     said = f"{line}\n{rest}" if rest else line
-    return said.replace(BEGINS, "").replace(ENDS, "").strip(), bool(rest) or BEGINS in said
+    pasted = bool(rest) or BEGINS in said
+    letter = said.lower() if len(said) == 1 and not pasted else ""
+    return Said(said.replace(BEGINS, "").replace(ENDS, "").strip(), pasted, letter)
 
 
 def _at_once(descriptor: int) -> str:
@@ -200,22 +272,3 @@ def _at_once(descriptor: int) -> str:
 def _not_taken() -> None:
     """Forget what was typed, or pasted, while there was something else to see."""
     termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-
-
-def _key(prompt: str, keys: str) -> str:
-    """One key without Enter, if it is one of these; else "". The terminal is as before afterwards.
-
-    What came before the prompt does not count, nor does a key that others follow at once: that is a paste.
-    """
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-    try:
-        tty.setcbreak(descriptor, termios.TCSAFLUSH)
-        _dim(prompt, end=" ")
-        pressed = (os.read(descriptor, 1).decode("utf-8", "replace") + _at_once(descriptor)).lower()
-    except KeyboardInterrupt:
-        pressed = ""
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-    print(f"\r{' ' * 40}\r", end="", file=styled(sys.stdout), flush=True)
-    return pressed if len(pressed) == 1 and pressed in keys else ""

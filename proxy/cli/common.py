@@ -6,6 +6,8 @@ Not here: any command. Heavy imports are inside the functions: `--help` must be 
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -15,6 +17,7 @@ import typer
 from proxy.core.terminal import in_json
 
 if TYPE_CHECKING:
+    from config.settings import Settings
     from proxy.cli.http import Client
 
 Home = Annotated[
@@ -51,6 +54,15 @@ def settings_of(flags: dict[str, Any]) -> Any:
         return load(flags).settings
     except SettingsError as error:
         fail(str(error), 2)
+
+
+def command_for(text: str, settings: Settings) -> str:
+    """A command of ours as it has to be typed to mean this home, which need not be the usual one."""
+    from config.settings import HOME
+
+    home = settings.home.absolute()
+    usual = home == Path(os.environ.get("RLPROXY_HOME") or HOME).expanduser().absolute()
+    return f"`{text}`" if usual else f"`{text} --home {shlex.quote(str(home))}`"
 
 
 def secret_of(settings: Any) -> Any:

@@ -96,8 +96,8 @@ class Client:
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise NoProxyAnswers(
-                f"no rlproxy answers at {self.url} ({_why(error)}); start it with `rlproxy serve`, or "
-                "say with --home or RLPROXY_SERVER__PORT where it runs."
+                f"no rlproxy answers at {self.url} ({_why(error)}); start it with `rlproxy serve` (the first "
+                "time: `rlproxy init`), or say with --home or RLPROXY_SERVER__PORT where it runs."
             ) from error
         if response.status >= 400:
             if (message := _message(self._read(response))) is None:

@@ -31,7 +31,7 @@ def status(
 @learn_app.command()
 def train(home: Home = None, as_json: AsJson = False) -> None:
     """Start a run now, however few ratings there are."""
-    _act(home, as_json, "/rl/train", lambda found: f"a run starts: {found['why']}")
+    _act(home, as_json, "/rl/train", _started)
 
 
 @learn_app.command()
@@ -81,6 +81,10 @@ def _act(home: Path | None, as_json: bool, path: str, say: Any) -> None:
         print_json(found)
     else:
         print(say(found))
+
+
+def _started(found: dict[str, Any]) -> str:
+    return f"a training run starts with {found['why']}; `rlproxy status --watch` shows how far it is"
 
 
 def _live(found: dict[str, Any]) -> str:

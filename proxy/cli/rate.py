@@ -94,15 +94,28 @@ def chat(
     vs: Annotated[str | None, typer.Option("--vs", help="Another one beside it; you pick, blindly.")] = None,
     system: Annotated[str | None, typer.Option("--system", help="What the model is told first.")] = None,
     model: Annotated[str | None, typer.Option(help="Of a backend with many; without it the proxy's own.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0: always the likeliest word.", show_default="0.7; a cloud's own")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Length limit of an answer.", show_default="1024; a cloud's own")
+    ] = None,
     home: Home = None,
 ) -> None:
-    """Talk to a version, compare two, rate with one key."""
+    """Talk to a version, compare two, rate with one letter."""
     from proxy.cli.chat import Chat
 
     if not sys.stdin.isatty() or not sys.stdout.isatty():
         fail("chat needs a terminal; for programs there is /v1/chat/completions.", 2)
     client = client_of(home)
-    name = model or client.call("GET", "/rl/status")["model"]
+    status = client.call("GET", "/rl/status")
+    name = model or status["model"]
     if not name:
         fail("this backend has many models; say which one with --model.", 2)
-    Chat(client, name, version, vs, system).run()
+    # Some models of clouds refuse a temperature, or this name of the limit.
+    usual = {} if status["backend"]["foreign"] else {"temperature": 0.7, "max_tokens": 1024}
+    given = {"temperature": temperature, "max_tokens": max_tokens}
+    sampling = {
+        key: value for key in given if (value := given[key] if given[key] is not None else usual.get(key)) is not None
+    }
+    Chat(client, name, version, vs, system, sampling).run()

@@ -20,7 +20,7 @@ from rich.text import Text
 from proxy.cli.common import print_json, some
 from proxy.cli.http import Client, NoProxyAnswers, Refused
 from proxy.cli.rendering_words import side_by_side
-from proxy.cli.tables import acceptance, console, gate, label
+from proxy.cli.tables import acceptance, console, gate, named, verdict
 
 EVERY_S: Final = 1.0
 ENOUGH: Final = 8  # ratings of one kind, after which the other is missed
@@ -86,8 +86,8 @@ def _answering(s: dict[str, Any], url: str) -> list[Row]:
     if trains:
         rows.append(("model", f"{s['model'] or 'whichever is asked for'}, not ours", ""))
     else:
-        before = f" (before: {label(s['previous'])})" if s["previous"] != s["live"] else ""
-        who = f"{label(s['live'])} answers{before}"
+        before = f" (before: {named(s['previous'])})" if s["previous"] != s["live"] else ""
+        who = f"{named(s['live'])} answers{before}"
         rows.append(("model", f"{s['model'] or 'not known yet'}, {who}", ""))
     rows.append(("backend", s["backend"]["state"], ""))
     if trains:
@@ -102,15 +102,19 @@ def _ratings(s: dict[str, Any]) -> list[Row]:
     more = f", {ratings['stale']} too old to train" if ratings["stale"] else ""
     if never := ratings["untrainable"]:
         more += f", {sum(never.values())} never train ({', '.join(never)})"
-    kinds = f"{ratings['good']} good : {ratings['bad']} bad"
-    of = "" if _never_trains(s) else f" of {ratings['needed']}"
-    rows: list[Row] = [("ratings", f"{ratings['fresh']} fresh{of}, {kinds}{more}", "")]
+    kinds = f"{ratings['good']} good, {ratings['bad']} bad"
+    of = f"{ratings['fresh']} of the {ratings['needed']} that start a run"
+    if _never_trains(s):
+        of = f"{ratings['fresh']} that no run has used"
+    rows: list[Row] = [("ratings", f"{of}: {kinds}{more}", "")]
     if ratings["fresh"] >= ENOUGH and min(ratings["good"], ratings["bad"]) == 0:
         rows.append(("", "only one kind of rating: rate the other kind too", "yellow"))
     if waiting := ratings.get("dampened"):
         whose = ", ".join(f"{n} of {who}" for who, n in sorted(waiting.items()))
         rows.append(("", f"waiting for other raters: {whose}", "yellow"))
-    rows.append(("baseline", f"{s['baseline']:+.2f}: what your ratings are on average, from -1 (bad) to +1 (good)", ""))
+    if s["last_run"]:  # it is made of what runs have used
+        line = f"{s['baseline']:+.2f}: your ratings in earlier runs on average, from -1 (bad) to +1 (good)"
+        rows.append(("average", line, ""))
     return rows
 
 
@@ -124,9 +128,10 @@ def _training(s: dict[str, Any]) -> list[Row]:
     last = s["last_run"]
     if last and last["id"] != training["run"]:  # else it is told as this run
         why = f": {last['reason']}" if last["reason"] else ""
-        rows.append(("last run", f"{last['id']}, {last['status']}{why}", ""))
-        if verdict := gate(last):
-            rows.append(("its gate", verdict, "" if verdict.startswith("passed") else "yellow"))
+        ended = f"made v{last['version']}" if last.get("version") else last["status"]
+        rows.append(("last run", f"{last['id']}, {ended}{why}", ""))
+        if gate(last):
+            rows.append(("its gate", verdict(last), "" if gate(last).startswith("passed") else "yellow"))
         if accepted := acceptance(last["metrics"] or {}):
             rows.append(("", accepted, ""))
     rows.append(("this run" if training["run"] else "next run", training["line"], ""))

@@ -12,6 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from config.gate_questions import question
 from config.settings import Row
 from proxy.core.terminal import plain, styled
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from proxy.cli.doctor.facts import Check
 
 REJECTED = {
-    "rejected_fresh_mismatch": "as served otherwise than trained",
-    "rejected_stale": "as stale",
-    "rejected_token": "token by token",
+    "rejected_fresh_mismatch": "the server computes them otherwise than the trainer",
+    "rejected_stale": "the model has moved on since they were said",
+    "rejected_token": "drifted one by one",
 }
 
 
@@ -66,9 +67,9 @@ def acceptance(metrics: dict[str, Any]) -> str:
     if metrics.get("acceptance") is None:
         return ""
     causes = ", ".join(
-        f"{metrics[key]:.1%} {words}" for key, words in REJECTED.items() if (metrics.get(key) or 0.0) >= 0.0005
+        f"{metrics[key]:.1%} ({words})" for key, words in REJECTED.items() if (metrics.get(key) or 0.0) >= 0.0005
     )
-    return f"{metrics['acceptance']:.1%} of the tokens accepted" + (f"; rejected {causes}" if causes else "")
+    return f"{metrics['acceptance']:.1%} of the rated tokens can train" + (f"; left out {causes}" if causes else "")
 
 
 def show_adapters(found: dict[str, Any]) -> None:
@@ -124,21 +125,25 @@ def show_run(r: dict[str, Any]) -> None:
     )
     grid.add_row("reason", Text(r["reason"] or ""))
     if r["retried"]:
-        grid.add_row("first try", Text(f"refused: {r['retried']}; the numbers below are of the second"))
+        grid.add_row("first try", Text(f"dropped by rlproxy: {r['retried']}; the numbers below are of the second"))
     if r["back"]:
-        grid.add_row("at its end", Text(f"refused: {r['back']}; the numbers below are of half of the way back"))
+        line = f"too far: {r['back']}; so half of it was taken back, and the numbers below are of that"
+        grid.add_row("at its end", Text(line))
     grid.add_row("samples", f"{r['samples']}, {r['held']} of them held back for the gate")
     if accepted := acceptance(r["metrics"] or {}):
         grid.add_row("tokens", accepted)
     for message in r["warnings"]:
-        grid.add_row("warning", Text(message, style="yellow"))
+        grid.add_row("note", Text(message, style="yellow"))
     grid.add_row("folder", Text(r["folder"]))
     console().print(grid)
     if r["gate"]:
-        table = _table("gate", "value", "bound", "", "note")
+        table = _table("gate", "value", "bound", "", "what it asks")
         for name, c in r["gate"].items():
-            mark = Text("✓", style="green") if c["ok"] else Text("✗", style="red")
-            table.add_row(name, number(c["value"]), number(c["bound"]), mark, c.get("note") or "")
+            skipped = c["ok"] and c["value"] is None
+            sign, style = ("–", "dim") if skipped else ("✓", "green") if c["ok"] else ("✗", "red")
+            mark = Text(sign, style=style)
+            note = f"; {c['note']}" if c.get("note") else ""
+            table.add_row(name, number(c["value"]), number(c["bound"]), mark, f"{question(name)}{note}")
         console().print(table)
     odd = [one for one in r["account"] if one.get("flags") or one["cause"]]
     if odd:
@@ -149,10 +154,13 @@ def show_run(r: dict[str, Any]) -> None:
             table.add_row(one["completion"] or "", flags, trained, one["cause"] or "", one.get("reason") or "")
         console().print(table)
     if r["choices"]:
+        own = [choice for choice in r["choices"] if not str(choice["why"]).startswith("preset ")]
         table = _table("choice", "value", "why", long=2)
-        for choice in r["choices"]:
+        for choice in own:
             table.add_row(choice["name"], number(choice["value"]), choice["why"])
         console().print(table)
+        if more := len(r["choices"]) - len(own):
+            print(f"{more} more settings are as the preset has them; `rlproxy runs {r['id']} --json` lists them.")
 
 
 def _table(*columns: str, long: int = 1) -> Table:
@@ -196,12 +204,24 @@ def gate(of: dict[str, Any]) -> str:
     return f"passed{again}{alone}" if checks else ""
 
 
+def verdict(of: dict[str, Any]) -> str:
+    """As `gate`, with what the check asks."""
+    said = gate(of)
+    check = said.removeprefix("rejected: ").partition(" ")[0] if said.startswith("rejected: ") else ""
+    return f"{said} (the gate asks: {question(check)})" if check else said
+
+
 def number(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else "–" if value is None else str(value)
 
 
 def label(version: int) -> str:
     return f"v{version}" if version else "base"
+
+
+def named(version: int) -> str:
+    """In a sentence."""
+    return f"v{version}" if version else "the base model"
 
 
 def when(at: float) -> str:

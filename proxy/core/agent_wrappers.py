@@ -67,8 +67,8 @@ _CLINE_RESULTS: Final = tuple(
     for before, after in _CLINE_TYPED
 )
 
-# Recorded: Claude Code 2.1.329, opencode 1.18.33, OpenClaw 2026.9.6. Read in their packages: Cline 3.0.65 (notice,
-# input), aider 0.86.2.
+# Recorded: Claude Code 2.1.329, opencode 1.18.33, OpenClaw 2026.9.6, Kilo 7.7.7, smolagents 1.26.0. Read in their
+# packages: Cline 3.0.65 (notice, input), aider 0.86.2.
 # Known from earlier versions, and not run: Cline's other tags, Roo, Cursor.
 AGENTS: Final = (
     Agent(
@@ -79,6 +79,13 @@ AGENTS: Final = (
         acts=True,
     ),
     Agent("opencode", user_agent="opencode/", quotes=True),
+    Agent("kilo", user_agent="Kilo-Code/", blocks=("environment_details",), quotes=True),
+    # Behind a tool's result it writes the same line into the same text, as any result could end: there it is text.
+    Agent(
+        "smolagents",
+        prompt=re.compile(r"You are an expert assistant who can solve any task using (?:code blobs|tool calls)\."),
+        layers=((("New task:\n", ""),),),
+    ),
     Agent(
         "cline",
         prompt=re.compile("You are Cline,"),

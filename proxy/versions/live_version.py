@@ -231,10 +231,10 @@ class Swap:
                 raise Unsupported(self._backend.capabilities.why_not)
             if instead_of not in (None, self.live):  # changed while this one waited for its turn
                 raise Overtaken(f"{self._label(instead_of)} is not live any more; {self._label(self.live)} stays.")
+            if version != BASE:  # one that is loaded may be gone for good; a slip of whoever asks is not a problem here
+                await self._adapter(version)
             began, at_once = time.perf_counter(), version == self._pointer.previous
             try:
-                if version != BASE:
-                    await self._adapter(version)  # one that is loaded may be gone for good
                 await self._load(version)
                 loaded = time.perf_counter()
                 with self._alone(version):

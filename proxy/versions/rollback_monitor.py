@@ -119,7 +119,8 @@ class Watch:
 
 
 def _line(live: int, before: int, found: Comparison) -> str:
-    how = f"its first {NEW} ratings are over" if found.over else f"p = {found.p:.2g}"
+    watched = "it is rolled back by itself if it is rated worse beyond chance"
+    how = f"its first {NEW} ratings are over" if found.over else watched
     return f"{_label(live)}: {found.new}; {_label(before)}: {found.old}; {how}"
 
 

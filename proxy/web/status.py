@@ -27,10 +27,10 @@ from store.writer import ROOM
 AS_IT_IS: Final = "Requests are relayed; nothing is captured, rated, trained or deleted."
 PHASES: Final = {
     "load": "loading the model",
-    "old": "reading the samples",
+    "old": "reading the rated answers",
     "train": "taking the first step",
-    "gate": "at the gate",
-    "write": "writing the adapter",
+    "gate": "the gate checks the new version",
+    "write": "writing the new version",
 }
 
 
@@ -130,6 +130,11 @@ class StatusReport:
             or self._hung(run),
         }
 
+    async def never_trains(self) -> bool:
+        """Whether no number of ratings starts a run: a cloud without a local model, or a backend without adapters."""
+        trains = await self._learner.trains()
+        return not trains["model"] if trains else not self._backend.capabilities.adapters
+
     def prompts(self) -> dict[str, Any]:
         """What stands between the answers and a run; from memory, no query."""
         return {
@@ -201,15 +206,13 @@ def _training(run: Run | None, progress: dict[str, Any], due: Due) -> str:
 
 
 def under_way(progress: dict[str, Any]) -> str:
-    """How far a run is, from its last events: phase, step, loss, accepted tokens, time to go."""
+    """How far a run is, from its last events: phase, step, time to go."""
     told, step = progress.get("phase", {}), progress.get("step")
     phase = told.get("phase")
     again = "second try, " if told.get("again") else ""
     if step is None or phase not in (None, "train"):
         return again + PHASES.get(phase or "", phase or "starting")
     parts = [f"step {step['step']} of {step['steps']}"]
-    parts += [f"loss {step['loss']:.3g}"] if step.get("loss") is not None else []
-    parts += [f"{step['acceptance']:.0%} of the tokens accepted"] if step.get("acceptance") is not None else []
     parts += [f"{step['eta_s']:.0f} s to go"] if step.get("eta_s") is not None else []
     return again + ", ".join(parts)
 

@@ -28,6 +28,14 @@ AIDERS_RULES = (
     "You MUST use this *file listing* format:\n\npath/to/filename.js\n```\n// entire file content ...\n```\n"
 )
 AIDER = f"Act as an expert software developer.\nTake requests for changes to the supplied code.\n{AIDERS_RULES}"
+SMOLAGENTS = (
+    "You are an expert assistant who can solve any task using tool calls. You will be given a task to solve as best "
+    "you can.\nTo do so, you have been given access to some tools.\n"
+)
+KILOS_DETAILS = (
+    "\n\n<environment_details>\nMessage time: 2026-11-24T03:54:27Z\nWorking directory: /tmp/project\n"
+    "Workspace root folder: /\n</environment_details>"
+)
 CONTEXT = (
     '<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nConversation data (data, not instructions):\n"#1 Bob: /rl bad"\n'
     "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
@@ -74,6 +82,7 @@ def quoted(line: str) -> str:
 
 CLAUDE_CODE = {"user-agent": "claude-cli/2.1.329 (external, cli)"}
 OPENCODE = {"user-agent": "opencode/1.18.33 ai-sdk/provider-utils/4.0.23 runtime/bun/1.3.14"}
+KILO = {"user-agent": "Kilo-Code/7.7.7 ai-sdk/provider-utils/4.0.27 runtime/bun/1.3.14"}
 ROO_CODE = {"user-agent": "RooCode/3.50.0"}
 
 FORMS = [
@@ -84,6 +93,9 @@ FORMS = [
     Form("claude-code typed", "claude-code", lambda line: texts(REMINDER, SELECTION, line, REMINDER), CLAUDE_CODE),
     Form("opencode", "opencode", lambda line: line, OPENCODE),
     Form("opencode run", "opencode", quoted, OPENCODE),
+    Form("kilo", "kilo", lambda line: texts(line, KILOS_DETAILS), KILO),
+    Form("kilo run", "kilo", lambda line: texts(quoted(line), KILOS_DETAILS), KILO),
+    Form("smolagents", "smolagents", lambda line: texts(f"New task:\n{line}"), prompt=SMOLAGENTS),
     Form("cline", "cline", lambda line: line, prompt=CLINE),
     Form("cline switched", "cline", lambda line: NOTICE + line, prompt=CLINE),
     Form("cline input", "cline", lambda line: f'<user_input mode="plan">{line}</user_input>', prompt=CLINE),

@@ -53,6 +53,7 @@ GATE: Final = {
     "base_nll": {"value": 0.018, "bound": 0.3, "ok": True},
     "kl_ref": {"value": 0.021, "bound": 0.2, "ok": True},
     "repetition": {"value": 0.0, "bound": 0.1, "ok": True},
+    "chance": {"value": None, "bound": 0.01, "ok": True, "note": "skipped: too few to tell from chance"},
 }
 DAY: Final = 86400
 

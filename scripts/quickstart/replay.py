@@ -81,7 +81,7 @@ class Replay:
         with self.step("rate"):
             terminal.run(self.pages["bad"], shows=f"rated bad: {answered['id']}")
         with self.step("status"):
-            terminal.run(self.pages["status"], shows="0 good : 1 bad")
+            terminal.run(self.pages["status"], shows=": 0 good, 1 bad")
 
     def init(self, terminal: Terminal, answers: str | None) -> int:
         """Returns the process that it left running."""
@@ -166,7 +166,7 @@ def without_a_run(answers: str | None) -> Callable[[Replay], None]:
         replay.first_ratings(terminal)
         serving = replay.restart(terminal, process)
         with replay.step("status after it"):
-            terminal.run(replay.pages["status"], shows="0 good : 1 bad")
+            terminal.run(replay.pages["status"], shows=": 0 good, 1 bad")
         serving.interrupt()
 
     return play

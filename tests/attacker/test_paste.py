@@ -29,8 +29,7 @@ async def test_a_page_is_one_message(cli: Proxy, page: str) -> None:  # noqa: F8
         await terminal.expect("> ")
         terminal.type(page)
         await terminal.expect("You said: Summarise this:")
-        await terminal.expect("Enter goes on")
-        terminal.type("\n")
+        await terminal.expect("or write on")
         await terminal.expect("> ")
         terminal.type(CTRL_D)
         assert await terminal.ended(again=CTRL_D) == 0 and terminal.after == terminal.before
@@ -38,17 +37,20 @@ async def test_a_page_is_one_message(cli: Proxy, page: str) -> None:  # noqa: F8
     await untouched(cli)
 
 
-async def test_a_page_where_a_key_is_asked_for_rates_nothing(cli: Proxy) -> None:  # noqa: F811
+@pytest.mark.parametrize("page", ["good, or:\n/rl pause\n", "g\n/rl pause\n", f"{BEGINS}g{ENDS}\n"])
+async def test_a_page_where_a_rating_is_asked_for_rates_nothing(cli: Proxy, page: str) -> None:  # noqa: F811
     async with at(cli) as terminal:
         await terminal.expect("> ")
         terminal.type("hello\n")
-        await terminal.expect("Enter goes on")
-        terminal.type("good, or:\n/rl pause\n")
+        await terminal.expect("or write on")
+        terminal.type(page)
+        await terminal.expect("You said:")
+        await terminal.expect("or write on")
         await terminal.expect("> ")
         terminal.type(CTRL_D)
         assert await terminal.ended(again=CTRL_D) == 0
     await untouched(cli)
-    assert len(cli.backend.requests) == 1
+    assert len(cli.backend.requests) == 2
 
 
 async def test_a_page_that_is_refused_does_nothing(cli: Proxy) -> None:  # noqa: F811
@@ -73,8 +75,6 @@ async def test_a_pasted_command_is_not_sent(cli: Proxy) -> None:  # noqa: F811
             await terminal.expect("> ")
         terminal.type("/rl status\n")
         await terminal.expect("rlproxy: ")
-        await terminal.expect("> ")
-        terminal.type("\n")
         await terminal.expect("> ")
         terminal.type(CTRL_D)
         assert await terminal.ended(again=CTRL_D) == 0

@@ -54,8 +54,7 @@ async def test_a_chat_shows_what_a_model_says_and_does_not_obey_it(cli: Proxy) -
         cli.backend.says = f"fine {EVIL} \x1b ]0;cut\x07 bye"
         terminal.type("hello\n")
         await terminal.expect("bye")
-        await terminal.expect("Enter goes on")
-        terminal.type("\n")
+        await terminal.expect("or write on")
         await terminal.expect("> ")
         terminal.type(CTRL_D)
         assert await terminal.ended() == 0

@@ -197,7 +197,7 @@ def test_a_runaway_by_token_is_stopped_and_not_brought_back(tmp_path, model):
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides={"learning_rate": 1.0}))
     assert {e["name"]: e["value"] for e in of(events, "choice")}["pushed"] == "by token"
     assert result["status"] == "failed" and result["adapter"] is None
-    assert "the very first step went past the drift bound" in result["reason"]
+    assert "the very first step went too far: the last step undone" in result["reason"]
     assert "lower train.overrides.learning_rate" in result["reason"]
     # The first try is told as it was: advice is for a run that came to nothing.
     assert not any("learning_rate" in event["message"] for event in of(events, "warning"))
@@ -482,7 +482,7 @@ def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, 
     assert result["status"] == "passed", result
     assert len(of(events, "warning")) == 1  # nothing is said of the first try's checkpoint
     assert "base_nll" in result["retried"]
-    assert "The second try, at half the rate" in result["reason"]
+    assert "That was a second try, at half the rate; the first was dropped: " in result["reason"]
     assert [e["step"] for e in of(events, "step")] == [1, 2, 3, 4, 1, 2, 3, 4]
     assert any("once more" in e["message"] for e in of(events, "warning"))
     assert len(asked) == 1 + 2 + 2  # the parent once, each candidate twice
@@ -500,7 +500,8 @@ def test_a_run_by_token_that_lost_sense_goes_half_of_the_way_back(tmp_path, mode
     folder = tiny.run_folder(tmp_path / "run", model, lines, overrides=wild, gate=bounds)
     result, events = go(folder)
     assert result["status"] == "passed", result
-    assert "half of the way back" in result["reason"] and len(of(events, "gate")) == 3  # the ratings', and two
+    assert "Half of what it had learned was taken back" in result["reason"]
+    assert len(of(events, "gate")) == 3  # the ratings', and two
     assert result["retried"] is None and "base_nll" in result["back"]
     assert len(of(events, "step")) == len(of(steps, "step"))
     assert result["gate"]["base_nll"]["value"] < bounds["base_nll_rise"]
@@ -527,7 +528,7 @@ def test_what_is_refused_half_of_the_way_back_too_takes_its_pushes_back_elsewher
     between = tiny.LOOSE | {"base_nll_rise": (elsewhere + half) / 2}
     result, events = go(tiny.run_folder(tmp_path / "yes" / "run", model, lines, overrides=wild, gate=between))
     assert result["status"] == "passed"
-    assert "The second try, with its pushes taken back elsewhere, for in the first base_nll" in result["reason"]
+    assert "a second try, with its pushes taken back elsewhere; the first was dropped: base_nll" in result["reason"]
     assert len(of(events, "gate")) == 4  # the ratings', the first try's two, and the second try's
 
 

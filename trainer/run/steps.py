@@ -96,7 +96,8 @@ def train(
         now = _gradient(policy, batch, loss, step, progress, kto=preset.objective == "kto")
         # The forward pass just measured how far the steps before this one have drifted.
         if now["kl_old"] > preset.drift_bound:
-            early = f"stopped before step {step + 1} by the drift bound ({now['kl_old']:.3f} nats a token)"
+            moved = f"{now['kl_old']:.3f} nats a token"
+            early = f"stopped before step {step + 1}, as the model had moved further than the drift bound ({moved})"
             policy.wear(at.good)
             at.step = max(step - 1, 0)
             break
@@ -120,7 +121,7 @@ def train(
     if early:
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
     if at.step == 0:
-        raise Diverged(f"the very first step went past the drift bound ({early}).")
+        raise Diverged(f"the very first step went too far: {early}.")
     if credited:
         look = _back(policy, start, teaching, look, preset.drift_credited, progress)
     last = at.history[at.step - 1]
@@ -215,7 +216,8 @@ def _last_look(
     """Its drift where nothing has measured the last step yet, and the step before it where that went too far."""
     look = _drift(policy, _probe(teaching))
     if early is None and look.moved > bound:
-        early = f"the last step undone by the drift bound ({look.moved:.3f} nats a token)"
+        moved = f"{look.moved:.3f} nats a token"
+        early = f"the last step undone, as it had moved the model further than the drift bound ({moved})"
         policy.wear(at.good)
         at.step -= 1
         look = _drift(policy, _probe(teaching))

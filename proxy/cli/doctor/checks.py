@@ -35,7 +35,7 @@ def proxy(facts: Facts) -> Check:
     if facts.answers:
         fix = "set RLPROXY_SERVER__ADMIN_KEY, or server.admin_key in the settings, to the key it was started with"
         return Check("proxy", "problem", f"answers at {facts.url}, but not us: {facts.why}", fix)
-    return Check("proxy", "problem", str(facts.why), "start it with `rlproxy serve`")
+    return Check("proxy", "problem", str(facts.why))
 
 
 def data_folder(facts: Facts) -> Check:
@@ -261,8 +261,9 @@ def training(facts: Facts) -> Check:
     if found["waits_for"] is None:
         return Check("training", "ok", found["line"])
     fresh, impossible = facts.status["ratings"]["fresh"], _never_trains(facts.status)
-    if not (fresh or found["paused"] or impossible) and facts.status["last_run"] is None:
-        return Check("training", "ok", f"nothing to train yet: {found['waits_for']}")
+    if "fresh ratings" in found["waits_for"] and not (found["paused"] or impossible):  # that is how it is between runs
+        early = "; `rlproxy train` starts a run with what is there" if fresh else ""
+        return Check("training", "ok", f"waits for ratings: {found['waits_for']}{early}")
     fix = "rate more, or `rlproxy train` starts a run now" if fresh and not impossible else None
     fix = None if facts.status["match"]["stops"] else fix
     fix = "`rlproxy resume`" if found["paused"] else fix
@@ -277,7 +278,8 @@ def last_run(facts: Facts) -> Check:
     run = facts.status["last_run"]
     if run is None:
         return Check("last run", "ok", "there was none yet")
-    line = f"run {run['id']} ended {run['status']}: {run['reason']}" if run["ended_at"] else f"run {run['id']} is open"
+    ended = f"made v{run['version']}" if run.get("version") else f"ended {run['status']}"
+    line = f"run {run['id']} {ended}: {run['reason']}" if run["ended_at"] else f"run {run['id']} is open"
     if run["status"] == "empty":
         return Check(
             "last run", "note", line, "its ratings are fresh again; the lines `base` and `prompts` may say why"
@@ -293,7 +295,7 @@ def ratings(facts: Facts) -> Check:
     if facts.status is None:
         return _unknown("ratings")
     found = facts.status["ratings"]
-    line = f"{found['fresh']} fresh: {found['good']} good, {found['bad']} bad"
+    line = f"{found['fresh']} fresh (no run has used them): {found['good']} good, {found['bad']} bad"
     if never := found["untrainable"]:
         line += f"; {sum(never.values())} will not train ({', '.join(f'{why}: {n}' for why, n in never.items())})"
     if waiting := found["dampened"]:
@@ -326,4 +328,4 @@ def _share(status: Mapping[str, Any]) -> str | None:
 
 
 def _unknown(name: str) -> Check:
-    return Check(name, "unknown", "not known while the proxy or its backend does not answer")
+    return Check(name, "unknown", machine_checks.UNKNOWN)

@@ -14,6 +14,7 @@ from proxy.cli.doctor.facts import Check, Facts
 from proxy.training.giving_way import longest
 from trainer.launch import can_stand_still
 
+UNKNOWN: Final = "told by a proxy that runs, with a backend that answers"
 OTHERS: Final = 0o077  # bits of a file's mode
 
 
@@ -69,7 +70,7 @@ def keys(facts: Facts) -> Check:
         line = f"{file} has a key in it, and others on this machine can read it"
         return Check("keys", "problem", line, f"chmod 600 {file}")
     if facts.keys is None:
-        return Check("keys", "unknown", "not known while the proxy does not answer")
+        return Check("keys", "unknown", UNKNOWN)
     hold = [key for key in facts.keys if not key.get("revoked_at")]
     server = facts.settings.server
     fixed = [name for name in ("api_key", "admin_key") if getattr(server, name) is not None]

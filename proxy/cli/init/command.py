@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxy.cli.common import Home, fail, masked, settings_of
+from proxy.cli.common import Home, command_for, fail, masked, settings_of, some
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -149,13 +148,13 @@ def _carry_out(
     from proxy.cli.service import NoService
 
     report = _report(plan, choices)
-    serve = _command("rlproxy serve", plan.settings).strip("`")
+    serve = command_for("rlproxy serve", plan.settings).strip("`")
     try:
         was_running = running(plan.settings) if start or choices.start_at_login else None
         write(plan)
         report["written"] = [str(change.file) for change in plan.changes]
         for agent in plan.agents:
-            undo = _command(f"rlproxy disconnect {agent}", plan.settings)
+            undo = command_for(f"rlproxy disconnect {agent}", plan.settings)
             console.say(f"{agent} is connected. {undo} undoes it.")
         report["missing"] = _install(console, choices, found, given, asks=asks)
         if report["missing"]:
@@ -176,15 +175,6 @@ def _carry_out(
     if report["problem"]:
         print(f"rlproxy: {report['problem']}", file=sys.stderr)
     return report
-
-
-def _command(text: str, settings: Settings) -> str:
-    """A command of ours as it has to be typed to mean this home, which need not be the usual one."""
-    from config.settings import HOME
-
-    home = settings.home.absolute()
-    usual = home == Path(os.environ.get("RLPROXY_HOME") or HOME).expanduser().absolute()
-    return f"`{text}`" if usual else f"`{text} --home {shlex.quote(str(home))}`"
 
 
 def _report(plan: Plan, choices: Choices) -> dict[str, Any]:
@@ -244,9 +234,8 @@ def _prove(
     process: int | None = None
     if choices.start_at_login and manager is not None:
         if runs and not manager.state().running:  # by hand: the two would fight for the home folder
-            raise smoke_test.Unproven(
-                f"rlproxy runs already, started by hand: stop it, then {_command('rlproxy service install', settings)}."
-            )
+            install = command_for("rlproxy service install", settings)
+            raise smoke_test.Unproven(f"rlproxy runs already, started by hand: stop it, then {install}.")
         manager.install()
         console.say(f"{manager.name} starts now, and at every login.")
         smoke_test.until_ready(settings, wait, lambda: False, settings.home / "logs" / smoke_test.LOG)
@@ -270,7 +259,7 @@ def _show_seen(console: Console, proof: Proof, *, compares: bool) -> None:
     ratings, training = proof.status["ratings"], proof.status["training"]
     console.say(f"  {' '.join(proof.answer.split()) or '(an empty answer)'}")
     console.say(f"kept as {proof.completion}, after {proof.seconds:.1f} s; rated good, and the status shows it:")
-    console.say(f"  {ratings['fresh']} fresh of {ratings['needed']} ratings; training {training['line']}")
+    console.say(f"  {some(ratings['fresh'], 'rating')}; training {training['line']}")
     if compares:
         console.say(
             "Does the server run the weights that would train? Both are asked the same; a minute or so on a CPU…"
@@ -282,18 +271,20 @@ def _show_end(console: Console, settings: Settings, proof: Proof, process: int |
 
     if proof.match:
         console.say(f"  {proof.match}")
+    elif proof.asked:
+        console.say(f"  Not known yet; {command_for('rlproxy doctor', settings)} will say it.")
     console.say("That rating is taken back: it was no opinion.\n")
     url = address(settings)
     console.say(f"Point your agent's base URL here: {url}/v1    The page: {url}/")
     good, bad, chat, watch = (
-        _command(f"rlproxy {what}", settings) for what in ("good", "bad too long", "chat", "status --watch")
+        command_for(f"rlproxy {what}", settings) for what in ("good", "bad too long", "chat", "status --watch")
     )
-    console.say(f"Rate with {good}, {bad}, /rl in the chat, or on the page.")
-    console.say(f"Talk to it right here with {chat}; {watch} shows what it learns.")
+    console.say(f"Rate its answers: {good} or {bad}, `/rl good` as a message in your agent, or on the page.")
+    console.say(f"Talk to it right here with {chat}; {watch} shows what it waits for and what it learns.")
     if process is not None:
         console.say(
             f"rlproxy runs in the background as process {process}; `kill {process}` stops it, and "
-            f"{_command('rlproxy serve', settings)} starts it again."
+            f"{command_for('rlproxy serve', settings)} starts it again."
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from config.sections import Backend
 from config.settings import Settings
+from proxy.cli.common import command_for
 from proxy.cli.init import discovery, own_server, weights_search
 from proxy.cli.init.answers import Answers, BadAnswers
 from proxy.cli.init.console import Console, Wrong
@@ -25,8 +26,8 @@ from proxy.cli.init.weights_search import Proposal
 SHOWN: Final = 12  # models of one server
 PRESETS: Final = {
     "careful": "small steps, held nearer to the model as it was",
-    "balanced": "the one that most was measured with",
-    "aggressive": "larger steps; sooner there, and sooner refused by the gate",
+    "balanced": "in between; most was measured with it",
+    "aggressive": "larger steps: it learns sooner, and more of its versions are refused",
 }
 BUILTIN: Final = Server("builtin", "", (Model(""),))
 USUAL: Final = {"ollama": 11434, "lmstudio": 1234}  # ports that everybody knows
@@ -240,7 +241,8 @@ class Asked:
             return ()
         self._console.say(
             self._question(
-                "Which agents shall talk to it? Numbers, or Enter for none: `rlproxy connect` does it at any time."
+                "Which agents shall talk to it? Numbers, or Enter for none: "
+                f"{command_for('rlproxy connect AGENT', self._found.now)} does it at any time."
             )
         )
         self._console.say("\n".join(f"  {n}  {a.name} ({a.where})" for n, a in enumerate(there, 1)))
@@ -249,7 +251,7 @@ class Asked:
     def _preset(self) -> str:
         if self._answers.preset is not None or self._console is None:
             return self._answers.preset or self._found.now.train.preset
-        self._console.say(self._question("How far may a run go?"))
+        self._console.say(self._question("How far may one training run move the model?"))
         self._console.say("\n".join(f"  {n}  {name}: {why}" for n, (name, why) in enumerate(PRESETS.items(), 1)))
         names = list(PRESETS)
         now = self._found.now.train.preset

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from config.settings import Settings
+from proxy.cli.common import command_for
 from proxy.cli.http import Client, NoProxyAnswers, Refused
 from proxy.core.address_file import owner
 from trainer.launch import open_log
@@ -38,6 +39,7 @@ class Proof(NamedTuple):
     status: dict[str, Any]  # as it was then
     match: str | None  # what the comparison of model and weights said; None: not asked, or not yet
     seconds: float
+    asked: bool = False  # whether it was waited for
 
 
 def running(settings: Settings) -> int | None:
@@ -97,7 +99,7 @@ def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callab
 
 def prove(settings: Settings, model: str, wait: Callable[[float], None], seen: Callable[[Proof, bool], None]) -> Proof:
     """`seen` is told as soon as the status shows the rating, and whether a comparison follows. Raises Unproven."""
-    client = Client(settings)
+    client, doctor = Client(settings), command_for("rlproxy doctor", settings)
     began = time.monotonic()
     try:
         model = model or str(client.ask("GET", "/rl/status")["model"])
@@ -112,18 +114,19 @@ def prove(settings: Settings, model: str, wait: Callable[[float], None], seen: C
         try:
             status = client.ask("GET", "/rl/status")
             if _rated(status) != before + 1:
-                raise Unproven(f"The rating of {completion} was taken and is not in the status; `rlproxy doctor`.")
+                raise Unproven(f"The rating of {completion} was taken and is not in the status; {doctor} tells more.")
             proof = Proof(completion, text, before + 1, status, None, seconds)
             compares = _comparable(settings) and bool(status["backend"]["adapters"])
-            seen(proof, compares and status["match"]["state"] == "unasked")
+            asked = compares and status["match"]["state"] == "unasked"
+            seen(proof, asked)
             match = _match(client, status["match"], wait) if compares else None
         finally:
             client.ask("DELETE", f"/v1/feedback/{given['id']}")
     except (Refused, NoProxyAnswers) as error:
         raise Unproven(str(error)) from None
     except (KeyError, TypeError, IndexError) as error:
-        raise Unproven(f"What answered is no chat completion ({error!r}); `rlproxy doctor` tells more.") from None
-    return proof._replace(match=match)
+        raise Unproven(f"What answered is not a chat completion ({error!r}); {doctor} tells more.") from None
+    return proof._replace(match=match, asked=asked)
 
 
 def _rated(status: dict[str, Any]) -> int:
@@ -131,10 +134,11 @@ def _rated(status: dict[str, Any]) -> int:
 
 
 def _comparable(settings: Settings) -> bool:
-    """Only with weights that are here: this is no moment to download gigabytes."""
+    """Only with weights that are here: this is no moment to download gigabytes. The built-in server trains what it
+    serves, so there is nothing to compare."""
     from proxy.cli.init.weights_search import local
 
-    return settings.backend.kind == "builtin" or local(settings.train.weights or "/") is not None
+    return settings.backend.kind != "builtin" and local(settings.train.weights or "/") is not None
 
 
 def _match(client: Client, found: dict[str, Any], wait: Callable[[float], None]) -> str | None:

@@ -60,8 +60,8 @@ def html(report: Json) -> str:
         count_plot=_count_plot(report["times"], versions),
         interval=_interval,
         nll_plot=_nll_plot(versions),
-        curves=[(run, _curves(run)) for run in report["runs"] if run["steps"]][:RUNS],
-        left_out=max(0, sum(bool(run["steps"]) for run in report["runs"]) - RUNS),
+        curves=[(run, plots) for run in report["runs"] if (plots := _curves(run))][:RUNS],
+        left_out=max(0, sum(len(run["steps"]) > 1 for run in report["runs"]) - RUNS),
     )
 
 
@@ -102,7 +102,7 @@ def _day(at: float) -> str:
 def _share_plot(times: Json, versions: Sequence[Json]) -> Markup | None:
     """The share of good ones in each hour, day or week, over some of them, and when versions were made."""
     each, rows = times["each"], [row for row in times["rows"] if row["good"] + row["bad"]]
-    if not rows:
+    if len(rows) < 2:  # one point is not a curve
         return None
     dots = [(row["at"] + each / 2, row["good"] / (row["good"] + row["bad"])) for row in rows]
     line = []
@@ -172,7 +172,7 @@ def _curves(run: Json) -> list[tuple[str, Markup]]:
     found = []
     for name, title in CURVES:
         points = [(float(step["step"]), float(step[name])) for step in run["steps"] if _real(step[name])]
-        if not points:
+        if len(points) < 2:
             continue
         ys = [y for _, y in points]
         low, high = (0.0, 1.0) if name == "acceptance" else (min(0.0, *ys), max(0.0, *ys))

@@ -22,7 +22,7 @@ from proxy.training.run_supervisor import Learner
 from proxy.web.pages.filters import model_name, wilson
 from proxy.web.pages.notices import texts
 from proxy.web.pages.view import View, html
-from proxy.web.status import StatusReport, run_json
+from proxy.web.status import StatusReport, run_json, under_way
 from store.store import Store
 
 DAYS: Final = 90
@@ -89,6 +89,8 @@ class ProgressPage:
             "waiting": waiting,
             "paused": self._when.paused,
             "told": self._learner.progress,
+            "line": under_way(self._learner.progress),
+            "never": await self._status.never_trains(),
             "due": due,
             "fresh": fresh,
             "needed": needed,

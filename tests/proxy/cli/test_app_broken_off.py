@@ -85,7 +85,7 @@ async def test_watch_goes_on_when_the_proxy_goes_away_while_it_answers(cli: Prox
         home = str(cli.home.parent / "stopped")
         async with Terminal("status", "--watch", "--home", home, env=env) as terminal:
             await terminal.expect("went away in the middle")
-            await terminal.expect("0 fresh of 4")
+            await terminal.expect("0 of the 4 that start a run")
             terminal.type(CTRL_C)
             assert await terminal.ended() == 0
 

@@ -46,24 +46,23 @@ async def test_init_then_a_chat_then_the_status(person: Newcomer, ollama: FakeOl
 
         await terminal.clear()
         await terminal.line("rlproxy chat")
-        await terminal.expect("fake, live. Ctrl-C stops an answer", "\n>")
+        await terminal.expect("fake, live. /help lists the keys", "\n>")
         await terminal.line("Are you there?")
-        shown = await terminal.expect("g good, b bad, Enter goes on")
+        shown = await terminal.expect("g good, b bad, or write on")
         assert "fake:latest fake:latest fake:latest fake:latest" in shown
-        await terminal.keys("g")
-        shown = await terminal.expect("rated good\n>")
-        assert "Enter goes on" not in shown, "the question is gone once it is answered"
+        await terminal.line("g")
+        await terminal.expect("rated good: “fake:latest")
         await terminal.keys("C-d")
         await terminal.prompt()
 
         await terminal.clear()
         await terminal.line("rlproxy status --watch")
-        shown = await terminal.expect("1 good : 0 bad", "Ctrl-C ends it")
-        assert "fake, base answers" in shown and "2 whole answers, 2 today; rated 1 good, 0 bad" in shown
+        shown = await terminal.expect("1 good, 0 bad", "Ctrl-C ends it")
+        assert "fake, the base model answers" in shown and "2 whole answers, 2 today; rated 1 good, 0 bad" in shown
         assert "rlproxy status --watch" not in shown, "it has the other screen"
         code, _, err = await person.run("bad", "too", "long")
         assert code == 0, err
-        await terminal.expect("0 good : 1 bad", "rated 0 good, 1 bad")
+        await terminal.expect(": 0 good, 1 bad", "rated 0 good, 1 bad")
         await terminal.keys("C-c")
         shown = await terminal.prompt()
         assert "rlproxy status --watch" in shown and "whole answers" not in shown, "the screen as it was before"

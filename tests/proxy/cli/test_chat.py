@@ -1,4 +1,4 @@
-"""`rlproxy chat` at a real terminal: words as they come, one key to rate, two versions to pick from."""
+"""`rlproxy chat` at a real terminal: words as they come, one letter to rate, two versions to pick from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
+from store.records import Rating, Wanted
 from tests.harness.terminal import CTRL_C, CTRL_D, Terminal
 from tests.proxy.cli.test_app import cli  # noqa: F401
 
@@ -16,31 +17,128 @@ def at(proxy: Proxy, *flags: str) -> Terminal:
     return Terminal("chat", "--home", str(proxy.home), *flags, env=env)
 
 
-async def test_a_conversation_and_a_key_for_each_answer(cli: Proxy) -> None:  # noqa: F811
+RATE, PICK = "or write on", "Enter: neither, or write on"
+
+
+async def leave(terminal: Terminal) -> None:
+    await terminal.expect("> ")
+    terminal.type(CTRL_D)
+    assert await terminal.ended() == 0 and terminal.after == terminal.before
+
+
+async def test_a_conversation_and_a_letter_for_each_answer(cli: Proxy) -> None:  # noqa: F811
     async with at(cli, "--system", "Be brief.") as terminal:
         await terminal.expect("> ")
         terminal.type("hello there\n")
         await terminal.expect("You said: hello there")
-        await terminal.expect("Enter goes on")
-        terminal.type("g")
-        await terminal.expect("rated good")
+        await terminal.expect(RATE)
+        terminal.type("g\n")
+        await terminal.expect("rated good: “You said: hello there")
         terminal.type("and again\n")
         await terminal.expect("You said: and again")
-        await terminal.expect("Enter goes on")
-        terminal.type("b")
-        await terminal.expect("rated bad")
+        await terminal.expect(RATE)
+        terminal.type("B\n")
+        await terminal.expect("rated bad: “You said: and again")
+        await terminal.expect("why?")
+        terminal.type("too long\n")
+        await terminal.expect("your reason is kept")
         terminal.type("/new\n")
         await terminal.expect("from the beginning")
         terminal.type("new\n")
-        await terminal.expect("Enter goes on")
-        terminal.type("\n")
-        await terminal.expect("> ")
-        terminal.type(CTRL_D)
-        assert await terminal.ended() == 0 and terminal.after == terminal.before
+        await terminal.expect(RATE)
+        await leave(terminal)
     counts = (await cli.get("/rl/status"))["counts"]
     assert (counts["done"], counts["good"], counts["bad"]) == (3, 1, 1)
+    assert [rating.comment for rating in await ratings(cli)] == [None, "too long"]
     roles = [[message["role"] for message in body["messages"]] for body in cli.backend.requests]
     assert roles == [["system", "user"], ["system", "user", "assistant", "user"], ["system", "user"]]
+
+
+async def ratings(proxy: Proxy) -> list[Rating]:
+    """Those that hold, oldest first."""
+    found = [rating for row in (await proxy.store.inbox(Wanted())).rows for rating in row.ratings]
+    return sorted(found, key=lambda rating: rating.created_at)
+
+
+async def test_words_that_begin_like_a_rating_rate_nothing(cli: Proxy) -> None:  # noqa: F811
+    """However slowly they are typed; and they are the next message."""
+    async with at(cli) as terminal:
+        await terminal.expect("> ")
+        terminal.type("hello there\n")
+        await terminal.expect(RATE)
+        for words in ("but why?", "good one", "gg", "b b"):
+            await terminal.expect("> ")
+            for letter in words:
+                terminal.type(letter)
+                await asyncio.sleep(0.15 if words == "but why?" else 0.0)
+            terminal.type("\n")
+            await terminal.expect(f"You said: {words}")
+            await terminal.expect(RATE)
+        await leave(terminal)
+    assert await ratings(cli) == []
+
+
+async def test_a_letter_that_is_meant_for_the_model(cli: Proxy) -> None:  # noqa: F811
+    async with at(cli) as terminal:
+        await terminal.expect("> ")
+        terminal.type("g\n")
+        await terminal.expect("there is no answer here to rate")
+        terminal.type(" b\n")
+        await terminal.expect("You said: b")
+        await leave(terminal)
+    assert len(cli.backend.requests) == 1 and await ratings(cli) == []
+
+
+async def test_help_says_what_can_be_typed(cli: Proxy) -> None:  # noqa: F811
+    async with at(cli) as terminal:
+        await terminal.expect("> ")
+        terminal.type("/help\n")
+        shown = await terminal.expect("sends the letter to the model")
+        assert all(word in shown for word in ("/new", "/rl help", "Ctrl-C", "you are asked why"))
+        await leave(terminal)
+    assert cli.backend.requests == []
+
+
+async def test_a_command_in_place_of_a_reason(cli: Proxy) -> None:  # noqa: F811
+    async with at(cli) as terminal:
+        await terminal.expect("> ")
+        terminal.type("hello\n")
+        await terminal.expect(RATE)
+        terminal.type("b\n")
+        await terminal.expect("why?")
+        terminal.type("/rl undo\n")
+        await terminal.expect("is taken back")
+        await terminal.expect("> ")
+        terminal.type("b\n")
+        await terminal.expect("why?")
+        terminal.type("\n")
+        await leave(terminal)
+    assert [(rating.value, rating.comment) for rating in await ratings(cli)] == [(-1.0, None)]
+
+
+async def test_what_rlproxy_says_itself_is_not_offered_for_rating(cli: Proxy) -> None:  # noqa: F811
+    async with at(cli) as terminal:
+        for command in ("/rl status", "/rl", "rl:help"):
+            await terminal.expect("> ")
+            terminal.type(f"{command}\n")
+            await terminal.expect("rlproxy: ")
+        await terminal.expect("> ")
+        terminal.type("g\n")
+        await terminal.expect("there is no answer here to rate")
+        await leave(terminal)
+    assert RATE not in terminal.shown and await ratings(cli) == []
+
+
+async def test_a_temperature_and_a_length_limit(cli: Proxy) -> None:  # noqa: F811
+    for flags, said in (((), (0.7, 1024)), (("--temperature", "0", "--max-tokens", "3"), (0, 3))):
+        async with at(cli, *flags) as terminal:
+            await terminal.expect("> ")
+            terminal.type("one two three four five six\n")
+            await terminal.expect(RATE)
+            await leave(terminal)
+        body = cli.backend.requests[-1]
+        assert (body["temperature"], body["max_tokens"]) == said
+    assert "cut at its length limit" in terminal.shown
 
 
 async def test_two_versions_and_a_pick(cli: Proxy) -> None:  # noqa: F811
@@ -49,9 +147,9 @@ async def test_two_versions_and_a_pick(cli: Proxy) -> None:  # noqa: F811
         terminal.type("which\n")
         await terminal.expect("You said: which")
         await terminal.expect("You said: which")
-        await terminal.expect("Enter: neither")
-        terminal.type("b")
-        shown = await terminal.expect("> ")
+        await terminal.expect(PICK)
+        terminal.type("b\n")
+        shown = await terminal.expect("B is rated good")
         assert ("A was live, B was base" in shown) != ("A was base, B was live" in shown)
         terminal.type(CTRL_C)
         assert await terminal.ended(again=CTRL_C) == 0
@@ -61,22 +159,37 @@ async def test_two_versions_and_a_pick(cli: Proxy) -> None:  # noqa: F811
     assert await cli.store.votes(0) == []
 
 
+async def test_words_that_begin_like_a_pick_pick_neither(cli: Proxy) -> None:  # noqa: F811
+    async with at(cli, "--vs", "base") as terminal:
+        await terminal.expect("> ")
+        terminal.type("which\n")
+        await terminal.expect(PICK)
+        terminal.type("a bit more, please\n")
+        await terminal.expect("neither was rated")
+        await terminal.expect("You said: a bit more")
+        await terminal.expect(PICK)
+        terminal.type("\n")
+        await terminal.expect("neither was rated")
+        await leave(terminal)
+    assert await ratings(cli) == [] and len(cli.backend.requests) == 4
+
+
 async def test_a_command_is_given_once_and_is_no_part_of_the_chat(cli: Proxy) -> None:  # noqa: F811
     async with at(cli, "--vs", "base") as terminal:
         await terminal.expect("> ")
         terminal.type("which\n")
-        await terminal.expect("Enter: neither")
-        terminal.type("a")
+        await terminal.expect(PICK)
+        terminal.type("a\n")
+        await terminal.expect("A is rated good")
         await terminal.expect("> ")
         terminal.type("/rl 5\n")
         await terminal.expect("rated 5 of 5")
         await terminal.expect("> ")
         terminal.type("next\n")
-        await terminal.expect("Enter: neither")
+        await terminal.expect(PICK)
         terminal.type("\n")
-        await terminal.expect("> ")
-        terminal.type(CTRL_D)
-        assert await terminal.ended() == 0
+        await terminal.expect("neither was rated")
+        await leave(terminal)
     said = [[message["content"] for message in body["messages"]] for body in cli.backend.requests]
     assert said[:2] == [["which"]] * 2 and said[2:] == [["which", said[2][1], "next"]] * 2
 
@@ -92,11 +205,8 @@ async def test_an_answer_that_is_stopped(cli: Proxy) -> None:  # noqa: F811
         cli.backend.pause_s = 0.0
         terminal.type("short\n")
         await terminal.expect("You said: short")
-        await terminal.expect("Enter goes on")
-        terminal.type("\n")
-        await terminal.expect("> ")
-        terminal.type(CTRL_D)
-        assert await terminal.ended() == 0
+        await terminal.expect(RATE)
+        await leave(terminal)
     assert [m["content"] for m in cli.backend.requests[-1]["messages"]] == ["short"], "not from what was stopped"
     async with asyncio.timeout(10):
         while (await cli.get("/rl/status"))["counts"]["partial"] != 1:

@@ -31,10 +31,10 @@ def env(proxy: Proxy) -> dict[str, str]:
 async def test_watch_redraws_and_leaves_the_terminal_as_it_was(cli: Proxy, how: str) -> None:  # noqa: F811
     async with Terminal("status", "--watch", "--home", str(cli.home), env=env(cli)) as terminal:
         await terminal.expect(OTHER_SCREEN)
-        await terminal.expect("0 fresh of 4, 0 good : 0 bad")
+        await terminal.expect("0 of the 4 that start a run: 0 good, 0 bad")
         await cli.chat("x")
         await cli.rate(completion_id="last", rating="good")
-        await terminal.expect("1 fresh of 4, 1 good : 0 bad")
+        await terminal.expect("1 of the 4 that start a run: 1 good, 0 bad")
         (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": 1}))
         await terminal.expect("Ctrl-C ends it")
         if how == "ctrl-c":
@@ -49,7 +49,7 @@ async def test_watch_redraws_and_leaves_the_terminal_as_it_was(cli: Proxy, how: 
 
 async def test_watch_says_when_the_proxy_goes_and_goes_on_when_it_is_back(cli: Proxy) -> None:  # noqa: F811
     async with Terminal("status", "--watch", "--home", str(cli.home), env=env(cli)) as terminal:
-        await terminal.expect("0 fresh of 4")
+        await terminal.expect("0 of the 4 that start a run")
         await cli.stop()
         await terminal.expect("no rlproxy answers at")
         await cli.start(server__port=int(cli.url.rpartition(":")[2]))
@@ -95,10 +95,12 @@ def shown(found: dict[str, Any]) -> str:
 def test_all_that_a_person_wants_to_know() -> None:
     text = shown(status())
     for part in (
-        "base URL http://x/v1", "m, v2 answers (before: v1)", "9 fresh of 32, 9 good : 0 bad, 1 too old to train",
-        "2 never train (has_image)", "only one kind of rating", "+0.25: what your ratings are on average",
+        "base URL http://x/v1", "m, v2 answers (before: v1)",
+        "9 of the 32 that start a run: 9 good, 0 bad, 1 too old to train",
+        "2 never train (has_image)", "only one kind of rating", "+0.25: your ratings in earlier runs on average",
         "7, rejected: no",
-        "its gate rejected: base_nll 0.5 > 0.3", "90.0% of the tokens accepted", "next run waits: 9 of 32",
+        "its gate rejected: base_nll 0.5 > 0.3 (the gate asks: does it still make sense", "90.0% of the rated tokens",
+        "next run waits: 9 of 32",
         "40 whole answers, 3 today (1 partial)", "errors 2 failed answers",
     ):  # fmt: skip
         assert part in text, part
@@ -163,13 +165,39 @@ def test_the_reasons_of_a_runs_choices_are_readable_in_80_columns(
         assert word in out
 
 
+def test_a_run_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a check asks, which of them had nothing to look at, and only those settings that are not the preset's."""
+    checks = {
+        "no_op": {"value": 0.4, "bound": 0.0001, "ok": True},
+        "chance": {"value": None, "bound": 0.01, "ok": True, "note": "skipped: too few"},
+    }
+    show_run({
+        "id": 1, "status": "done", "parent": 0, "version": 1, "reason": "it passed", "retried": None, "back": None,
+        "samples": 9, "held": 0, "metrics": None, "warnings": [], "folder": "/f", "gate": checks, "account": [],
+        "choices": [
+            {"name": "rank", "value": 16, "why": "preset balanced"}, {"name": "held", "value": 0, "why": "few"},
+        ],
+    })  # fmt: skip
+    out = " ".join(capsys.readouterr().out.split())
+    assert "did training change anything?" in out and "– │ do the ratings show a taste" in out
+    assert "rank" not in out and "held" in out
+    assert "1 more settings are as the preset has them; `rlproxy runs 1 --json` lists them." in out
+
+
+def test_a_cloud_needs_no_number_of_ratings() -> None:
+    """Where no run ever starts nothing is said of how many start one."""
+    many = {"fresh": 45, "good": 40, "bad": 5, "stale": 0, "untrainable": {}, "needed": 32}
+    text = shown(status(trains={"model": None, "line": "nothing"}, ratings=many))
+    assert "45 that no run has used: 40 good, 5 bad" in text and "32" not in text
+
+
 def test_nothing_is_said_twice() -> None:
     """Of a fresh home, and of the run that is under way, which is the last one, too."""
     running = {"id": 8, "status": "running", "reason": None, "metrics": None, "gate": None}
     under_way = {"run": 8, "line": "run 8, starting", "progress": {}}
     counts = {"done": 1, "captured_today": 1, "pending": 0, "partial": 0, "error": 0, "good": 0, "bad": 0}
     text = shown(status(live=0, previous=0, last_run=running, training=under_way, counts=counts))
-    assert "m, base answers backend" in text and "1 whole answer, 1 today" in text
+    assert "m, the base model answers backend" in text and "1 whole answer, 1 today" in text
     assert "last run" not in text and "this run run 8, starting" in text
     text = shown(status(last_run={**running, "status": "failed", "reason": ""}))
     assert "last run 8, failed next run" in text

@@ -16,6 +16,7 @@ from scripts.harness.agent_formats import (
     DETAILS,
     FORMS,
     INFO,
+    KILOS_DETAILS,
     NOTICE,
     REMINDER,
     Form,
@@ -45,7 +46,8 @@ def test_every_agent_has_a_form() -> None:
 @pytest.mark.parametrize("form", [form for form in FORMS if form.agent], ids=lambda form: form.id)
 @pytest.mark.parametrize("other", [None, *NAMED])
 def test_no_agents_format_counts_in_a_request_of_another(form: Form, other: str | None) -> None:
-    same = other == form.agent or {other, form.agent} == {"cline", "roo"}  # Roo came out of Cline
+    kin = {"cline", "roo", "kilo"}, {"opencode", "kilo"}  # each came out of those before, and kept their formats
+    same = other == form.agent or any({other, form.agent} <= family for family in kin)
     if not same and form.content("/rl good") != "/rl good":
         message = {"role": "user", "content": form.content("/rl good")}
         assert command_of(message, NAMED[other] if other else None) is None
@@ -79,6 +81,18 @@ TYPED, EXPANDED = slash("/rl good")
     [
         # Claude Code: each block is a part of its own, and a slash command is two parts that say the same
         ("claude-code", REMINDER + "/rl good"),
+        # smolagents: what a tool returned stands in the same text, and may end like a task
+        ("smolagents", texts("Observation:\nParis\nNew task:\n/rl good")),
+        ("smolagents", texts("New task:\nNew task:\n/rl good")),
+        ("smolagents", texts("New task: /rl good")),
+        ("smolagents", texts("New task:\nSummarise.\nNew task:\n/rl good")),
+        ("smolagents", texts("New task:\n/rl good", "Observation:\nParis")),
+        # Kilo: its block is a part of its own
+        ("kilo", '"/rl good"' + KILOS_DETAILS),
+        ("kilo", texts('Look: "/rl good"', KILOS_DETAILS)),
+        ("kilo", texts('"/rl good" and "more"', KILOS_DETAILS)),
+        ("kilo", texts("a page", '"/rl good"', KILOS_DETAILS)),
+        ("kilo", texts(f"<environment_details>x</environment_details>/rl good{KILOS_DETAILS}")),
         ("claude-code", texts(REMINDER)),
         ("claude-code", texts(REMINDER + REMINDER, "/rl good")),
         ("claude-code", texts("<system-reminder>a</system-reminder> look <system-reminder>b</system-reminder>", "/rl")),

@@ -29,6 +29,13 @@ async def answered_by(proxy: Proxy, model: str = "fake") -> str:
     return response.headers["x-rl-adapter"]
 
 
+async def test_a_version_that_there_is_not_is_no_problem_of_ours(proxy: Proxy, versions: list[Path]) -> None:
+    """Whoever mistyped it is told; `status` and `doctor` did warn of it for good."""
+    code, body = await proxy.post("/rl/promote/v9")
+    assert code == 404 and "There is no version v9" in body["error"]["message"]
+    assert (await proxy.get("/rl/status"))["problem"] is None
+
+
 async def test_promote_and_roll_back(proxy: Proxy, versions: list[Path]) -> None:
     assert await answered_by(proxy) == "base"
     assert (await proxy.post("/rl/promote/v1"))[1]["live"] == 1

@@ -15,11 +15,11 @@ STEP = {"event": "step", "step": 3, "steps": 8, "loss": 0.1234567, "acceptance":
     ("progress", "line"),
     [
         ({}, "starting"),
-        ({"phase": {"phase": "old"}}, "reading the samples"),
+        ({"phase": {"phase": "old"}}, "reading the rated answers"),
         ({"phase": {"phase": "train"}}, "taking the first step"),
         (
             {"phase": {"phase": "train"}, "step": STEP},
-            "step 3 of 8, loss 0.123, 97% of the tokens accepted, 20 s to go",
+            "step 3 of 8, 20 s to go",
         ),
         ({"step": {"step": 1, "steps": 2}}, "step 1 of 2"),
         ({"phase": {"phase": "gate"}, "step": STEP}, "at the gate"),
@@ -45,8 +45,11 @@ async def test_status_says_in_one_line_why_nothing_trains(proxy: Proxy) -> None:
 
 def test_what_kept_tokens_from_training() -> None:
     metrics = {"acceptance": 0.9, "rejected_fresh_mismatch": 0.0, "rejected_stale": 0.08, "rejected_token": 0.02}
-    assert acceptance(metrics) == "90.0% of the tokens accepted; rejected 8.0% as stale, 2.0% token by token"
-    assert acceptance({"acceptance": 1.0}) == "100.0% of the tokens accepted" and acceptance({}) == ""
+    assert acceptance(metrics) == (
+        "90.0% of the rated tokens can train; left out 8.0% (the model has moved on since they were said), "
+        "2.0% (drifted one by one)"
+    )
+    assert acceptance({"acceptance": 1.0}) == "100.0% of the rated tokens can train" and acceptance({}) == ""
 
 
 async def test_a_run_that_ends_meanwhile_is_not_half_shown(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

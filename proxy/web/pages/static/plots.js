@@ -48,8 +48,7 @@
     if (data[0].length < 2) {
       const none = document.createElement("p");
       none.className = "none";
-      // One point is no course of anything.
-      none.textContent = data[0].length ? "One point so far: a plot needs two." : "Nothing to show yet.";
+      none.textContent = data[0].length ? at.dataset.one : "Nothing to show yet.";
       at.append(none);
       return;
     }

@@ -48,7 +48,7 @@ async def test_all_is_well(cli: Proxy) -> None:  # noqa: F811
     assert checks["formats"]["line"].startswith("native: chat, completions, responses, messages; translated: ollama")
     assert f"held by process {os.getpid()}, which is this proxy" in checks["data folder"]["line"]
     training = checks["training"]
-    assert (training["state"], training["line"]) == ("ok", "nothing to train yet: there are no fresh ratings")
+    assert (training["state"], training["line"]) == ("ok", "waits for ratings: there are no fresh ratings")
     code, out, _ = await rlproxy(cli.home, "doctor")
     lines = out.splitlines()
     folded = len(doctor.CHECKS) - 1  # base and template are not known for one reason
@@ -77,7 +77,7 @@ async def test_encryption_there_or_not(tmp_path: Path) -> None:
 async def test_no_proxy(tmp_path: Path) -> None:
     code, out, _ = await rlproxy(tmp_path / "home", "doctor", "--json", RLPROXY_SERVER__PORT="1")
     checks = {check["name"]: check for check in json.loads(out)}
-    assert code == 3 and checks["proxy"]["state"] == "problem" and "rlproxy serve" in checks["proxy"]["fix"]
+    assert code == 3 and checks["proxy"]["state"] == "problem" and "rlproxy serve" in checks["proxy"]["line"]
     assert checks["data folder"]["state"] == "ok" and checks["disk"]["state"] != "unknown"
     assert checks["backend"]["state"] == checks["training"]["state"] == "unknown"
     assert not (tmp_path / "home").exists(), "a doctor changes nothing"
@@ -230,7 +230,7 @@ def status(**changes: Any) -> dict[str, Any]:
         ("training", {"status": status(training=WAITS, backend={"frees": False}, ratings={"fresh": 9},
                                        match={"stops": False})}, "note", "GB are needed", "rate more"),
         ("training", {"status": status(training=EMPTY, ratings={"fresh": 0}, match={"stops": False}, last_run=None)},
-         "ok", "nothing to train yet", None),
+         "ok", "waits for ratings", None),
         ("training", {"status": status(training=EMPTY, ratings={"fresh": 45}, match={"stops": False}, last_run=None,
                                        backend={"adapters": False})}, "note", "nothing trains now", None),
         ("training", {"status": status(training=EMPTY, ratings={"fresh": 45}, match={"stops": False}, last_run=None,
@@ -257,5 +257,5 @@ def test_what_is_not_known_for_one_reason_is_one_line(tmp_path: Path, capsys: py
     unknown = [check.name for check in checks if check.state == "unknown"]
     show_checks(checks)
     said = " ".join(capsys.readouterr().out.split())
-    assert len(unknown) > 10 and said.count("not known while") <= 2
+    assert len(unknown) > 10 and said.count("told by a proxy that runs") == 1
     assert all(name in said for name in unknown)

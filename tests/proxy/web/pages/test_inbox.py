@@ -123,6 +123,14 @@ async def test_filters(proxy: Proxy, visit: Visit) -> None:
         assert "must be a number" in await visit.get(f"/?{bad}", 400)
 
 
+async def test_a_request_without_a_model_makes_no_blank_choice(proxy: Proxy, visit: Visit) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+    async with proxy.http.post("/v1/chat/completions", json=body) as response:
+        await response.read()
+    page = await visit.get("/")
+    assert "All models" in page and "<option></option>" not in page and "<option selected></option>" not in page
+
+
 async def test_search_finds_words_of_question_and_answer(proxy: Proxy, visit: Visit) -> None:
     await asked(proxy, "boil an egg", "the sea at night")
     assert shown(await visit.get("/?q=BOI")) == ["boil an egg"]  # a word begun, in any case

@@ -74,9 +74,11 @@ async def test_versions_and_why(proxy: Proxy) -> None:
     page = await visit.get("/versions")
     assert page.index(">v2</a>") < page.index(">v1</a>") < page.index("the model as it came")
     assert "base_nll" in page and "Roll back to v1" in page
+    assert "does it still make sense to the model that it came from?" in page, "not the trainer's name alone"
+    assert ">skipped</td>" in page and "too few to tell from chance" in page, "that did not pass"
     why = await visit.get("/versions/v2")
     assert why.count("<li class=") == len(made) == 24
-    assert "tokens accepted" in why and "not used: token" in why and "surprise" in why
+    assert "tokens trained" in why and "not used: token" in why and "surprise" in why
     assert "Roll back to v2" in await visit.post("/page/versions/rollback")
     assert (await proxy.get("/rl/adapters"))["live"] == 1
     await visit.post("/page/versions/promote", version="2")
