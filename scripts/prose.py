@@ -27,13 +27,19 @@ FOLDERS: Final = ("start", "guides", "reference", "explain")
 PACKAGES: Final = ("config", "store", "trainer", "proxy")
 KINDS: Final = ("opening", "is no", "long", "wide")
 LONGEST, WIDEST = 25, 100
-FINISHED: Final = ("docs/reference/commands.md", "docs/explain/limits.md")
+FINISHED: Final = (
+    "docs/explain/limits.md",
+    "docs/guides/privacy.md",
+    "docs/reference/commands.md",
+)
 
 _OPENING: Final = re.compile(r"(What|Who|Whether|Of|As|That)\b")
 _ASKING: Final = re.compile(r"(What|Who|Whether|Of)\b(?!.*\?$)", re.DOTALL)
 _IS_NO: Final = re.compile(r"(?<![Tt]here )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|other\b|fewer\b)\w+")
-_END: Final = re.compile(r"(?<!\be\.g\.)(?<!\bi\.e\.)(?<=[.!?…])[\"”’)*_]*\s+(?=[\"“(*_]*[A-Z`\d])|\n\s*\n")
-_ITEM: Final = re.compile(r"\s*(?:[-*+]|\d+\.|\[\^[\w-]+\]:) ")
+_END: Final = re.compile(
+    r"(?<!\be\.g\.)(?<!\bi\.e\.)(?<=[.!?…])[\"”’)*_]*\s+(?=[\"“(*_]*(?:[A-Z`\d]|rlproxy\b))|\n\s*\n"
+)
+_ITEM: Final = re.compile(r"\A\s*(?:[-*+]|\d+\.|\[\^[\w-]+\]:) ")
 
 
 class Found(NamedTuple):
