@@ -30,7 +30,9 @@ LONGEST, WIDEST = 25, 100
 FINISHED: Final = (
     "docs/explain/limits.md",
     "docs/guides/privacy.md",
+    "docs/guides/troubleshooting.md",
     "docs/reference/commands.md",
+    "docs/reference/learning-rules.md",
 )
 
 _OPENING: Final = re.compile(r"(What|Who|Whether|Of|As|That)\b")

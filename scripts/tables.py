@@ -21,7 +21,7 @@ PAGES = (
     "README.md",
     "docs/lab/benchmarks.md",
     "docs/explain/how-it-learns.md",
-    "docs/reference/learning-rules.md",
+    "docs/lab/learning-rules.md",
     "docs/guides/agents.md",
     "docs/explain/reliability.md",
     "docs/reference/http-api.md",
