@@ -28,10 +28,13 @@ PACKAGES: Final = ("config", "store", "trainer", "proxy")
 KINDS: Final = ("opening", "is no", "long", "wide")
 LONGEST, WIDEST = 25, 100
 FINISHED: Final = (
+    "docs/explain/how-it-learns.md",
     "docs/explain/limits.md",
+    "docs/explain/reliability.md",
     "docs/guides/privacy.md",
     "docs/guides/troubleshooting.md",
     "docs/reference/commands.md",
+    "docs/reference/dialects.md",
     "docs/reference/learning-rules.md",
 )
 

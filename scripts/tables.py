@@ -20,10 +20,9 @@ from scripts.filling import has, put, settle  # noqa: E402
 PAGES = (
     "README.md",
     "docs/lab/benchmarks.md",
-    "docs/explain/how-it-learns.md",
     "docs/lab/learning-rules.md",
     "docs/guides/agents.md",
-    "docs/explain/reliability.md",
+    "docs/lab/reliability.md",
     "docs/reference/http-api.md",
     "docs/start/quick-start.md",
     "docs/lab/ollama.md",
