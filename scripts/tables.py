@@ -23,7 +23,7 @@ PAGES = (
     "docs/lab/learning-rules.md",
     "docs/guides/agents.md",
     "docs/lab/reliability.md",
-    "docs/reference/http-api.md",
+    "docs/lab/http-api.md",
     "docs/start/quick-start.md",
     "docs/lab/ollama.md",
 )
