@@ -24,7 +24,7 @@ PAGES = (
     "docs/guides/agents.md",
     "docs/lab/reliability.md",
     "docs/lab/http-api.md",
-    "docs/start/quick-start.md",
+    "docs/lab/quick-starts.md",
     "docs/lab/ollama.md",
 )
 
