@@ -66,7 +66,7 @@ def test_a_source_can_be_found_again(key: str) -> None:
     for link in links:
         assert re.search(r"/blob/[0-9a-f]{40}/|/pull/\d+$|/tags$", link), f"{key}: {link} may change under us"
     package = re.search(r"`[\w-]+==\d[\w.]*`", note)
-    assert links or package or "`scripts/bench_install.py`" in note, (
+    assert links or package or "`scripts/bench/install.py`" in note, (
         f"{key}: neither an address nor a package with its version"
     )
 

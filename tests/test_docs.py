@@ -13,9 +13,10 @@ import typer.main
 from config.sections import Backend
 from config.settings import load
 from proxy.cli.app import app as cli
-from scripts import api_tables, settings_table
-from scripts.tables import PAGES, filled
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from scripts.docs import api_tables, settings_table
+from scripts.docs.tables import PAGES, filled
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -40,7 +41,7 @@ def test_every_command_is_documented() -> None:
 
 
 def test_each_package_has_a_readme_that_names_its_modules() -> None:
-    for room in ("config", "store", "trainer", "proxy"):
+    for room in ("config", "store", "trainer", "proxy", "scripts"):
         for init in (ROOT / room).rglob("__init__.py"):
             readme = (init.parent / "README.md").read_text(encoding="utf-8").split("```")[1]
             named = re.findall(r"[\w*]+\.py", readme)
@@ -62,17 +63,17 @@ def test_every_backend_has_a_row_and_says_how_it_was_tested() -> None:
 
 def test_tables_are_those_of_the_benchmarks() -> None:
     for page in PAGES:
-        assert filled(read(page)) == read(page), f"{page}: run scripts/tables.py"
+        assert filled(read(page)) == read(page), f"{page}: run scripts/docs/tables.py"
 
 
 def test_the_tables_of_routes_are_those_of_the_openapi_document() -> None:
     page = read("docs/reference/http-api.md")
-    assert api_tables.filled(page) == page, "run scripts/api_tables.py"
+    assert api_tables.filled(page) == page, "run scripts/docs/api_tables.py"
 
 
 def test_the_tables_of_settings_are_those_of_the_classes() -> None:
     page = read("docs/reference/settings.md")
-    assert settings_table.filled(page) == page, "run scripts/settings_table.py"
+    assert settings_table.filled(page) == page, "run scripts/docs/settings_table.py"
 
 
 def test_the_names_for_the_environment_are_read_from_it() -> None:
@@ -153,7 +154,7 @@ def test_the_threat_model_is_true() -> None:
         for file, name in tests:
             assert f"def {name}(" in read(f"tests/{file}"), f"{file}::{name} is not there"
             named.add(name)
-    attacks = set(re.findall(r"^async def (test_\w+)", read("tests/test_attacker.py"), re.MULTILINE))
+    attacks = set(re.findall(r"^async def (test_\w+)", read("tests/attacker/test_attacker.py"), re.MULTILINE))
     assert attacks <= named, f"docs/explain/threat-model.md does not name {attacks - named}"
     files = {file.name for file in (ROOT / "tests" / "attacker").glob("test_*.py")}
     assert files <= {name.rpartition("/")[2] for name in re.findall(r"attacker/test_\w+\.py", page)}

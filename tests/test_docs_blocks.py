@@ -16,8 +16,8 @@ import yaml
 from config.errors import SettingsError
 from config.settings import load
 from proxy.cli.init import answers
-from tests import docs_blocks
-from tests.docs_blocks import PAGES, ROOT, SHELL, Block, Wrong
+from tests.harness import docs_blocks
+from tests.harness.docs_blocks import PAGES, ROOT, SHELL, Block, Wrong
 
 # Blocks that nothing of ours reads.
 UNREAD: Final = {

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 PAGE = (Path(__file__).parents[1] / "docs/guides/rating-from-code.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)

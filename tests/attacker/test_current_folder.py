@@ -18,10 +18,10 @@ import typer.main
 
 from proxy.cli.app import app
 from proxy.cli.service import Systemd, find
-from tests.fakes.ollama import FakeOllama
+from scripts.fakes.ollama import FakeOllama
+from tests.harness import tiny
+from tests.harness.newcomer import Newcomer
 from tests.proxy.conftest import backend, ollama, proxy  # noqa: F401
-from tests.proxy.newcomer import Newcomer
-from tests.trainer import tiny
 from tests.trainer.formats.test_gguf import make_adapter
 from tests.trainer.formats.test_merge_gguf import layers_of, make_base
 from trainer.launch import LaunchError, LocalLauncher

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.feedback.webhooks import signing
+from scripts.harness import signing
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
 
 CLAUDE_CODE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-456789abcdef"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys, rated, says
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 SECRET = "The launch is on the ninth of May, at the old harbour, and nobody but us may know of it until then."
 

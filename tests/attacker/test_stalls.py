@@ -22,8 +22,9 @@ import pytest
 from proxy.core.bounded_cache import BYTES
 from proxy.core.offload import LARGE
 from proxy.relay.request_body import MOST
-from tests.fakes.backend import FakeBackend
-from tests.proxy.conftest import Proxy, proxy  # noqa: F401
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import proxy  # noqa: F401
 
 MOST_S: Final = 0.2  # 0.01 in most; what was walked through on the loop took 0.4, what grew with the square 4 to 17
 SIZE: Final = 990_000  # bytes; a little less than what is large

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 FILE = Path(__file__).parents[2] / "integrations/open-webui/rlproxy_thumbs.py"
 USER = {"id": "u-1", "email": "ann@example.org", "name": "Ann", "role": "user"}

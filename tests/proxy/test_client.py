@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from proxy.client import AsyncClient, Client, NotTrained, Refused, Unreachable
-from tests.fakes.another_program import AnotherProgram
-from tests.proxy.conftest import Proxy
+from scripts.fakes.another_program import AnotherProgram
+from scripts.harness.in_process import Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 

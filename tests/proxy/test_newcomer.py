@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.another_program import AnotherProgram
-from tests.fakes.backend import FakeBackend
-from tests.fakes.ollama import FakeOllama
-from tests.proxy.conftest import Proxy
-from tests.proxy.newcomer import Newcomer
-from tests.proxy.training.test_run_supervisor import until
-from tests.serving import Serving
+from scripts.fakes.another_program import AnotherProgram
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
+from scripts.harness.serving import Serving
+from tests.harness.newcomer import Newcomer
+from tests.harness.runs import until
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")

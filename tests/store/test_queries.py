@@ -7,12 +7,12 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from scripts.harness.records import HELLO, HI, adapter, claim, end, new, put, rated, rating
 from store import schema
 from store.captured.export import Filter
 from store.captured.tree import chain
 from store.records import Asker, Link, NewReaction, SentBack, Wanted
 from store.store import Store
-from tests.store.making import HELLO, HI, adapter, claim, end, new, put, rated, rating
 
 # Tables and their aliases in the queries; "m" is messages, "u" runs, "s" run_samples.
 GROWING = re.compile(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.versions.sequential_test import ALPHA, LEVEL, NEW, OLD, Share, compare, fisher
-from scripts.watch_errors import SHARES, alarm_by, bounds, until_found
+from scripts.research.watch_errors import SHARES, alarm_by, bounds, until_found
 
 votes = st.lists(st.booleans(), max_size=40)
 

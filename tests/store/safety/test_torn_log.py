@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from scripts.harness.records import put
 from store import schema
 from store.errors import StoreDamaged
 from store.safety import integrity, torn_log
 from store.safety.db_key import Secret
 from store.store import Store
-from tests.store.making import put
 
 LOG = f"{schema.NAME}-wal"
 MANY = 40
