@@ -22,7 +22,7 @@ fuzz: setup
 	@$(PY) -m scripts.fuzz.routes --requests $(or $(REQUESTS),100000) --json benchmarks/fuzz.json
 	@$(PY) -m scripts.fuzz.roles --json benchmarks/role_fuzz.json
 
-# 200 times kill -9 and 500 power cuts, under load: minutes (docs/explain/reliability.md). `make chaos KILLS=40 CUTS=100` is less.
+# 200 times kill -9 and 500 power cuts, under load: minutes (docs/lab/reliability.md). `make chaos KILLS=40 CUTS=100` is less.
 chaos: setup
 	@$(PY) -m scripts.chaos --kills $(or $(KILLS),200) --cuts $(or $(CUTS),500)
 	@$(PY) -m scripts.docs.tables

@@ -125,8 +125,8 @@ def test_the_table_of_clients_is_true() -> None:
     ("page", "head"),
     [
         ("docs/reference/backends.md", "| fault | what happened | test |"),
-        ("docs/explain/reliability.md", "| fault | what the client saw | what was stored | what came after | tests |"),
-        ("docs/explain/reliability.md", "| what | how | tests |"),
+        ("docs/lab/reliability.md", "| fault | what the client saw | what was stored | what came after | tests |"),
+        ("docs/lab/reliability.md", "| what | how | tests |"),
         ("docs/reference/errors.md", "| what it says (beginning) | why | what to do | test |"),
     ],
 )

@@ -177,7 +177,7 @@ def test_a_whole_answer_is_read_as_it_says(case: Case) -> None:
 
 
 def test_the_table_of_recordings_is_true() -> None:
-    page = (Path(__file__).resolve().parents[1] / "docs/reference/dialects.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[1] / "docs/lab/dialects.md").read_text(encoding="utf-8")
     for told in servers():
         found = [c for c in recordings() if c.server == told["server"]]
         by_dialect = {d: [c.name for c in found if c.dialect == d] for d in BY_NAME}

@@ -1,7 +1,7 @@
 """kill -9 and power cuts at random instants under load, and what is on the disk after each.
 
 `python -m scripts.chaos [--kills N] [--cuts N] [--minutes M] [--seed S]` writes benchmarks/chaos.json; status 1 where
-anything acknowledged was missing, doubled or damaged, and then the homes are kept. Docs: docs/explain/reliability.md.
+anything acknowledged was missing, doubled or damaged, and then the homes are kept. Docs: docs/lab/reliability.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `python -m scripts.chaos.soak [--minutes 30] [--clients 50] [--json FILE]` writes benchmarks/soak.json; status 1 where
 something did not hold. The proxy is a process of its own; the backend and the trainer are the tests' fakes, so that
-what grows is ours. It needs nobody beside it and ends by itself. Docs: docs/explain/reliability.md.
+what grows is ours. It needs nobody beside it and ends by itself. Docs: docs/lab/reliability.md.
 """
 
 from __future__ import annotations

@@ -18,12 +18,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "README.md",
     "docs/lab/benchmarks.md",
-    "docs/explain/how-it-learns.md",
-    "docs/reference/learning-rules.md",
+    "docs/lab/learning-rules.md",
     "docs/guides/agents.md",
-    "docs/explain/reliability.md",
-    "docs/reference/http-api.md",
-    "docs/start/quick-start.md",
+    "docs/lab/reliability.md",
+    "docs/lab/http-api.md",
+    "docs/lab/quick-starts.md",
     "docs/lab/ollama.md",
 )
 

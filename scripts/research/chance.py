@@ -4,7 +4,7 @@
 
 Tastes are applied to the replies of the pool (reply_pool), with and without mistakes, drawn anew each time, and tested
 as a run tests them (trainer.run.permutation_test). Writes benchmarks/chance.json; the table is in
-docs/reference/learning-rules.md.
+docs/lab/learning-rules.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sequential test after a swap: its p, and its error rates as docs/reference/learning-rules.md states them."""
+"""The sequential test after a swap: its p, and its error rates as docs/lab/learning-rules.md states them."""
 
 from __future__ import annotations
 

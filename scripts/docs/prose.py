@@ -1,0 +1,197 @@
+"""Count what makes prose hard to read, in the user docs, README.md, docstrings, and texts that rlproxy says.
+
+`python -m scripts.docs.prose` prints a table, `--json` the same as JSON, `--show FILE` each place in one file.
+`--check` ends with 1 where a finished page has any; `scripts/lint` runs that.
+
+| kind | what is counted |
+|---|---|
+| opening | docstrings that open with What, Who, Whether, Of, As, or That; on pages, sentences with the first four |
+| is no | "is no JSON" instead of "is not JSON"; "there is no file" is right |
+| long | sentences over 25 words; a list of code spans is one word, names of tests are none |
+| wide | lines over 100 columns of a paragraph that has several lines |
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+FOLDERS: Final = ("start", "guides", "reference", "explain")
+PACKAGES: Final = ("config", "store", "trainer", "proxy")
+KINDS: Final = ("opening", "is no", "long", "wide")
+LONGEST, WIDEST = 25, 100
+FINISHED: Final = (
+    "docs/explain/how-it-learns.md",
+    "docs/explain/limits.md",
+    "docs/explain/reliability.md",
+    "docs/guides/privacy.md",
+    "docs/guides/troubleshooting.md",
+    "docs/guides/operations.md",
+    "docs/start/quick-start.md",
+    "docs/reference/commands.md",
+    "docs/reference/dialects.md",
+    "docs/reference/http-api.md",
+    "docs/reference/learning-rules.md",
+)
+
+_OPENING: Final = re.compile(r"(What|Who|Whether|Of|As|That)\b")
+_ASKING: Final = re.compile(r"(What|Who|Whether|Of)\b(?!.*\?$)", re.DOTALL)
+_IS_NO: Final = re.compile(r"(?<![Tt]here )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|other\b|fewer\b)\w+")
+_END: Final = re.compile(
+    r"(?<!\be\.g\.)(?<!\bi\.e\.)(?<=[.!?…])[\"”’)*_]*\s+(?=[\"“(*_]*(?:[A-Z`\d]|rlproxy\b))|\n\s*\n"
+)
+_ITEM: Final = re.compile(r"\A\s*(?:[-*+]|\d+\.|\[\^[\w-]+\]:) ")
+
+
+class Found(NamedTuple):
+    file: str
+    line: int
+    kind: str
+    text: str
+
+
+def sentences(text: str) -> list[str]:
+    return [one for one in (part.strip() for part in _END.split(text)) if one]
+
+
+def words(sentence: str) -> int:
+    return sum(any(char.isalnum() for char in word) for word in sentence.split())
+
+
+def plain(markdown: str) -> str:
+    """Without pictures, footnotes, and addresses; a list of code spans is one word, a test's name is none."""
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)|\[\^[\w-]+\]|<!--.*?-->|<https?:[^>]*>", "", markdown, flags=re.DOTALL)
+    text = re.sub(r"`[^`]*`", lambda span: "" if "::" in span[0] else "`x`", text)
+    text = re.sub(r"`x`(?:(?:,|,? and|,? or) `x`)+", "`x`", text)
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text).replace("**", "")
+
+
+def judged(file: str, line: int, text: str, opening: re.Pattern[str] | None) -> Iterator[Found]:
+    """Sentences of one paragraph."""
+    for sentence in sentences(text):
+        if opening is not None and opening.match(sentence):
+            yield Found(file, line, "opening", sentence)
+        if _IS_NO.search(sentence):
+            yield Found(file, line, "is no", sentence)
+        if words(sentence) > LONGEST:
+            yield Found(file, line, "long", sentence)
+
+
+# Pages
+
+
+def paragraphs(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Each with the number of its first line: no code, no headings, nothing that a script wrote; a cell is one."""
+    for left_out in (r"(?ms)^( *)```.*?^\1```$", r"(?ms)^<!-- ([\w-]+) -->$.*?^<!-- /\1 -->$"):
+        text = re.sub(left_out, lambda block: "\n" * block[0].count("\n"), text)
+    begun, lines = 0, list[str]()
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        table = line.lstrip().startswith("|")
+        if lines and (not line.strip() or table or line.startswith("#") or _ITEM.match(line)):
+            yield begun, lines
+            lines = []
+        if table and not re.fullmatch(r"[\s|:-]+", line):
+            yield from ((number, [cell]) for cell in re.sub(r"`[^`]*`", _barless, line).split("|") if cell.strip())
+        elif line.strip() and not table and not line.startswith("#"):
+            begun = begun if lines else number
+            lines.append(line)
+
+
+def _barless(span: re.Match[str]) -> str:
+    return span[0].replace("|", "/")
+
+
+def page(file: str, text: str) -> Iterator[Found]:
+    for number, lines in paragraphs(text):
+        whole = plain(_ITEM.sub("", "\n".join(lines), count=1))
+        yield from judged(file, number, whole, _ASKING)
+        if len(lines) > 1:
+            yield from (Found(file, number + at, "wide", line) for at, line in enumerate(lines) if len(line) > WIDEST)
+
+
+# Code
+
+
+def code(file: str, text: str) -> Iterator[Found]:
+    """Docstrings, and texts that are sentences: a capital, a space, a full stop."""
+    tree = ast.parse(text)
+    docs = set[ast.expr]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+            said := ast.get_docstring(node)
+        ):
+            expression = node.body[0]
+            assert isinstance(expression, ast.Expr)
+            docs.add(expression.value)
+            if _OPENING.match(said):
+                yield Found(file, expression.lineno, "opening", sentences(said)[0])
+            yield from (one for lines in _spoken(said) for one in judged(file, expression.lineno, lines, None))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            docs.update(node.values)
+            said = "".join(str(one.value) if isinstance(one, ast.Constant) else "`x`" for one in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docs:
+            said = node.value
+        else:
+            continue
+        if re.match(r"[A-Z`{].* .*[.?!]$", said, re.DOTALL):
+            yield from (one for lines in _spoken(said) for one in judged(file, node.lineno, lines, None))
+
+
+def _spoken(text: str) -> Iterator[str]:
+    return (plain("\n".join(lines)) for _, lines in paragraphs(text))
+
+
+def counted() -> list[Found]:
+    found = list(page("README.md", (ROOT / "README.md").read_text(encoding="utf-8")))
+    for folder in FOLDERS:
+        for file in sorted((ROOT / "docs" / folder).glob("*.md")):
+            found += page(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            found += code(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))
+    return found
+
+
+def length() -> int:
+    """Words of the user docs, as `wc -w` has them."""
+    pages = (file for folder in FOLDERS for file in (ROOT / "docs" / folder).glob("*.md"))
+    return sum(len(file.read_text(encoding="utf-8").split()) for file in pages)
+
+
+def main(asked: list[str]) -> int:
+    found = counted()
+    if asked[:1] == ["--show"]:
+        for one in found:
+            if one.file in asked[1:]:
+                print(f"{one.file}:{one.line}: {one.kind}: {' '.join(one.text.split())}")
+        return 0
+    if asked == ["--check"]:
+        wrong = [one for one in found if one.file in FINISHED]
+        for one in wrong:
+            print(f"{one.file}:{one.line}: {one.kind}: {' '.join(one.text.split())}", file=sys.stderr)
+        return bool(wrong)
+    files = sorted({one.file for one in found})
+    table = {file: Counter(one.kind for one in found if one.file == file) for file in files}
+    totals = {
+        "pages": sum((n for file, n in table.items() if file.endswith(".md")), Counter[str]()),
+        "code": sum((n for file, n in table.items() if file.endswith(".py")), Counter[str]()),
+    }
+    if asked == ["--json"]:
+        print(json.dumps({"words": length(), "totals": totals, "files": table}, indent=1))
+        return 0
+    print(f"{length():,} words on the user pages\n")
+    for name, kinds in (*table.items(), *totals.items()):
+        print(f"{name:60}", *(f"{kinds[kind]:5} {kind}" for kind in KINDS))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

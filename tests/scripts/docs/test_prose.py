@@ -1,0 +1,49 @@
+"""The counts of scripts/docs/prose.py, each by a text that has one and a text like it that has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.docs import prose
+
+LONG = "Word and " * 13
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("The body is no JSON.\n", ["is no"]),
+        ("There is no file, and it is no longer needed.\n", []),
+        ("Of these two are kept. What is it?\n", ["opening"]),
+        (f"{LONG}\n", ["long"]),
+        (f"{LONG[:60]}.\n{LONG[:71]}.\n", []),
+        ("A list " + "`a b c` " * 12 + "`tests/a.py::test_b` " * 30 + "\n", []),
+        (f"| a | {LONG} |\n|---|---|\n| b | {LONG[:60]} |\n", ["long"]),
+        (f"```\nThis is no page. {LONG}\n```\n# {LONG}\n", []),
+        (f"<!-- table -->\n\n{LONG}\n\n<!-- /table -->\n", []),
+        (f"Short.\n{'x' * 101}\n", ["wide"]),
+        (f"{'x' * 101}\n\n- {'x' * 101}\n", []),
+    ],
+)
+def test_pages(text: str, kinds: list[str]) -> None:
+    assert [one.kind for one in prose.page("page.md", text)] == kinds
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ('"""Whether it holds."""', ["opening"]),
+        ('def f():\n    """Who asks. The body is no JSON."""', ["opening", "is no"]),
+        ('"""Holds."""\nsaid = "The body is no JSON."', ["is no"]),
+        ('"""Holds."""\nsaid = f"The body {x} is no JSON."', ["is no"]),
+        ('"""Holds."""\nsaid = "is no text"', []),
+    ],
+)
+def test_code(text: str, kinds: list[str]) -> None:
+    assert [one.kind for one in prose.code("code.py", text)] == kinds
+
+
+def test_a_finished_page_must_have_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prose.main(["--check"]) == 0
+    monkeypatch.setattr(prose, "counted", lambda: [prose.Found(prose.FINISHED[0], 3, "long", LONG)])
+    assert prose.main(["--check"]) == 1 and f"{prose.FINISHED[0]}:3: long" in capsys.readouterr().err
