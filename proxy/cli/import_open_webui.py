@@ -18,15 +18,15 @@ from urllib.parse import quote
 import typer
 
 from proxy.cli.common import client_of, fail, print_json, some
-from proxy.cli.import_file import BATCH, Unreadable
+from proxy.cli.http import NO_PROXY, Client, NoProxyAnswers, Refused
+from proxy.cli.import_file import Unreadable
 
-AT_ONCE: Final = 200  # of 1,000 that a request may hold
 MESSAGE: Final = ("role", "content", "originalContent", "output")
 WHERE_FROM: Final = (
     "name what to read: `rlproxy import open-webui FILE`, where FILE is what Admin Panel → Evaluations → Feedback → "
     "Export as JSON has saved, or Open WebUI's own database, webui.db in its DATA_DIR."
 )
-_NO_CHAT: Final = "Open WebUI has kept no copy of its chat"
+NO_CHAT: Final = "Open WebUI has kept no copy of its chat"
 _ROWS: Final = """SELECT f.id, f.user_id, f.type, f.data, f.meta, f.snapshot, f.created_at, f.updated_at, u.email
 FROM feedback f LEFT JOIN user u ON u.id = f.user_id ORDER BY f.updated_at"""
 
@@ -37,16 +37,12 @@ def import_open_webui(file: Path | None, home: Path | None, as_json: bool) -> No
     client = client_of(home)
     total: dict[str, Any] = {"stored": 0, "known": 0, "unplaced": [], "refused": []}
     try:
-        for batch in _batches(feedbacks(file)):
-            sent = [one for one in batch if one["messages"]]
-            lost = [one for one in batch if not one["messages"]]
-            total["unplaced"] += [{"feedback": _id(one), "chat": _chat(one), "why": _NO_CHAT} for one in lost]
-            if sent:
-                found = client.post_lines("/v1/feedback/open-webui", json.dumps(sent).encode())
-                for one, result in zip(sent, found["data"], strict=True):
-                    _count(total, one, result)
+        for one in feedbacks(file):
+            _take(client, one, total)
     except Unreadable as error:
         fail(str(error))
+    except NoProxyAnswers as error:
+        fail(f"{error} {some(total['stored'], 'rating')} had been taken; run it again.", NO_PROXY)
     if as_json:
         print_json(total)
     else:
@@ -115,26 +111,19 @@ def _ours(feedback: dict[str, Any], email: str | None) -> dict[str, Any]:
     return {"feedback": kept, "messages": messages_of(feedback), "rater": email, "how": "earlier"}
 
 
-def _batches(found: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
-    size = 0
-    for one in found:
-        length = len(json.dumps(one))
-        if batch and (size + length > BATCH or len(batch) == AT_ONCE):
-            yield batch
-            batch, size = [], 0
-        batch.append(one)
-        size += length
-    if batch:
-        yield batch
-
-
-def _count(total: dict[str, Any], one: dict[str, Any], result: Mapping[str, Any]) -> None:
-    if result["status"] < 300:
-        total["stored" if result["result"] == "rated" else "known"] += 1
+def _take(client: Client, one: dict[str, Any], total: dict[str, Any]) -> None:
+    """Raises NoProxyAnswers."""
+    line = {"feedback": one["feedback"].get("id"), "chat": _within(one, "feedback", "meta").get("chat_id")}
+    if not one["messages"]:
+        total["unplaced"].append({**line, "why": NO_CHAT})
         return
-    line = {"feedback": _id(one), "chat": _chat(one), "why": result["error"]["message"]}
-    total["unplaced" if result["status"] in (404, 409) else "refused"].append(line)
+    try:
+        done = client.ask("POST", "/v1/feedback/open-webui", one)
+    except Refused as refused:
+        where = "unplaced" if refused.status in (404, 409) else "refused"
+        total[where].append({**line, "why": str(refused)})
+    else:
+        total["stored" if done["result"] == "rated" else "known"] += 1
 
 
 def _say(total: Mapping[str, Any]) -> None:
@@ -144,14 +133,6 @@ def _say(total: Mapping[str, Any]) -> None:
         print(f"{count} of these: {why}", file=sys.stderr)
     for one in total["refused"]:
         print(f"feedback {one['feedback']} was not taken: {one['why']}", file=sys.stderr)
-
-
-def _id(one: Mapping[str, Any]) -> Any:
-    return one["feedback"].get("id")
-
-
-def _chat(one: Mapping[str, Any]) -> Any:
-    return _within(one, "feedback", "meta").get("chat_id")
 
 
 def _within(value: Any, *keys: str) -> dict[str, Any]:

@@ -21,12 +21,12 @@ from proxy.conversation.answer_on_screen import OURS, Ambiguous, CannotTell, OnS
 from proxy.conversation.first_words import quoted
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.same_text import Alike, alike, text_in
-from proxy.core.errors import BadRequest, NotFound, ProxyError
+from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_edit import loads
 from proxy.core.offload import off_loop
 from proxy.dialects.speaker import user_in
 from proxy.feedback.open_webui_form import MAX_TEXT, Given, given, plain, said
-from proxy.feedback.ratings import MAX_BATCH, Feedback, as_json, rater_of
+from proxy.feedback.ratings import Feedback, as_json, rater_of
 from store.learning.ratings import judgement
 from store.records import Asker, NewRating, Rating
 from store.store import Store
@@ -76,37 +76,21 @@ class OpenWebUI:
         self._turn = asyncio.Lock()  # one at a time: each looks at what came before it
 
     async def post(self, request: web.Request) -> web.Response:
-        """One feedback, or a list of them with a result each."""
+        """One feedback, or that one was deleted."""
         raw = await request.read()
         try:
             body = await off_loop(len(raw), loads, raw)
         except ValueError as error:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        user, who = user_in(request.headers), who_asks(request)
-        if isinstance(body, list):
-            return await self._all(body, who, user)
         async with self._turn:
-            done = await self._take(body, who, user)
+            done = await self._take(body, who_asks(request), user_in(request.headers))
         status = 201 if done.result == "rated" else 200
         return web.Response(status=status, body=orjson.dumps(done.as_json()), content_type="application/json")
-
-    async def _all(self, bodies: list[Any], who: Who, user: str | None) -> web.Response:
-        if not 0 < len(bodies) <= MAX_BATCH:
-            raise BadRequest(f"A batch has 1 to {MAX_BATCH} of them, not {len(bodies)}; nothing was stored.")
-        data: list[dict[str, Any]] = []
-        for body in bodies:
-            try:
-                async with self._turn:
-                    done = await self._take(body, who, user)
-                data.append({"status": 201 if done.result == "rated" else 200, **done.as_json()})
-            except ProxyError as error:
-                data.append({"status": error.status, **error.body()})
-        return web.Response(body=orjson.dumps({"data": data}), content_type="application/json")
 
     async def _take(self, body: Any, who: Who, user: str | None) -> Done:
         """Raises ProxyError."""
         if not isinstance(body, dict):
-            raise BadRequest("Each must be a JSON object.")
+            raise BadRequest("The body must be a JSON object; nothing was stored.")
         rater = body.get("rater")
         if rater is not None and not (isinstance(rater, str) and 0 < len(rater) <= 200):
             raise BadRequest("`rater` must be text of at most 200 characters.", param="rater")
@@ -152,7 +136,7 @@ class OpenWebUI:
         answer since. Raises NotFound, BadRequest, CannotTell."""
         history = await asyncio.to_thread(said, messages)
         if not history or history[-1]["role"] != "assistant":
-            raise BadRequest("`messages` must end with the answer that is rated; nothing was stored.", param="messages")
+            raise NotFound("The `messages` do not end with an answer, so nothing was rated.", param="messages")
         place = Place(reach, new.chat, new.model, None)
         askers = await self._askers(new.chat, reach, (rater, new.user_id))
         why: CannotTell | None = None
@@ -218,12 +202,21 @@ def _known(new: NewRating, before: Sequence[Rating], theirs: Sequence[Rating], a
     """What stays as it is: `new` says nothing new, or something newer was said since. `before` are the earlier ones of
     this feedback, `theirs` all of this rater and completion; newest first. Raises NotFound."""
     if how == "given":
-        return next((one for one in theirs if one.live and _adds_nothing(new, one)), None)
+        return next((one for one in theirs if _counts(one, new)), None)
     if how == "earlier":
-        return next((one for one in theirs if max(one.created_at, one.retracted_at or 0.0) >= at), None)
+        if before and _adds_nothing(new, before[0]):  # also where it was undone here
+            return before[0]
+        return next(
+            (one for one in theirs if max(one.created_at, one.retracted_at or 0.0) >= at or _counts(one, new)), None
+        )
     if not before:
         raise NotFound("No rating in rlproxy came of that feedback, so an edit changes nothing.")
     return None if before[0].live and not _adds_nothing(new, before[0]) else before[0]  # an edit alone is no rating
+
+
+def _counts(known: Rating, new: NewRating) -> bool:
+    """And says all that `new` does."""
+    return known.live and _adds_nothing(new, known)
 
 
 def _adds_nothing(new: NewRating, known: Rating) -> bool:

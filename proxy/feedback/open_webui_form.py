@@ -57,10 +57,10 @@ def given(feedback: Mapping[str, Any]) -> Given:
     id = feedback.get("id")
     if not isinstance(id, str) or not 0 < len(id) <= LONGEST_ID:
         raise BadRequest("A feedback of Open WebUI has an `id`; nothing was stored.", param="feedback")
-    thumb = str(data.get("rating"))
-    if thumb not in ("1", "-1"):
+    thumb, ten = data.get("rating"), _object(data, "details").get("rating")
+    if isinstance(thumb, bool) or thumb not in (1, -1, "1", "-1"):
         raise BadRequest("This feedback of Open WebUI has no 👍 and no 👎; nothing was stored.", param="feedback")
-    up, ten = thumb == "1", _object(data, "details").get("rating")
+    up = thumb in (1, "1")
     value, scale, word = (1.0, "thumb", "good") if up else (-1.0, "thumb", "bad")
     # One of 10 on the other side is left from before the thumb was turned.
     if isinstance(ten, int) and not isinstance(ten, bool) and 1 <= ten <= 10 and (ten > _MIDDLE) == up:

@@ -103,6 +103,23 @@ async def test_what_was_said_since_stays(cli: Proxy, before: tuple[FakeOpenWebUI
     assert await live(cli, id) == [(USER["email"], -0.7778, "Too verbose: half of it")]
 
 
+async def test_new_tags_are_no_new_rating(cli: Proxy, before: tuple[FakeOpenWebUI, str], tmp_path: Path) -> None:  # noqa: F811
+    """Not of what counts, and not of what was undone: it is the same feedback."""
+    ui, id = before
+    file = exported(ui, tmp_path)
+    await rlproxy(cli.home, "import", "open-webui", str(file))
+    later = json.loads(file.read_text())
+    later[-1] |= {"updated_at": 4_000_000_000}
+    file.write_text(json.dumps(later))
+    for _ in range(2):
+        assert (await rlproxy(cli.home, "import", "open-webui", str(file)))[1].startswith(
+            "0 ratings taken, 1 were here"
+        )
+        assert len(await cli.store.ratings_of(id)) == 1
+        await cli.http.delete("/v1/feedback/last", params={"rater": USER["email"]})
+    assert await live(cli, id) == []
+
+
 async def test_a_deletion_is_heard_of_what_was_imported(
     cli: Proxy,  # noqa: F811
     before: tuple[FakeOpenWebUI, str],
