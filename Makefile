@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test audit fuzz chaos soak test-mlx test-agents test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo test docs audit fuzz chaos soak test-mlx test-agents test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -7,7 +7,7 @@ setup:
 	@scripts/setup
 
 demo: setup
-	@$(PY) scripts/demo.py $(if $(QUICK),--quick)
+	@$(PY) -m scripts.demo $(if $(QUICK),--quick)
 
 test: setup
 	@scripts/test
@@ -18,19 +18,19 @@ test: setup
 # hour). `make fuzz REQUESTS=10000` takes fewer of those. Last, every route with every role, in all spellings of its path.
 fuzz: setup
 	@RLPROXY_FUZZ=10 $(PY) -m pytest tests/test_fuzz.py tests/test_golden.py
-	@$(PY) -m scripts.fuzz_schema --schemathesis "$$(scripts/setup_schemathesis)"
-	@$(PY) -m scripts.fuzz_routes --requests $(or $(REQUESTS),100000) --json benchmarks/fuzz.json
-	@$(PY) -m scripts.fuzz_roles --json benchmarks/role_fuzz.json
+	@$(PY) -m scripts.fuzz.schema --schemathesis "$$(scripts/setup_schemathesis)"
+	@$(PY) -m scripts.fuzz.routes --requests $(or $(REQUESTS),100000) --json benchmarks/fuzz.json
+	@$(PY) -m scripts.fuzz.roles --json benchmarks/role_fuzz.json
 
-# 200 times kill -9 and 500 power cuts, under load: minutes (docs/reliability.md). `make chaos KILLS=40 CUTS=100` is less.
+# 200 times kill -9 and 500 power cuts, under load: minutes (docs/explain/reliability.md). `make chaos KILLS=40 CUTS=100` is less.
 chaos: setup
-	@$(PY) scripts/chaos.py --kills $(or $(KILLS),200) --cuts $(or $(CUTS),500)
-	@$(PY) scripts/tables.py
+	@$(PY) -m scripts.chaos --kills $(or $(KILLS),200) --cuts $(or $(CUTS),500)
+	@$(PY) -m scripts.docs.tables
 
 # 50 clients, with ratings, runs and swaps, for half an hour: what leaks, and what grows. `make soak MINUTES=2` only shows that it works.
 soak: setup
-	@$(PY) scripts/soak.py --minutes $(or $(MINUTES),30)
-	@$(PY) scripts/tables.py
+	@$(PY) -m scripts.chaos.soak --minutes $(or $(MINUTES),30)
+	@$(PY) -m scripts.docs.tables
 
 # Not part of `make test`: it makes an environment of its own, with mlx in it.
 test-mlx:
@@ -60,11 +60,11 @@ test-openwebui: setup
 test-browser: setup
 	@scripts/test_browser
 
-# Replays README.md and docs/quick-start.md, word for word, on a fresh clone with an empty home: half an hour of two cores.
+# Replays README.md and docs/start/quick-start.md, word for word, on a fresh clone with an empty home: half an hour of two cores.
 # `make quick-starts NAMES="builtin llamacpp"` takes some of them. Real servers are those of `make test-backends`.
 quick-starts: setup
-	@$(PY) scripts/replay_quick_starts.py $(NAMES)
-	@$(PY) scripts/tables.py
+	@$(PY) -m scripts.quickstart.replay $(NAMES)
+	@$(PY) -m scripts.docs.tables
 
 # Known vulnerabilities of what is locked; needs the network.
 audit:
@@ -73,45 +73,49 @@ audit:
 lint: setup
 	@scripts/lint
 
+# The pages of docs/ as a site in build/docs; a link that leads nowhere is an error. Sphinx lives in an environment of its own.
+docs:
+	@scripts/build_docs
+
 bench: setup
-	@$(PY) scripts/bench_serve.py
-	@$(PY) scripts/bench_feedback.py
-	@$(PY) scripts/demo.py --json benchmarks/demo.json
-	@$(PY) scripts/bench_learn.py
-	@$(PY) scripts/tables.py
+	@$(PY) -m scripts.bench.serve
+	@$(PY) -m scripts.bench.feedback
+	@$(PY) -m scripts.demo --json benchmarks/demo.json
+	@$(PY) -m scripts.bench.learn
+	@$(PY) -m scripts.docs.tables
 
 # 20 minutes, and the other gateways from PyPI and npm the first time; QUICK=1 takes 50 s, without them. The store and the
 # start after it: 15 minutes the first time, when a home with a million completions is made, else 3.
 bench-relay: setup
-	@$(PY) scripts/bench_relay.py $(if $(QUICK),--quick,--resume)
-	@$(PY) scripts/bench_store.py $(if $(QUICK),--quick)
-	@$(PY) scripts/bench_start.py $(if $(QUICK),--quick,--home $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rlproxy/bench/store-1000000)
-	@$(PY) scripts/bench_workers.py $(if $(QUICK),--rounds 2,--json benchmarks/workers.json)
-	@$(PY) scripts/tables.py
-	@$(PY) scripts/plot_relay.py
+	@$(PY) -m scripts.bench.relay $(if $(QUICK),--quick,--resume)
+	@$(PY) -m scripts.bench.store_alone $(if $(QUICK),--quick)
+	@$(PY) -m scripts.bench.start $(if $(QUICK),--quick,--home $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rlproxy/bench/store-1000000)
+	@$(PY) -m scripts.bench.workers $(if $(QUICK),--rounds 2,--json benchmarks/workers.json)
+	@$(PY) -m scripts.docs.tables
+	@$(PY) -m scripts.docs.plot_relay
 
 # Two minutes; QUICK=1 takes half of one, and writes nothing. Fails where something takes more than its share of time.
 bench-scaling: setup
-	@$(PY) scripts/bench_scaling.py $(if $(QUICK),--quick --repeats 2)
-	@$(PY) scripts/tables.py
+	@$(PY) -m scripts.bench.scaling $(if $(QUICK),--quick --repeats 2)
+	@$(PY) -m scripts.docs.tables
 
 # The end of `make test`: half a minute, ratios only (rlproxy ÷ a bare relay in the same run), with bounds that only a regression meets.
 bench-check: setup
-	@$(PY) scripts/bench_relay.py --check
+	@$(PY) -m scripts.bench.relay --check
 
 # 23 minutes a backend; QUICK=1 only shows that it works, and writes nothing. BACKEND=all takes them all, one after
 # another; RESUME=1 leaves out what has been measured at this commit.
 bench-swap: setup
-	@$(PY) scripts/bench_swap.py --backend $(or $(BACKEND),builtin) $(if $(QUICK),--quick) $(if $(RESUME),--resume)
+	@$(PY) -m scripts.bench.swap --backend $(or $(BACKEND),builtin) $(if $(QUICK),--quick) $(if $(RESUME),--resume)
 
 # Hours: every persona, three seeds. `make bench-learn PERSONA=concise` takes one of them.
 bench-learn: setup
 	@for p in $(or $(PERSONA),concise bullets asks_back lowercase no_apology); do \
-	  $(PY) scripts/bench_learn.py --persona $$p --seeds 1,2,3 --rounds 4 || exit 1; done
-	@$(PY) scripts/plot_learning.py
+	  $(PY) -m scripts.bench.learn --persona $$p --seeds 1,2,3 --rounds 4 || exit 1; done
+	@$(PY) -m scripts.docs.plot_learning
 
 bench-train: setup
-	@$(PY) scripts/bench_train.py $(if $(QUICK),--quick)
+	@$(PY) -m scripts.bench.train $(if $(QUICK),--quick)
 
 clean:
 	rm -rf .venv .demo adapters_out/demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

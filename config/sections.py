@@ -243,7 +243,7 @@ class TurnRule(Section):
 
 class Turns(Section):
     rules: list[TurnRule] = []
-    """Rules for main and side turns that go before rlproxy's own; see docs/agents.md."""
+    """Rules for main and side turns that go before rlproxy's own; see docs/guides/agents.md."""
 
 
 class StoreSection(Section):

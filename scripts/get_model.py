@@ -1,9 +1,6 @@
-"""Get the model that demo, tests and `rlproxy serve` use when none is named: `scripts/get_model.py [SPEC] [--json]`."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works before `pip install`, too
+"""Get the model that demo, tests and `rlproxy serve` use when none is named.
+`python -m scripts.get_model [SPEC] [--json]`.
+"""
 
 from trainer.formats.weights import main
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -260,17 +260,18 @@ class Store:
         found = await completions.load(self._reader, ids)
         return [found[id] for id in ids if id in found]
 
-    async def places_of_items(self, ids: Sequence[str]) -> list[items.Place]:
-        """Which completions have items that their backend gave these ids, the newest first."""
-        return await items.places(self._reader, ids)
+    async def places_of_items(self, ids: Sequence[str], keys: Collection[str] | None = None) -> list[items.Place]:
+        """Which completions have items that their backend gave these ids, the newest first; of these keys, if given."""
+        return await items.places(self._reader, ids, keys)
 
     async def replies(self, ids: Sequence[str]) -> dict[str, Message]:
         """What these completions answered, those that did."""
         return await items.replies(self._reader, ids)
 
-    async def goes_on_from(self, thread: bytes, askers: Sequence[Asker]) -> list[GoesOn]:
-        """The newest few replies of this thread to these: what a request that repeats one goes on from."""
-        return await recent_answers.goes_on_from(self._reader, thread, askers)
+    async def goes_on_from(self, thread: bytes, askers: Sequence[Asker], longest: int) -> list[GoesOn]:
+        """The newest few replies of this thread to these: what a request that repeats one goes on from. Of their first
+        system texts the beginnings, so long."""
+        return await recent_answers.goes_on_from(self._reader, thread, askers, longest)
 
     async def pass_over(self, ids: Sequence[str], rule: str) -> None:
         """These were no answers that anybody saw: side turns, by that rule."""

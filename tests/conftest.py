@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.fakes.tiny_model import make_tiny_model
+from scripts.harness.tiny_model import make_tiny_model
 
 HERE = Path(__file__).resolve().parent
 
@@ -35,4 +35,6 @@ def tiny_weights(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole systems first: these files take longest, and nobody should wait for the last of them alone."""
-    items.sort(key=lambda item: len(item.path.relative_to(HERE).parts))
+    items.sort(
+        key=lambda item: 0 if item.path.is_relative_to(HERE / "scripts") else len(item.path.relative_to(HERE).parts)
+    )

@@ -47,9 +47,8 @@ def test_the_dockerfile() -> None:
     allowed = (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines()
     copied = {source for word, rest in found if word == "COPY" for source in rest.split()[:-1]}
     assert {line[1:] for line in allowed if line.startswith("!")} == copied
-    setup = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    rooms = [room.removesuffix("*") for room in setup["packages"]["find"]["include"]]
-    needed = [file for files in setup["data-files"].values() for file in files] + rooms
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = [*wheel["packages"], *wheel["force-include"], *wheel["shared-data"]]
     missing = {name.split("/")[0] for name in needed} - copied
     assert not missing, "what the wheel is made of has to be there"
 
@@ -66,7 +65,7 @@ def test_rlproxy_takes_what_the_container_tells_it(services: dict[str, Any]) -> 
 def test_vllm_has_what_the_docs_ask_for(services: dict[str, Any]) -> None:
     vllm = services["vllm"]
     flags = " ".join(vllm["command"]).replace("=", " ")
-    section = (ROOT / "docs/backends.md").read_text().split("## vLLM")[1].split("##")[0]
+    section = (ROOT / "docs/reference/backends.md").read_text().split("## vLLM")[1].split("##")[0]
     for flag in ("--enable-lora", "--max-lora-rank 16", "--max-loras 3", "--logprobs-mode processed_logprobs",
                  "--enable-sleep-mode", "--generation-config vllm"):  # fmt: skip
         assert flag in flags and flag in section, flag

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from tests.serving import Serving
+from scripts.harness.serving import Serving
 
 
 async def end_of(serving: Serving, id: str) -> dict[str, Any]:

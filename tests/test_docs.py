@@ -13,9 +13,10 @@ import typer.main
 from config.sections import Backend
 from config.settings import load
 from proxy.cli.app import app as cli
-from scripts import api_tables, settings_table
-from scripts.tables import PAGES, filled
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from scripts.docs import api_tables, settings_table
+from scripts.docs.tables import PAGES, filled
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,22 +26,22 @@ def read(page: str) -> str:
 
 
 async def test_every_route_is_documented(proxy: Proxy) -> None:  # noqa: F811
-    page = read("docs/http-api.md")
+    page = read("docs/reference/http-api.md")
     for route in proxy.app.router.routes():
         path = route.resource.canonical if route.resource else ""
         if route.method == "HEAD" or path.startswith("/s/") or path.endswith("{rest}"):
             continue
-        assert f"{route.method} {path}" in page, f"{route.method} {path} is not in docs/http-api.md"
+        assert f"{route.method} {path}" in page, f"{route.method} {path} is not in docs/reference/http-api.md"
 
 
 def test_every_command_is_documented() -> None:
-    readme = read("README.md")
+    page = read("docs/reference/commands.md")
     for name in typer.main.get_command(cli).commands:  # type: ignore[attr-defined]
-        assert f"rlproxy {name}" in readme, f"`rlproxy {name}` is not in README.md"
+        assert f"rlproxy {name}" in page, f"`rlproxy {name}` is not in docs/reference/commands.md"
 
 
 def test_each_package_has_a_readme_that_names_its_modules() -> None:
-    for room in ("config", "store", "trainer", "proxy"):
+    for room in ("config", "store", "trainer", "proxy", "scripts"):
         for init in (ROOT / room).rglob("__init__.py"):
             readme = (init.parent / "README.md").read_text(encoding="utf-8").split("```")[1]
             named = re.findall(r"[\w*]+\.py", readme)
@@ -53,7 +54,7 @@ def test_each_package_has_a_readme_that_names_its_modules() -> None:
 
 
 def test_every_backend_has_a_row_and_says_how_it_was_tested() -> None:
-    table = read("docs/backends.md").split("|---|---|---|---|\n", 1)[1].split("\n\n", 1)[0]
+    table = read("docs/reference/backends.md").split("|---|---|---|---|\n", 1)[1].split("\n\n", 1)[0]
     rows = [line.split("|") for line in table.splitlines()]
     kinds = get_args(Backend.model_fields["kind"].annotation)
     assert {re.findall(r"`(\w+)`", row[1])[0] for row in rows} == set(kinds)
@@ -62,21 +63,21 @@ def test_every_backend_has_a_row_and_says_how_it_was_tested() -> None:
 
 def test_tables_are_those_of_the_benchmarks() -> None:
     for page in PAGES:
-        assert filled(read(page)) == read(page), f"{page}: run scripts/tables.py"
+        assert filled(read(page)) == read(page), f"{page}: run scripts/docs/tables.py"
 
 
 def test_the_tables_of_routes_are_those_of_the_openapi_document() -> None:
-    page = read("docs/http-api.md")
-    assert api_tables.filled(page) == page, "run scripts/api_tables.py"
+    page = read("docs/reference/http-api.md")
+    assert api_tables.filled(page) == page, "run scripts/docs/api_tables.py"
 
 
 def test_the_tables_of_settings_are_those_of_the_classes() -> None:
-    page = read("docs/settings.md")
-    assert settings_table.filled(page) == page, "run scripts/settings_table.py"
+    page = read("docs/reference/settings.md")
+    assert settings_table.filled(page) == page, "run scripts/docs/settings_table.py"
 
 
 def test_the_names_for_the_environment_are_read_from_it() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \| .* \| `(RLPROXY_\w+)` \|$", read("docs/settings.md"), re.MULTILINE)
+    rows = re.findall(r"^\| `([\w.]+)` \| .* \| `(RLPROXY_\w+)` \|$", read("docs/reference/settings.md"), re.MULTILINE)
     assert len(rows) > 100
     given = {"server.port": "9000", "train.hours": '["22:00-07:00"]', "train.raters": '{"ann": 2}'}
     loaded = load(environ={variable: given[key] for key, variable in rows if key in given})
@@ -98,7 +99,7 @@ def test_files_named_in_the_readme_exist() -> None:
 
 def test_the_table_of_clients_is_true() -> None:
     """Each cell names tests that there are, or says why not; and each test of a client is in it."""
-    page = read("docs/agents.md")
+    page = read("docs/guides/agents.md")
     lines = page[page.index("| client | dialect |") :].split("\n\n")[0].splitlines()
     named: set[str] = set()
     for line in lines[2:]:
@@ -113,20 +114,20 @@ def test_the_table_of_clients_is_true() -> None:
         for file in ROOT.glob("tests/**/test_*.py")
         for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    assert named <= there, f"docs/agents.md names tests that are not there: {named - there}"
+    assert named <= there, f"docs/guides/agents.md names tests that are not there: {named - there}"
     missing = {test for test in there if test.startswith("clients/")} - named
-    assert not missing, f"docs/agents.md does not name {missing}"
+    assert not missing, f"docs/guides/agents.md does not name {missing}"
     for package, version in json.loads(read("tests/clients/package.json"))["dependencies"].items():
-        assert version in page, f"docs/agents.md does not name {package} {version}"
+        assert version in page, f"docs/guides/agents.md does not name {package} {version}"
 
 
 @pytest.mark.parametrize(
     ("page", "head"),
     [
-        ("docs/backends.md", "| fault | what happened | test |"),
-        ("docs/reliability.md", "| fault | what the client saw | what was stored | what came after | tests |"),
-        ("docs/reliability.md", "| what | how | tests |"),
-        ("docs/errors.md", "| what it says (beginning) | why | what to do | test |"),
+        ("docs/reference/backends.md", "| fault | what happened | test |"),
+        ("docs/explain/reliability.md", "| fault | what the client saw | what was stored | what came after | tests |"),
+        ("docs/explain/reliability.md", "| what | how | tests |"),
+        ("docs/reference/errors.md", "| what it says (beginning) | why | what to do | test |"),
     ],
 )
 def test_the_tables_of_faults_are_true(page: str, head: str) -> None:
@@ -143,7 +144,7 @@ def test_the_tables_of_faults_are_true(page: str, head: str) -> None:
 
 def test_the_threat_model_is_true() -> None:
     """Each threat names tests that there are, and each test of the attacker's stands for a threat."""
-    page = read("docs/threat-model.md")
+    page = read("docs/explain/threat-model.md")
     rows = [line for line in page.splitlines() if line.startswith("| ") and line.count(" | ") == 3]
     rows = [row for row in rows if not row.startswith("| who | wants")]
     named: set[str] = set()
@@ -153,7 +154,7 @@ def test_the_threat_model_is_true() -> None:
         for file, name in tests:
             assert f"def {name}(" in read(f"tests/{file}"), f"{file}::{name} is not there"
             named.add(name)
-    attacks = set(re.findall(r"^async def (test_\w+)", read("tests/test_attacker.py"), re.MULTILINE))
-    assert attacks <= named, f"docs/threat-model.md does not name {attacks - named}"
+    attacks = set(re.findall(r"^async def (test_\w+)", read("tests/attacker/test_attacker.py"), re.MULTILINE))
+    assert attacks <= named, f"docs/explain/threat-model.md does not name {attacks - named}"
     files = {file.name for file in (ROOT / "tests" / "attacker").glob("test_*.py")}
     assert files <= {name.rpartition("/")[2] for name in re.findall(r"attacker/test_\w+\.py", page)}

@@ -24,14 +24,15 @@ from config.settings import load
 from proxy.backends import make_backend
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.core.errors import ProxyError
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.keyring import FileKeyring
+from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
 from store.safety.db_key import find
-from tests import docs_blocks
-from tests.docs_blocks import ELSEWHERE, OUR_PORT, PAGES, PLAIN, ROOT, SHELL, Line, Wrong
-from tests.fakes.backend import FakeBackend
-from tests.fakes.keyring import FileKeyring
-from tests.fakes.launcher import FakeLauncher
-from tests.proxy.conftest import Proxy, backend  # noqa: F401
-from tests.proxy.training.test_run_supervisor import until
+from tests.harness import docs_blocks
+from tests.harness.docs_blocks import ELSEWHERE, OUR_PORT, PAGES, PLAIN, ROOT, SHELL, Line, Wrong
+from tests.harness.runs import until
+from tests.proxy.conftest import backend  # noqa: F401
 from trainer.launch import LocalLauncher
 
 STOPPED: Final = (("restore",), ("encrypt",), ("decrypt",))  # these want a home that nobody serves

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scripts.harness.serving import Serving
 from store.safety.db_key import Secret
 from store.store import Store
-from tests.serving import Serving
 from tests.test_kill import LENIENT, until_quiet
 
 KEY = "5e" * 32

@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.recorded import RecordedBackend
+from scripts.harness.in_process import Proxy
 from store.records import Completion
-from tests.fakes.launcher import FakeLauncher
-from tests.fakes.recorded import RecordedBackend
-from tests.proxy.conftest import Proxy
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 CHUNK = '{"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "fake", "choices": [%s]}'

@@ -19,12 +19,12 @@ import aiohttp
 import pytest
 
 from proxy.dialects import DIALECTS, Dialect, dialect_at
+from scripts.fakes.recorded import http_answer
+from scripts.fakes.socketless import Answering, Socketless
+from scripts.fuzz.mutating import mutated, on_the_wire, pieces
+from scripts.golden.corpus import Answer, Case, recordings, written
 from store.records import Completion
-from tests.corpus import Answer, Case, recordings, written
-from tests.fakes.recorded import http_answer
-from tests.fakes.socketless import Answering, Socketless
-from tests.fuzzing import mutated, on_the_wire, pieces
-from tests.replaying import Replaying
+from tests.harness.replaying import Replaying
 
 TIMES = int(os.environ.get("RLPROXY_FUZZ", "1"))
 PASSED, TRANSLATED, REQUESTS, WIRED, HALF = 400 * TIMES, 250 * TIMES, 200 * TIMES, 130 * TIMES, 20 * TIMES

@@ -1,6 +1,6 @@
 """Every recorded answer of a real server, replayed: the client gets its bytes, and the capture says what it says.
 
-The corpus is under tests/golden, recorded by `scripts/record_streams.py`; `tests/golden/written` is no recording.
+The corpus is under tests/golden, recorded by `scripts/golden/record.py`; `tests/golden/written` is no recording.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from proxy.backends.vllm import VLLM
 from proxy.core import ndjson, sse
 from proxy.dialects import DIALECTS, Dialect, Reply
 from proxy.relay.capture import choice_id
+from scripts.fakes.recorded import http_answer
+from scripts.fakes.socketless import Answering, Socketless
+from scripts.golden.corpus import Answer, Case, Said, recordings, servers, written
 from store.records import Completion
-from tests.corpus import Answer, Case, Said, recordings, servers, written
-from tests.fakes.recorded import http_answer
-from tests.fakes.socketless import Answering, Socketless
-from tests.proxy.chat_strategies import unhurried
-from tests.replaying import Got, Replaying
+from tests.harness.chat_strategies import unhurried
+from tests.harness.replaying import Got, Replaying
 
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 KINDS = {"vllm": "vllm", "vllm-reasoning": "vllm", "builtin": "vllm"}  # all others: any OpenAI-compatible server
@@ -177,7 +177,7 @@ def test_a_whole_answer_is_read_as_it_says(case: Case) -> None:
 
 
 def test_the_table_of_recordings_is_true() -> None:
-    page = (Path(__file__).resolve().parents[1] / "docs/dialects.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[1] / "docs/reference/dialects.md").read_text(encoding="utf-8")
     for told in servers():
         found = [c for c in recordings() if c.server == told["server"]]
         by_dialect = {d: [c.name for c in found if c.dialect == d] for d in BY_NAME}

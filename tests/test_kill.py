@@ -11,8 +11,8 @@ import aiohttp
 import psutil
 import pytest
 
+from scripts.harness.serving import Serving
 from store.store import Store
-from tests.serving import Serving
 
 ENDED = {"done", "rejected", "empty", "failed"}
 LENIENT = {  # the gate's opinion of random weights is not the point

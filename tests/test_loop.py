@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import Serving
+from scripts.harness.serving import Serving
 
 QUESTIONS = ["What is the capital of France?", "Name a fruit.", "Say hello.", "What is 2 + 2?", "Name a color.",
              "What do bees make?", "Give me a rhyme for cat.", "Who wrote Hamlet?"]  # fmt: skip

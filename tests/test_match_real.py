@@ -15,9 +15,9 @@ from proxy.backends.vllm import VLLM
 from proxy.core.events import Events
 from proxy.training.weights_check import Match
 from proxy.training.weights_compare import Verdict
+from scripts.harness.tiny_model import make_tiny_model
 from store.store import Store
-from tests.fakes.tiny_model import make_tiny_model
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer.launch import LocalLauncher
 
 KEY = "the-key-of-this-server"

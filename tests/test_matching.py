@@ -6,10 +6,11 @@ import random
 
 import pytest
 
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.rewriting import Counts, World, one_case
+from scripts.harness.in_process import Proxy
+from scripts.harness.rewriting import Counts, World, one_case
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
-CASES = 150  # of each; scripts/bench_matching.py takes 10,000
+CASES = 150  # of each; scripts/bench/matching.py takes 10,000
 
 
 @pytest.mark.parametrize("seed", [1, 2])

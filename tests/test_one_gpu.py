@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.serving import Serving
+from scripts.harness.serving import Serving
 from tests.test_kill import LENIENT
 from tests.test_pause import until_step
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Serving
+from scripts.harness.serving import Serving
 from tests.test_kill import LENIENT
 
 LONG = '{"passes": 20, "batch": 4, "learning_rate": 1e-6}'  # steps enough to be met in the middle

@@ -1,4 +1,4 @@
-"""Every block of docs/rating-from-code.md is run as it stands, against a whole proxy; only address and model differ."""
+"""Every block of docs/guides/rating-from-code.md runs as it stands, against a whole proxy of its own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
-PAGE = (Path(__file__).parents[1] / "docs/rating-from-code.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs/guides/rating-from-code.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 PYTHON = [text for language, text in BLOCKS if language == "python"]
 (TYPESCRIPT,) = [text for language, text in BLOCKS if language == "ts"]

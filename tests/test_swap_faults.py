@@ -18,12 +18,12 @@ import psutil
 import pytest
 from safetensors.numpy import save_file
 
+from scripts.harness.lora import random_adapter
+from scripts.harness.records import claim, put, rating
+from scripts.harness.serving import Serving
 from store.learning.runs import WAITING
 from store.records import Adapter
 from store.store import Store
-from tests.serving import Serving
-from tests.store.making import claim, put, rating
-from tests.trainer.lora import random_adapter
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.llama_faults import a_server_dies, only, server_of, texts_of, the_proxy_dies
-from tests.serving import Serving
+from scripts.harness.serving import Serving
+from tests.harness.llama_faults import a_server_dies, only, server_of, texts_of, the_proxy_dies
 from tests.test_swap_faults import adapters, answers, kill_and_start, promote, published  # noqa: F401
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
 
 def serving(folder: Path, weights: Path) -> Serving:
-    command = f"{sys.executable} -m tests.fakes.llamacpp -m {folder}/fake.gguf"
+    command = f"{sys.executable} -m scripts.fakes.llamacpp -m {folder}/fake.gguf"
     env = {"RLPROXY_TRAIN__ENABLED": "false", "RLPROXY_BACKEND__KIND": "llamacpp", "RLPROXY_BACKEND__COMMAND": command}
     return Serving(folder / "home", weights, **env)
 

@@ -1,4 +1,4 @@
-"""`python -m trainer RUN_FOLDER`: one run, by hand or by the proxy. Exit status as in docs/architecture.md."""
+"""`python -m trainer RUN_FOLDER`: one run, by hand or by the proxy. Exit status as in docs/explain/architecture.md."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _key() -> bytes:
 
 
 def _limit_threads(folder: Path) -> None:
-    """Two processes with all cores each spin against each other; see docs/training-log.md."""
+    """Two processes with all cores each spin against each other; see docs/lab/training-log.md."""
     try:
         threads = read_spec(folder).threads
     except RunError:

@@ -5,7 +5,7 @@ mask a named number. Not here: its kin (objective_kin), where log-probs come fro
 (loop). `verdict` and what feeds it has no θ in it and is plain numpy; `mis_po` has, so it takes the array module
 (`torch`, `mlx.core`, `numpy`) and its gradient goes through `theta` alone: the masks are comparisons, which have none.
 
-Step 3.5 Flash, arXiv 2602.10604v2 §5.2.1, as changed for single rated replies: facts in docs/training-log.md.
+Step 3.5 Flash, arXiv 2602.10604v2 §5.2.1, as changed for single rated replies: facts in docs/lab/training-log.md.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def spared(advantage: Floats, old: Floats, likely: float) -> Floats:
     """The advantages (T,) of one reply, 0 at the tokens of a disliked one that the policy gave more than `likely`.
 
     Those are grammar more than taste, and pushing them down flattens the model everywhere: it lost its sense before it
-    lost the habit (docs/training-log.md). What was a choice among several is pushed down as before.
+    lost the habit (docs/lab/training-log.md). What was a choice among several is pushed down as before.
     """
     kept: Floats = np.where((advantage < 0) & (old > math.log(likely)), 0.0, advantage)
     return kept
@@ -189,7 +189,7 @@ def drift(xp: Any, old: Array, theta: Array) -> Array:
     """How far θ has moved from θ_old at each token: the unbiased estimator of KL(θ_old ‖ θ), never negative.
 
     The tokens are θ_old's own. With the roles of `k3` it would estimate KL(θ ‖ θ_old) from the wrong samples: a
-    disliked token that fell by 5 nats counts e⁵, and a run stops on three tokens (docs/training-log.md).
+    disliked token that fell by 5 nats counts e⁵, and a run stops on three tokens (docs/lab/training-log.md).
     """
     moved = theta - old
     return xp.exp(xp.clip(moved, -CLIP, CLIP)) - moved - 1.0

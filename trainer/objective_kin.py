@@ -1,4 +1,4 @@
-"""The kin of MIS-PO: other losses over the same flat arrays, for whom and when in docs/training-log.md.
+"""The kin of MIS-PO: other losses over the same flat arrays, for whom and when in docs/lab/training-log.md.
 
 Owns `mis-po-clip` (ReinforceClaw's published variant), `grpo` (several replies to one prompt), `distill` (a comment as
 a teacher), `stay` (what is not to move), `elsewhere` (where a push is not meant), `combine` (these and ratings), `kto`

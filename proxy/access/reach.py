@@ -52,6 +52,11 @@ class Reach(NamedTuple):
         return [*(Asker(key, user) for key in self._keys for user in users), *(Asker(None, user) for user in before)]
 
     @property
+    def keys(self) -> set[str] | None:
+        """Completions of other keys are not covered; None: of any. Those without a key are for `covers` to tell."""
+        return None if self.who.role == "admin" and not self.names else self._keys
+
+    @property
     def _keys(self) -> set[str]:
         """An admin goes on with what was asked before there were keys."""
         return {self.who.key, OWNERS} if self.who.role == "admin" else {self.who.key}

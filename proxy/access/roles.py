@@ -136,7 +136,7 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
 }
 
-# What asks a model or shows what there is, of all supported backends; docs/http-api.md has the same list.
+# What asks a model or shows what there is, of all supported backends; docs/reference/http-api.md has the same list.
 ASKS: Final = (
     "GET /v1/models/{model}",
     "POST /v1/embeddings",

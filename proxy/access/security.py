@@ -143,9 +143,7 @@ class Guard:
             said = f"This needs a key with the role {needed}, and yours has {who.role}."
             if found.kind in ("models", "passed") and needed == "admin":
                 path = f"{request.method} {request.raw_path.partition('?')[0][:100]}"
-                said += (
-                    f" Nothing was passed on: {path} is not among what docs/http-api.md says that such a key may send."
-                )
+                said += f" Nothing was passed on: docs/reference/http-api.md does not list {path} for such a key."
             raise Forbidden(said)
 
     def _for_this_home(self, request: web.Request, served: str) -> None:

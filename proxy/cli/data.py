@@ -37,7 +37,7 @@ def export(
     until: Annotated[datetime | None, typer.Option(help="Before this day or moment.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of JSON lines.")] = False,
 ) -> None:
-    """What was captured, one completion a line: docs/export.md."""
+    """What was captured, one completion a line: docs/guides/export.md."""
     from urllib.parse import urlencode
 
     from proxy.cli.http import NO_PROXY, NoProxyAnswers

@@ -1,7 +1,7 @@
 """What `--help` and the man page say beyond each command's sentence: sections, examples, exit codes.
 
-Owns these words; scripts/man.py reads them too. Plain text, since help is piped and read in 80 columns as often as not.
-Not here: what a command does and its options (cli and cli_*).
+Owns these words; scripts/docs/man.py reads them too. Plain text, since help is piped and read in 80 columns as often as
+not. Not here: what a command does and its options (cli and cli_*).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Grouped(TyperGroup):
             command.epilog = _epilog(path)
         codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES)
         self.epilog = (
-            f"Exit codes: {codes}.\n\n`rlproxy COMMAND --help` has examples. `man rlproxy`: docs/operations.md."
+            f"Exit codes: {codes}.\n\n`rlproxy COMMAND --help` has examples. `man rlproxy`: docs/guides/operations.md."
         )
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -20,9 +20,12 @@ from proxy.conversation.conversations import as_chat, canonical, thread, without
 from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.inserted_messages import without_fillers
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.same_calls import same_calls
+from proxy.conversation.same_calls import calls_in
 from proxy.conversation.same_text import (
+    COUNTED,
+    LONGEST,
     Alike,
+    Forms,
     Run,
     Said,
     alike,
@@ -105,6 +108,7 @@ class Fit(NamedTuple):
     session: int  # 2: the same, 1: not known, 0: another
     run: Run
     alike: Alike
+    asked: bool  # there are words above it
     against: bool  # something above it was answered in another conversation
     rest: int  # 2 for the same system texts, and 1 for the same model
 
@@ -117,10 +121,7 @@ class OnScreen:
 
     async def above(self, before: list[dict[str, Any]], place: Place) -> Lately:
         """The answer right above a command, which the messages `before` are in front of. Raises CannotTell."""
-        history = [before[i] for i in without_commands(before, place.agent)]
-        while history and (history[-1].get("role") in (*ASIDE, "tool") or silent(history[-1])):
-            history.pop()
-        history = [dict(message) for message in without_fillers(history, place.agent)]
+        history = await asyncio.to_thread(_said_before, before, place.agent)
         if not any(message.get("role") not in ASIDE for message in history):
             raise CannotTell(NONE_SENT)
         if history[-1].get("role") != "assistant":
@@ -201,17 +202,19 @@ class OnScreen:
         text = text_in(reply)
         if not text and not reply.get("tool_calls"):
             return None
-        longest = len(text) + len(text) // 2 + 1000
+        longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
         rows = await self._store.said_to(askers, limit=LATELY, longest=longest, session=within)
         rows = [await self._so_far(one) for one in rows]
-        close = await asyncio.to_thread(_close, reply, text, rows)
+        forms = Forms()
+        close = await asyncio.to_thread(_close, reply, text, rows, forms)
         if place.session is not None and len(close) > CLOSE:
             close = [(one, how) for one, how in close if one.session == place.session] or close
         if not close:
             return None
         whole = await self._store.completions_by_id([one.id for one, _ in close[:CLOSE]])
-        fits = await asyncio.to_thread(_fits, before, close, whole, sent, place, rows)
-        found = _best([fit for fit in fits if _is_enough(fit, text or str(reply["tool_calls"]), bool(spoken(before)))])
+        fits = await asyncio.to_thread(_fits, before, close, whole, sent, place, forms, rows)
+        letters = len(letters_of((text or str(reply["tool_calls"]))[:COUNTED]))
+        found = _best([fit for fit in fits if _is_enough(fit, letters)])
         if len(found) > 1 or (found and len(close) > CLOSE):
             raise Ambiguous(_which(_candidates(found)))
         return found[0] if found else None
@@ -238,12 +241,13 @@ class OnScreen:
     async def _unanswered(self, history: list[dict[str, Any]], place: Place) -> Lately:
         """The person's own message is the last one: its answer is under way, or its client keeps none that was broken
         off. Raises CannotTell."""
+        forms = Forms()
         _, kept = await asyncio.to_thread(self._sent_back, history, place)
         turns = await self._store.main_turns_of(place.reach.own(), limit=TURNS)
-        turns = [one for one in turns if asked_alike(text_in(kept[-1]), one.asked)][:CLOSE]
+        turns = await asyncio.to_thread(_asked_so, kept[-1], turns, forms)
         whole = await self._store.completions_by_id([one.id for one in turns])
         close = [(one, Alike.EXACT) for one in turns]
-        fits = await asyncio.to_thread(_fits, kept, close, whole, None, place)
+        fits = await asyncio.to_thread(_fits, kept, close, whole, None, place, forms)
         enough = [fit for fit in fits if fit.run.messages and (fit.run.whole or fit.session == 2)]
         found = [await self._so_far(one) for one in _best(enough, alone=False)]
         shown = [one for one in found if one.shown]
@@ -256,21 +260,37 @@ class OnScreen:
         raise CannotTell(NOT_BEGUN if any(one.status == "pending" for one in found) else CUT_SHORT)
 
 
+def _said_before(before: Sequence[dict[str, Any]], agent: Agent | None) -> list[dict[str, Any]]:
+    """Down to the newest message that may have been on the screen."""
+    history = [before[i] for i in without_commands(before, agent)]
+    while history and (history[-1].get("role") in (*ASIDE, "tool") or silent(history[-1])):
+        history.pop()
+    return [dict(message) for message in without_fillers(history, agent)]
+
+
 def _is_reference(message: Mapping[str, Any]) -> bool:
     content = message.get("content")
     parts = content if isinstance(content, list) else []
     return any(isinstance(part, Mapping) and part.get("type") == "item_reference" for part in parts)
 
 
-def _close(reply: Mapping[str, Any], text: str, rows: Iterable[Lately]) -> list[tuple[Lately, Alike]]:
+def _asked_so(question: Mapping[str, Any], turns: Iterable[Lately], forms: Forms) -> list[Lately]:
+    """Those that may have been asked this."""
+    text = text_in(question)
+    return [one for one in turns if asked_alike(text, one.asked, forms)][:CLOSE]
+
+
+def _close(reply: Mapping[str, Any], text: str, rows: Iterable[Lately], forms: Forms) -> list[tuple[Lately, Alike]]:
     """Those that say the same."""
     found: list[tuple[Lately, Alike]] = []
+    calls = [] if text else calls_in(reply)  # once: they may be megabytes
     for one in rows:
         if text:
             compare = alike if one.status in ("done", "error") else broken_off
-            how = compare(text, text_in({"role": "assistant", "content": one.text}))
+            how = compare(text, text_in({"role": "assistant", "content": one.text}), forms)
         else:
-            how = Alike.EXACT if one.calls is not None and same_calls(reply, as_chat(one.calls)) else Alike.NOT
+            same = calls and one.calls is not None and calls == calls_in(as_chat(one.calls))
+            how = Alike.EXACT if same else Alike.NOT
         if how is not Alike.NOT:
             found.append((one, how))
     return found
@@ -282,12 +302,13 @@ def _fits(
     whole: Sequence[Completion],
     sent: SentBack | None,
     place: Place,
+    forms: Forms,
     rows: Iterable[Lately] = (),
 ) -> list[Fit]:
     """`rows`: all that was answered lately, whatever it says."""
     said, known = spoken(without_fillers(before, place.agent)), {one.new.id: one for one in whole}
-    answers = _answers(said)
-    elsewhere = answers & {letters_of(one.text) for one in rows} if answers else set()
+    answers = _answers(said, forms)
+    elsewhere = answers & {forms.letters(one.text) for one in rows} if answers else set()
     found = []
     for one, how in close:
         completion = known.get(one.id)
@@ -299,19 +320,20 @@ def _fits(
         rest = 2 * (sent is not None and system == sent.system) + (one.model == place.model)
         seen = without_fillers([as_chat(message) for message in prompt], place.agent)
         theirs = spoken(seen)
-        run = together(said, theirs)
-        found.append(Fit(one, session, run, how, not run.whole and not elsewhere <= _answers(theirs), rest))
+        run = together(said, theirs, forms)
+        against = not run.whole and not elsewhere <= _answers(theirs, forms)
+        found.append(Fit(one, session, run, how, bool(said), against, rest))
     return found
 
 
-def _answers(said: Iterable[Said]) -> set[str]:
-    return {letters_of(one.text) for one in said if one.role == "assistant"}
+def _answers(said: Iterable[Said], forms: Forms) -> set[str]:
+    return {forms.letters(one.text) for one in said if one.role == "assistant"}
 
 
-def _is_enough(fit: Fit, text: str, asked: bool) -> bool:
+def _is_enough(fit: Fit, letters: int) -> bool:
     """Whether it is certain that this is the answer, if it is the only one. An answer that is not captured may have the
-    same words: short ones need more to speak for them. `asked`: whether there are words above the answer."""
-    letters, run = len(letters_of(text)), fit.run
+    same words: short ones need more to speak for them. `letters`: in its beginning, and digits."""
+    run, asked = fit.run, fit.asked
     if fit.against:
         return False
     if fit.session == 2:

@@ -2,7 +2,8 @@
 
 Clients drop the oldest turns, put a summary in their place, add reminders and files to the newest message only,
 normalise white space, leave out pictures, reasoning and calls. Owns how much of that two messages may differ by, and
-how far two conversations go together, from their ends. Not here: which completion is meant (answer_on_screen).
+how far two conversations go together, from their ends. Whatever the texts are, that takes time in proportion to them;
+off the event loop, since it is much a character. Not here: which completion is meant (answer_on_screen).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from functools import cache
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from proxy.conversation.conversations import loose_content
 from proxy.conversation.user_text import SHOWN, silent
@@ -22,6 +24,10 @@ from proxy.core.agent_wrappers import TEXT_PARTS
 _OTHER: Final = re.compile(r"[\W_]+")
 _LONG_NUMBER: Final = re.compile(r"&#[0-9]{8,}")  # of no character: Python refuses to read one of 5,000 digits
 _MOST_ADDED: Final = 100  # characters that a client adds to an answer that was broken off
+LONGEST: Final = 1 << 19  # characters of a text that may differ from another at all and still be the same
+COUNTED: Final = 1000  # characters of a message whose letters are counted: a conversation is known by far fewer
+_MARKS: Final = 30  # on one letter; more of them stand by themselves, as in Unicode's Stream-Safe Text Format
+_JOINER: Final = "\u034f"  # which no mark is moved across
 
 
 class Alike(IntEnum):
@@ -44,7 +50,7 @@ class Run(NamedTuple):
     """How far two conversations go together, from their ends."""
 
     messages: int  # that are the same
-    letters: int  # in them, and digits
+    letters: int  # in the beginnings of them, and digits
     whole: bool  # the first one to its beginning: nothing in it speaks against the other
 
 
@@ -69,20 +75,48 @@ def spoken(messages: Sequence[Mapping[str, Any]]) -> list[Said]:
     return found
 
 
-def alike(one: str, other: str) -> Alike:
+class Forms:
+    """Texts as they are compared. Each is made once for a search, which compares one text with hundreds."""
+
+    def __init__(self) -> None:
+        self._spaced: dict[str, str] = {}
+        self._letters: dict[str, str] = {}
+        self._lines: dict[str, list[str]] = {}
+
+    def spaced(self, text: str) -> str:
+        if (found := self._spaced.get(text)) is None:
+            found = self._spaced[text] = _spaced(text)
+        return found
+
+    def letters(self, text: str) -> str:
+        if (found := self._letters.get(text)) is None:
+            found = self._letters[text] = letters_of(text)
+        return found
+
+    def lines(self, text: str) -> list[str]:
+        if (found := self._lines.get(text)) is None:
+            found = self._lines[text] = _lines(text)
+        return found
+
+
+def alike(one: str, other: str, forms: Forms | None = None) -> Alike:
     if one.strip() == other.strip():
         return Alike.EXACT
-    if _spaced(one) == _spaced(other):
+    if max(len(one), len(other)) > LONGEST:
+        return Alike.NOT
+    forms = forms or Forms()
+    if forms.spaced(one) == forms.spaced(other):
         return Alike.SPACES
-    letters = letters_of(one)
-    return Alike.LETTERS if letters and letters == letters_of(other) else Alike.NOT
+    letters = forms.letters(one)
+    return Alike.LETTERS if letters and letters == forms.letters(other) else Alike.NOT
 
 
-def broken_off(shown: str, kept: str) -> Alike:
+def broken_off(shown: str, kept: str, forms: Forms | None = None) -> Alike:
     """The same for an answer that broke off: a client may have shown less of it, or may say below it that it did."""
-    if (found := alike(shown, kept)) is not Alike.NOT:
+    forms = forms or Forms()
+    if (found := alike(shown, kept, forms)) is not Alike.NOT or max(len(shown), len(kept)) > LONGEST:
         return found
-    one, other = _spaced(shown), _spaced(kept)
+    one, other = forms.spaced(shown), forms.spaced(kept)
     shorter, longer = sorted((one, other), key=len)
     fits = (
         bool(shorter) and longer.startswith(shorter) and (longer is other or len(longer) - len(shorter) <= _MOST_ADDED)
@@ -92,40 +126,56 @@ def broken_off(shown: str, kept: str) -> Alike:
 
 def letters_of(text: str) -> str:
     """Letters and digits alone; the whole text where it has none. Marks of Markdown and HTML do not count."""
-    plain = html.unescape(_LONG_NUMBER.sub("", unicodedata.normalize("NFKC", text)))
+    plain = html.unescape(_LONG_NUMBER.sub("", _normal("NFKC", text)))
     return _OTHER.sub("", plain.casefold()) or plain.strip()
 
 
 def _spaced(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFC", text).split())
+    return " ".join(_normal("NFC", text).split())
 
 
-def together(one: Sequence[Said], other: Sequence[Said]) -> Run:
+def _normal(form: Literal["NFC", "NFKC"], text: str) -> str:
+    """Python sorts the marks of one letter in time that grows with the square of their number."""
+    return unicodedata.normalize(form, text if text.isascii() else _many_marks().sub(rf"\g<0>{_JOINER}", text))
+
+
+@cache
+def _many_marks() -> re.Pattern[str]:
+    """So many characters in a row that are marks, or become some; there are none beyond those that are tried."""
+    tried = map(chr, range(0x300, 0x20000))
+    marks = "".join(c for c in tried if unicodedata.combining(unicodedata.normalize("NFKD", c)[0]))
+    return re.compile(f"[{re.escape(marks)}]{{{_MARKS}}}")
+
+
+def together(one: Sequence[Said], other: Sequence[Said], forms: Forms | None = None) -> Run:
     """`one` is a conversation as it was sent back, `other` as the model had seen it; both from their ends."""
+    forms = forms or Forms()
     count = letters = 0
     for mine, theirs in zip(reversed(one), reversed(other), strict=False):
-        if mine.role != theirs.role or not _same(mine, theirs):
+        if mine.role != theirs.role or not _same(mine, theirs, forms):
             return Run(count, letters, False)
         count += 1
-        letters += min(len(letters_of(mine.text)), len(letters_of(theirs.text)))
+        letters += min(len(forms.letters(said.text[:COUNTED])) for said in (mine, theirs))
     return Run(count, letters, count == len(one))
 
 
-def asked_alike(text: str, asked: str) -> bool:
+def asked_alike(text: str, asked: str, forms: Forms | None = None) -> bool:
     """Whether a question may be the one whose beginning was kept for lists."""
-    return len(asked) >= SHOWN or _same(Said("user", text), Said("user", asked))
+    return len(asked) >= SHOWN or _same(Said("user", text), Said("user", asked), forms or Forms())
 
 
-def _same(one: Said, other: Said) -> bool:
-    if alike(one.text, other.text):
+def _same(one: Said, other: Said, forms: Forms) -> bool:
+    if alike(one.text, other.text, forms):
         return True
-    return one.role == "user" and (_within(one.text, other.text) or _within(other.text, one.text))
+    if one.role != "user" or max(len(one.text), len(other.text)) > LONGEST:
+        return False
+    return _within(one.text, other.text, forms) or _within(other.text, one.text, forms)
 
 
-def _within(text: str, longer: str) -> bool:
+def _within(text: str, longer: str, forms: Forms) -> bool:
     """All of the text, on lines of its own in the longer one, or behind a label at its end (`Question: …`): that is
     where clients put files, context and reminders. Words that go on in the same line are other words."""
-    lines, more = _lines(text), _lines(longer)
+    lines, more = forms.lines(text), forms.lines(longer)
     said, around = " ".join(lines), " ".join(more)
     if not said or len(said) >= len(around):
         return False

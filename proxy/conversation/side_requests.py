@@ -16,6 +16,7 @@ from store.records import GoesOn, Lately
 
 SUBAGENT, QUOTATION = "subagent", "quotation"  # the rules
 ENDS: Final = 20_000  # characters of a message that are looked at, at either end
+SYSTEM: Final = 1 << 15  # characters of a system text that are compared, at its beginning
 KNOWN_BY: Final = 120  # characters by which a quoted message is known: many quote no more of it
 _LABEL: Final = 40  # characters before a quotation, in which it says whose words these are
 _SAME: Final = 0.5  # how much of two system prompts has to be the same, of all their lines
@@ -118,4 +119,4 @@ def _differ(one: Sequence[str], other: Sequence[str]) -> bool:
 
 def _pieces(system: Sequence[str]) -> frozenset[str]:
     """Its lines, as JSON has them; the texts are long, and what is new in them is mostly a date."""
-    return frozenset(line for body in system for line in body.split("\\n") if line.strip())
+    return frozenset(line for body in system for line in body[:SYSTEM].split("\\n") if line.strip())

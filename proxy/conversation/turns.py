@@ -4,7 +4,7 @@ Owns the rules, each with a name that is stored with the completion. The first t
 `x-rl-turn`, then the settings' own rules (`turns.rules`), then those below, then those by structure (`side_requests`),
 else main. Pure functions.
 
-The prompts below were read in the packages of the agents (docs/agents.md says which versions).
+The prompts below were read in the packages of the agents (docs/guides/agents.md says which versions).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Responses request as chat completions.
 
-Owns which member becomes which, which tools chat completions have, and what cannot be said there: docs/dialects.md has
-the table. What only changes how OpenAI serves (caching, tiers, storing) is left out.
+Owns which member becomes which, which tools chat completions have, and what cannot be said there. The table is in
+docs/reference/dialects.md. What only changes how OpenAI serves (caching, tiers, storing) is left out.
 """
 
 from __future__ import annotations

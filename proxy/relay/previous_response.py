@@ -48,7 +48,7 @@ class EarlierAnswers:
         compared, and not for the request. One whose id several answers may have had stays a reference."""
         named = dialect.refers_to(body)[:MOST_NAMED]
         places: dict[str, list[Place]] = {}
-        for one in await self._store.places_of_items(named) if named else ():
+        for one in await self._store.places_of_items(named, reach.keys) if named else ():
             if reach.covers(one.asker):
                 places.setdefault(one.id, []).append(one)
         sure = [place for found in places.values() if (place := _only(found, session)) is not None]

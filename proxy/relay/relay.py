@@ -29,7 +29,7 @@ from proxy.conversation.incremental_json import Body
 from proxy.conversation.redaction import WORTH_A_THREAD, places
 from proxy.conversation.retries import Attempt, Retries, key_of
 from proxy.conversation.secret_shapes import LONGEST
-from proxy.conversation.side_requests import QUOTATION, SUBAGENT, is_subagent, may_quote, quotes
+from proxy.conversation.side_requests import QUOTATION, SUBAGENT, SYSTEM, is_subagent, may_quote, quotes
 from proxy.conversation.turns import DEFAULT, marked_side, said_turn, turn_of
 from proxy.conversation.user_text import SHOWN, words
 from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed, name_on, sender_of
@@ -48,6 +48,7 @@ from proxy.relay.exchange import Exchange, Parts
 from proxy.relay.previous_response import EarlierAnswers, marked, unmarked
 from proxy.relay.request_body import bounded, parsed, read
 from proxy.versions.live_version import Lease
+from store.captured.recent_answers import SYSTEM_TEXTS
 from store.captured.tree import ASIDE
 from store.errors import StoreError
 from store.records import Asker, NewCompletion
@@ -208,24 +209,26 @@ class Relay:
         # What is new is looked at for secrets, and the members beside the messages each time.
         looked = telling.fresh + len(request) if call.weight < LARGE else call.weight
         row = await off_loop_above(WORTH_A_THREAD, looked, _row, call, asked, telling, request, lease, self.parts)
-        rule = await self._aside(row, asked) if row.turn_rule == DEFAULT else None
+        rule = await self._aside(row, asked, call.weight) if row.turn_rule == DEFAULT else None
         return row if rule is None else replace(row, turn="side", turn_rule=rule)
 
-    async def _aside(self, row: NewCompletion, asked: Asked) -> str | None:
-        """By which rule this is a side turn, beside what was answered lately to whom it is of."""
+    async def _aside(self, row: NewCompletion, asked: Asked, heavy: int) -> str | None:
+        """By which rule this is a side turn, beside what was answered lately to whom it is of. `heavy`: what the
+        request counts as."""
         store, whose = self.parts.store, [Asker(row.key, row.user)]
         if row.above is None:
-            if not may_quote(asked.messages):
+            if not await off_loop(heavy, may_quote, asked.messages):
                 return None
             lately = await store.main_turns_of(whose, limit=QUOTABLE)
-            size = sum(len(one.asked) for one in lately)
-            quoted: bool = await off_loop(size, quotes, asked.messages, lately)
+            quoted = await off_loop(heavy, quotes, asked.messages, lately)
             return QUOTATION if quoted else None
-        system = [message.body.decode() for message in row.prompt if message.role in ASIDE]
-        if not system:
+        if not any(message.role in ASIDE for message in row.prompt):
             return None
         newest = next((m.role for m in reversed(row.prompt) if m.role not in ASIDE), "")
-        goes_on = await store.goes_on_from(row.above, whose)
+        goes_on = await store.goes_on_from(row.above, whose, SYSTEM)
+        # A character has at most four bytes.
+        bodies = [message.body[: 4 * SYSTEM] for message in row.prompt if message.role in ASIDE]
+        system = [body.decode(errors="ignore") for body in bodies[:SYSTEM_TEXTS]]
         return SUBAGENT if is_subagent(goes_on, system, tools=bool(asked.tools), new_words=newest == "user") else None
 
     def _remember(self, dialect: Dialect, question: Question, lease: Lease, row: NewCompletion) -> None:

@@ -83,8 +83,9 @@ class Rehearsal:
             await asyncio.sleep(TICK_S)
             try:
                 await self._look()
-            except Exception as error:  # nobody's request hangs on it
+            except Exception as error:  # no request waits for it; the next answers are looked at again
                 log.exception("rehearsal", error=str(error))
+                self._found = unknown(f"{type(error).__name__}: {error}")
 
     async def _look(self) -> None:
         turns = self._health.turns
@@ -102,11 +103,7 @@ class Rehearsal:
             self._seen = 0  # it is asked again
             return
         except LaunchError as error:
-            found = {
-                **UNTRIED,
-                "state": "unknown",
-                "line": f"whether a run would take them could not be tried: {error}",
-            }
+            found = unknown(str(error))
         self._next, before, self._found, self._of = AGAIN * turns, self._found, found, self._match.of
         await self._store.set_meta(META, {"of": self._of, "found": found})
         if found["refused"] and not before["refused"]:
@@ -137,6 +134,10 @@ class Rehearsal:
 
 def _by_id(completions: Sequence[Completion]) -> dict[str, Completion]:
     return {completion.new.id: completion for completion in completions}
+
+
+def unknown(why: str) -> dict[str, Any]:
+    return {**UNTRIED, "state": "unknown", "line": f"whether a run would take them could not be tried: {why}"}
 
 
 def verdict(reasons: Sequence[str], tried: int) -> dict[str, Any]:

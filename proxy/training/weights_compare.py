@@ -30,9 +30,9 @@ CHATS: Final[tuple[Chat, ...]] = (
 )
 TOKENS: Final = 32  # of each reply
 
-# Nats a token, measured on SmolLM2-135M, and a model so small loses most by quantisation (docs/backends.md): Q8_0 is
-# 0.02 away, Q4_0 0.39, noise of a tenth of each weight 0.54, 3 bits 2. trainer.lessons.reply_checks counts 0.5 as
-# noise, too.
+# Nats a token, measured on SmolLM2-135M, and a model so small loses most by quantisation (docs/reference/backends.md):
+# Q8_0 is 0.02 away, Q4_0 0.39, noise of a tenth of each weight 0.54, 3 bits 2. trainer.lessons.reply_checks counts 0.5
+# as noise, too.
 APART: Final = 0.5  # mean |Δ log-prob|, where the server tells them
 REGRET: Final = 0.4  # else: by how much the weights like another token better than its greedy one (Q4_0: 0.26)
 SIZE: Final = 0.05  # share by which counts of parameters may differ: not everybody counts tied embeddings once

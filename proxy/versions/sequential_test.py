@@ -3,7 +3,7 @@
 Owns one sequential test and its error rates. After each rating of the new version, Fisher's exact test (one-sided)
 compares its share of good ratings with that of the old one. A look calls the new one worse at p ≤ LEVEL; LEVEL is
 so far below ALPHA that all looks of one comparison together raise a false alarm in at most ALPHA of the cases, whatever
-the share they have in common. `scripts/watch_errors.py` computes that exactly. Not here: whose ratings
+the share they have in common. `scripts/research/watch_errors.py` computes that exactly. Not here: whose ratings
 (rollback_monitor).
 """
 

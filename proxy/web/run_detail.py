@@ -1,7 +1,7 @@
 """One run in full: its verdict, what was decided on the way and why, and what became of each sample.
 
 Owns the JSON of `GET /rl/runs/{id}`, put together from the store and the run folder. Not here: the short form (status),
-what the numbers mean (docs/learning-rules.md).
+what the numbers mean (docs/reference/learning-rules.md).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from store.captured import completions
 from store.reader import Reader
 from store.records import Completion, Message, Rating, Turn
 
-FORMAT = 1  # of a line, in docs/export.md
+FORMAT = 1  # of a line, in docs/guides/export.md
 PAGE = 50  # a page is one snapshot: none is held while a slow client reads
 
 

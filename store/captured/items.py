@@ -7,13 +7,15 @@ may be looked at, and what an item says (proxy).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
 
 from store.captured import blobs, tree
 from store.captured.rows import to_json
 from store.reader import Reader
 from store.records import Asker, Item, Message
+
+MOST: Final = 10_000  # answers that are looked through for the items of one request
 
 
 class Place(NamedTuple):
@@ -34,13 +36,19 @@ def add(db: sqlite3.Connection, completion_id: str, found: Sequence[Item]) -> No
         db.execute("INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)", (item.id, completion_id, at, item.kind))
 
 
-async def places(reader: Reader, ids: Sequence[str]) -> list[Place]:
-    """The newest first; of ids that many answers have, not all."""
+async def places(reader: Reader, ids: Sequence[str], keys: Collection[str] | None) -> list[Place]:
+    """The newest first; of the completions that one of these keys asked for, or nobody knows which, if given. Nothing
+    where there are too many: an id of which only the newest answer was looked at would seem to be that answer's alone.
+    """
+    whose = "" if keys is None else "AND (c.key IS NULL OR c.key IN (SELECT value FROM json_each(:keys)))"
     rows = await reader.rows(
-        """SELECT i.id, i.completion_id, i.at, i.kind, c.key, c.user, c.session FROM json_each(?) w
-        JOIN items i ON i.id = w.value JOIN completions c ON c.id = i.completion_id ORDER BY c.seq DESC LIMIT 10000""",
-        [to_json(list(ids))],
+        f"""SELECT i.id, i.completion_id, i.at, i.kind, c.key, c.user, c.session FROM json_each(:ids) w
+        JOIN items i ON i.id = w.value JOIN completions c ON c.id = i.completion_id {whose}
+        ORDER BY c.seq DESC LIMIT {MOST + 1:d}""",  # noqa: S608  ours
+        {"ids": to_json(list(ids)), "keys": to_json(sorted(keys or ()))},
     )
+    if len(rows) > MOST:
+        return []
     return [
         Place(row["id"], row["completion_id"], row["at"], row["kind"], Asker(row["key"], row["user"]), row["session"])
         for row in rows

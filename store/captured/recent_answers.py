@@ -14,6 +14,7 @@ from store.captured.rows import from_json, to_json
 from store.reader import Reader
 from store.records import Asker, GoesOn, Lately, Message
 
+SYSTEM_TEXTS: Final = 8  # that are looked at of one completion
 _COLUMNS: Final = """SELECT c.seq, c.id, c.created_at, c.status, c.finished_at, c.session, c.model, c.thread,
 c.asked, c.key, c.user, coalesce(c.conversation, c.seq) AS conversation, {text} AS text,
 CASE WHEN c.text = '' AND instr(m.body, '"tool_calls"') THEN m.role END AS calls_role,
@@ -99,15 +100,21 @@ def _lately(row: sqlite3.Row) -> Lately:
     )
 
 
-async def goes_on_from(reader: Reader, thread: bytes, askers: Sequence[Asker]) -> list[GoesOn]:
-    """Newest first; a greeting has thousands of replies."""
+async def goes_on_from(reader: Reader, thread: bytes, askers: Sequence[Asker], longest: int) -> list[GoesOn]:
+    """Newest first; a greeting has thousands of replies. Of the first system texts the beginnings, up to `longest`."""
     rows = await reader.rows(
-        """SELECT c.turn, c.turn_rule, (SELECT json_group_array(CAST(m.body AS TEXT)) FROM completion_system s
-            JOIN messages m ON m.hash = s.hash WHERE s.completion_id = c.id) AS system
+        """SELECT c.turn, c.turn_rule, (SELECT json_group_array(substr(CAST(m.body AS TEXT), 1, :longest))
+            FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at LIMIT :texts) few
+            JOIN messages m ON m.hash = few.hash) AS system
         FROM completions c WHERE c.thread = :thread AND +c.status IN ('done', 'partial')
         AND EXISTS (SELECT 1 FROM json_each(:askers) w
             WHERE c.key IS json_extract(w.value, '$[0]') AND c.user IS json_extract(w.value, '$[1]'))
         ORDER BY c.seq DESC LIMIT 5""",
-        {"thread": thread, "askers": to_json([tuple(one) for one in askers])},
+        {
+            "thread": thread,
+            "askers": to_json([tuple(one) for one in askers]),
+            "longest": longest,
+            "texts": SYSTEM_TEXTS,
+        },
     )
     return [GoesOn(row["turn"], row["turn_rule"], tuple(from_json(row["system"]))) for row in rows]

@@ -22,7 +22,7 @@ from store.errors import StoreDamaged, StoreError, WrongKey
 from store.learning import keys, meta
 from store.lock import Lock
 from store.records import Key
-from store.safety import conversion, forget, integrity, tombstones
+from store.safety import conversion, forget, integrity, tombstones, torn_log
 from store.safety.db_key import Secret
 
 FOLDER: Final = "backups"  # in the home: those made by themselves
@@ -229,6 +229,8 @@ def _set_aside(path: Path, secret: Secret | None) -> Path | None:
     if not path.exists():
         return None
     note = integrity.note_of(path)
+    with contextlib.suppress(StoreDamaged):  # it leaves the note
+        torn_log.check(path)
     if not note.exists():  # one that is known to be damaged keeps its log beside it
         key = None if driver.is_plain(path) else secret
         with contextlib.suppress(*driver.errors(WrongKey)), closing(driver.connect(path, key)) as db:

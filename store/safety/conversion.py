@@ -24,6 +24,7 @@ from typing import Final, Literal
 
 from store import driver
 from store.errors import StoreDamaged, StoreError
+from store.safety import torn_log
 from store.safety.db_key import Secret
 
 Step = Literal["check", "copy", "compare", "link", "swap", "wipe", "done"]
@@ -42,6 +43,7 @@ def convert(path: Path, secret: Secret, *, encrypt: bool, progress: Progress) ->
     log = path.with_name(path.name + "-wal")
     key = driver.of_file(secret, path.with_name(path.name + COPY) if encrypt else path)
     copy = path.with_name(path.name + COPY)
+    torn_log.check(path)
     try:
         progress(path, "check", 0.0)
         _has_room(path)

@@ -16,7 +16,7 @@ from store import driver, schema
 from store.errors import NoKey, StoreError
 from store.learning import meta
 from store.lock import Lock
-from store.safety import backup, conversion
+from store.safety import backup, conversion, torn_log
 from store.safety.conversion import Progress
 from store.safety.db_key import Secret
 
@@ -29,10 +29,12 @@ class Converted:
 
 @contextmanager
 def owned(home: Path) -> Iterator[None]:
-    """No rlproxy runs here meanwhile. Raises StoreBusy."""
+    """No rlproxy runs here meanwhile, and nothing that was acknowledged is lost by opening the database. Raises
+    StoreBusy, StoreDamaged."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(home)
     try:
+        torn_log.check(home / schema.NAME)
         yield
     finally:
         lock.release()
@@ -69,6 +71,7 @@ def note(home: Path, act: str, secret: Secret | None) -> None:
 def _all(home: Path, secret: Secret, progress: Progress, *, encrypting: bool) -> Converted:
     done, path = Converted(), home / schema.NAME
     conversion.tidy(path)
+    torn_log.check(path)
     if not driver.is_new(path):
         if driver.is_plain(path) == encrypting:
             conversion.convert(path, secret, encrypt=encrypting, progress=progress)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,7 +23,10 @@ MAGIC: Final = 0x377F0682  # the last bit: whether checksums are of big-endian w
 HEADER: Final = 32  # bytes
 FRAME: Final = 24  # before each page
 PAGE: Final = 4096  # of all our databases
+SIZES: Final = tuple(1 << n for n in range(9, 17))  # of pages, that SQLite takes
 MASK: Final = 0xFFFFFFFF
+AT_ONCE: Final = 512  # frames
+PAIRS: Final = 16  # of words, after which a sum of 32 bits has not grown over 64 yet
 
 Sums = tuple[int, int]
 Log = bytes | mmap
@@ -54,17 +58,58 @@ def look(raw: Log) -> Torn | None:
     magic, size = _number(raw, 0), _number(raw, 8)
     order = "big" if magic & 1 else "little"
     sums = _sums(raw[:24], (0, 0), order)
-    if sums != (_number(raw, 24), _number(raw, 28)) or magic | 1 != MAGIC | 1:
+    if sums != (_number(raw, 24), _number(raw, 28)) or magic | 1 != MAGIC | 1 or size not in SIZES:
         return _torn(raw, HEADER, raw[HEADER + 8 : HEADER + 16], PAGE, 0)  # SQLite takes nothing of it
     good = HEADER
-    for at in range(HEADER, len(raw) - FRAME - size + 1, FRAME + size):
-        sums = _sums(raw[at : at + 8], sums, order)
-        sums = _sums(raw[at + FRAME : at + FRAME + size], sums, order)
+    ones, others = (_sums(bytes(8 + size), sums, order) for sums in ((1, 0), (0, 1)))
+    for at, (one, other) in _frames(raw, FRAME + size, order):
+        sums = (
+            (ones[0] * sums[0] + others[0] * sums[1] + one) & MASK,
+            (ones[1] * sums[0] + others[1] * sums[1] + other) & MASK,
+        )
         if raw[at + 8 : at + 16] != raw[16:24] or sums != (_number(raw, at + 16), _number(raw, at + 20)):
             return _torn(raw, at, raw[16:24], size, good)
         if _number(raw, at + 4):  # the last frame of a transaction
             good = at + FRAME + size
     return None
+
+
+def _frames(raw: Log, length: int, order: str) -> Iterator[tuple[int, Sums]]:
+    """Each frame's place, and its checksum as if it were the first."""
+    ends = len(raw) - (len(raw) - HEADER) % length
+    for first in range(HEADER, ends, AT_ONCE * length):
+        block = raw[first : min(ends, first + AT_ONCE * length)]
+        yield from zip(range(first, ends, length), _each(block, length, order), strict=False)
+
+
+def _each(block: bytes, length: int, order: str) -> list[Sums]:
+    """The checksums of many frames: the same word of all of them is one number, and one addition adds all. Word by
+    word and frame by frame a log of 40 MB takes seconds."""
+    words = array("I", block)
+    if order == "big":
+        words.byteswap()
+    step = length // 4
+    lanes = (len(words) // step + 1) // 2  # of 64 bits, of which every second frame has one
+    mask = int.from_bytes((MASK.to_bytes(4, "little") + bytes(4)) * lanes, "little")
+    counted = [0, 1, *range(FRAME // 4, step)]
+    sums = [[0, 0], [0, 0]]  # of the even frames, and of the odd ones
+    for n, place in enumerate(range(0, len(counted), 2), 1):
+        pair = [int.from_bytes(words[at::step].tobytes(), "little") for at in counted[place : place + 2]]
+        for odd, both in enumerate(sums):
+            both[0] += (pair[0] >> 32 * odd & mask) + both[1]
+            both[1] += (pair[1] >> 32 * odd & mask) + both[0]
+            if n % PAIRS == 0:
+                both[:] = [one & mask for one in both]
+    even, odds = ([_unlaned(one & mask, lanes) for one in both] for both in sums)
+    found = zip(zip(*even, strict=True), zip(*odds, strict=True), strict=True)
+    return [one for both in found for one in both][: len(words) // step]
+
+
+def _unlaned(sums: int, lanes: int) -> array[int]:
+    found = array("I", sums.to_bytes(8 * lanes, "little"))
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found[::2]
 
 
 def _torn(raw: Log, at: int, salts: bytes, size: int, good: int) -> Torn | None:

@@ -9,8 +9,9 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.trainer import tiny
+from scripts.harness.in_process import Proxy
+from tests.harness import tiny
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 from trainer.launch import LocalLauncher
 
 LOAD = {"lora_name": "theirs", "lora_path": "/tmp"}
@@ -21,7 +22,7 @@ async def managed(tmp_path: Path, proxy: Proxy) -> Proxy:  # noqa: F811
     await proxy.stop()
     proxy.kind = None
     (tmp_path / "fake.gguf").touch()
-    command = f"{sys.executable} -m tests.fakes.llamacpp -m {tmp_path}/fake.gguf"
+    command = f"{sys.executable} -m scripts.fakes.llamacpp -m {tmp_path}/fake.gguf"
     await proxy.start(backend__kind="llamacpp", backend__url="", backend__command=command)
     return proxy
 

@@ -19,8 +19,21 @@ from proxy.conversation.conversations import command_at, thread, without_command
 from proxy.conversation.user_text import command_of, silent, without_blocks, words
 from proxy.core.agent_wrappers import AGENTS, agent_of, as_typed, sender_of
 from proxy.feedback.chat_command import parse
-from tests.agent_formats import AIDER, AIDERS_RULES, BY_ID, CONTEXT, FORMS, INFO, NOTICE, REMINDER, Form, slash, texts
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from scripts.harness.agent_formats import (
+    AIDER,
+    AIDERS_RULES,
+    BY_ID,
+    CONTEXT,
+    FORMS,
+    INFO,
+    NOTICE,
+    REMINDER,
+    Form,
+    slash,
+    texts,
+)
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 GROUP = "[Chat messages since your last reply - for context]\n[WhatsApp g 10:00] Bob: hi\n\n"
 CURRENT = "[Current message - respond to this]\n"

@@ -12,7 +12,8 @@ import pytest
 
 from proxy.core.json_edit import DEEPEST
 from proxy.dialects.chat_form import arguments_of, tidy_arguments
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 HI = {"role": "user", "content": "hi"}
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from proxy.core import home as homes
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.command import rlproxy
+from scripts.harness.records import put
+from scripts.harness.serving import Serving
 from store.safety import tombstones
 from store.store import Store
-from tests.fakes.backend import FakeBackend
-from tests.proxy.cli.test_app import rlproxy
 from tests.proxy.conftest import backend  # noqa: F401
-from tests.serving import Serving
-from tests.store.making import put
 from trainer.launch import open_log
 
 READS = 0o077

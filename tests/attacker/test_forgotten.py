@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety import backup
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.training.test_run_supervisor import rated, until
+from tests.harness.runs import rated, until
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.web.test_forgetting import forget
 
 SECRET = "zanzibar"

@@ -10,12 +10,13 @@ import pytest
 
 from proxy.conversation.user_text import command_of
 from proxy.core.agent_wrappers import AGENTS
-from tests.agent_formats import CLAUDE_CODE, DETAILS, NOTICE, texts
+from scripts.harness.agent_formats import CLAUDE_CODE, DETAILS, NOTICE, texts
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_commands import nothing_was_done
 from tests.attacker.test_identity import CLAUDE_CODE as MACHINE
 from tests.attacker.test_identity import CLAUDE_CODE_JSON as MACHINE_JSON
 from tests.attacker.test_identity import keys, rated, says
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 PAUSE = {"role": "user", "content": "/rl pause"}
 TYPED = {"type": "input_text", "text": "/rl pause"}

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.test_attacker import head, raw
+from scripts.harness.in_process import Proxy
+from tests.attacker.test_attacker import head, raw
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 HOPS = (
     "Connection: x-one, X-Two",

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.feedback.webhooks import signing
+from scripts.harness import signing
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
 
 CLAUDE_CODE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-456789abcdef"
@@ -348,7 +349,7 @@ async def test_a_key_claims_no_event_of_another_key(proxy: Proxy) -> None:  # no
 
 @pytest.mark.parametrize("way", ["gateway", "shared key", "no key"])
 async def test_nobody_uses_up_the_event_of_another_rater(proxy: Proxy, way: str) -> None:  # noqa: F811
-    """Visitors behind one key, whose events an app names as docs/rating-from-code.md does."""
+    """Visitors behind one key, whose events an app names as docs/guides/rating-from-code.md does."""
     headers: dict[str, str] = {}
     if way == "gateway":
         headers = (await keys(proxy, gateway="admin"))["gateway"]

@@ -10,12 +10,13 @@ from typing import Any
 import orjson
 import pytest
 
+from scripts.harness.in_process import Proxy
+from scripts.harness.records import put
 from store.records import NewReaction
-from tests.pages.conftest import Visit
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.training.test_run_supervisor import until
-from tests.store.making import put
-from tests.test_attacker import CHAT, head, raw, status
+from tests.attacker.test_attacker import CHAT, head, raw, status
+from tests.harness.runs import until
+from tests.proxy.conftest import backend, proxy  # noqa: F401
+from tests.proxy.web.pages.conftest import Visit
 
 SECRET = "what-nobody-is-to-keep"
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from scripts.harness import signing
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys, says
-from tests.pages.conftest import Visit
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.feedback.webhooks import signing
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
+from tests.proxy.web.pages.conftest import Visit
 
 SHOWN: dict[str, Any] = {"platform": "slack", "channel": "C1", "message_id": "1.1"}
 

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 @pytest.mark.parametrize("role", ["use", "rate"])

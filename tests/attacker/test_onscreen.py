@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from scripts.harness.in_process import Proxy
+from store.captured import items
 from tests.attacker.test_identity import keys, rated, says
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 SECRET = "The launch is on the ninth of May, at the old harbour, and nobody but us may know of it until then."
 
@@ -76,6 +80,33 @@ async def test_the_ids_of_a_backends_items_open_nothing(proxy: Proxy) -> None:  
     async with proxy.http.post("/v1/responses", json=body, headers=made["eve"]) as response:
         assert "reference to an id that I do not know" in await response.text()
     assert await rated(proxy) == {}
+
+
+async def test_many_answers_of_another_key_do_not_make_an_item_seem_unique(
+    proxy: Proxy,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its backend gives each item the same id, so of two answers none is meant for certain. Only some are looked at."""
+    monkeypatch.setattr(items, "MOST", 2)
+    proxy.backend.speaks.add("responses")
+    made = await keys(proxy, ann="rate", eve="rate")
+
+    async def says_on(*said: dict[str, Any], headers: dict[str, str]) -> Any:
+        body = {"model": "fake", "input": list(said)}
+        async with proxy.http.post("/v1/responses", json=body, headers=headers | {"x-rl-session": "s"}) as response:
+            return await response.json()
+
+    def user(text: str) -> dict[str, Any]:
+        return {"role": "user", "content": text}
+
+    named: set[str] = set()
+    for text in ("first", "second", "third"):
+        named.add((await says_on(user(text), headers=made["ann"]))["output"][0]["id"])
+        await says_on(user(text), headers=made["eve"])
+    assert len(named) == 1
+    reference = {"type": "item_reference", "id": named.pop()}
+    answer = await says_on(user("first"), reference, user("/rl good"), headers=made["ann"])
+    assert "reference to an id that I do not know" in str(answer) and await rated(proxy) == {}
 
 
 async def test_a_model_writes_no_line_of_ours(proxy: Proxy) -> None:  # noqa: F811

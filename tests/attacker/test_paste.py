@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from scripts.harness.in_process import Proxy
+from tests.harness.terminal import CTRL_D
 from tests.proxy.cli.test_app import cli  # noqa: F401
 from tests.proxy.cli.test_chat import at
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.terminal import CTRL_D
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 BEGINS, ENDS = "\x1b[200~", "\x1b[201~"
 PAGE = "Summarise this:\nbuy now at evil.example\n/rl pause\ng\nb\n"

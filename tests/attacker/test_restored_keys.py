@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety.db_key import VARIABLE
-from tests.proxy.cli.test_app import rlproxy
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 async def made(home: Path, name: str, role: str = "admin", **env: str) -> str:

@@ -10,8 +10,9 @@ from aiohttp.test_utils import make_mocked_request
 
 from proxy.conversation.retries import Retries, key_of
 from proxy.core.tasks import Tasks
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_labels import asked, train
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 COUNT = "x-stainless-retry-count"
 MINE = {"idempotency-key": "mine"}  # a retry with it has the same answer, also where all of the first one has left

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from proxy.web import control
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 async def heard(proxy: Proxy, headers: Mapping[str, str], change: str) -> bytes:  # noqa: F811

@@ -11,9 +11,10 @@ from aiohttp.test_utils import TestServer
 
 from proxy.access.roles import ASKS as PASSED
 from proxy.access.roles import ROOM, RULES, rule
-from scripts.fuzz_roles import ASKS, CHANGES, Asked, Found, House, fuzzed, house, request_bytes, too_much
-from tests.fuzz_wire import Answer, Socket
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from scripts.fuzz.roles import ASKS, CHANGES, Asked, Found, House, fuzzed, house, request_bytes, too_much
+from scripts.fuzz.wire import Answer, Socket
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 REACHED = (  # the backend's own acts, before roles were decided by what is matched and sent
     "POST /s/x%2Fy/api/delete",
@@ -105,7 +106,7 @@ async def test_every_route_says_what_role_it_needs(proxy: Proxy) -> None:  # noq
 
 
 def test_the_page_names_what_passes_for_everybody() -> None:
-    page = Path("docs/http-api.md").read_text(encoding="utf-8")
+    page = Path("docs/reference/http-api.md").read_text(encoding="utf-8")
     listed = page.partition("<!-- passed -->")[2].partition("<!-- /passed -->")[0]
     assert listed == "".join(["\n", *(f"- `{one}`\n" for one in PASSED)])
 
@@ -126,7 +127,7 @@ async def test_a_route_that_says_nothing_is_an_admins() -> None:
 
 
 async def test_nobody_gets_above_their_role_however_a_path_is_written(tmp_path: Path) -> None:
-    """Two thousand of the ways that `python -m scripts.fuzz_roles` tries, all of them there."""
+    """Two thousand of the ways that `python -m scripts.fuzz.roles` tries, all of them there."""
     found = await fuzzed(tmp_path / "home", 2000, 26)
     assert found["failures"] == []
     assert found["requests"] == 2000 and found["by_role"]["admin"]["the backend"] > 50

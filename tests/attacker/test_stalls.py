@@ -19,11 +19,13 @@ from typing import Any, Final
 import orjson
 import pytest
 
+from proxy.conversation.side_requests import SUBAGENT
 from proxy.core.bounded_cache import BYTES
 from proxy.core.offload import LARGE
 from proxy.relay.request_body import MOST
-from tests.fakes.backend import FakeBackend
-from tests.proxy.conftest import Proxy, proxy  # noqa: F401
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import proxy  # noqa: F401
 
 MOST_S: Final = 0.2  # 0.01 in most; what was walked through on the loop took 0.4, what grew with the square 4 to 17
 SIZE: Final = 990_000  # bytes; a little less than what is large
@@ -157,3 +159,24 @@ async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:  # 
         assert answer.status == 201
     assert max(found) < MOST_S, sorted(found)[-3:]
     assert (await proxy.store.ratings_of(id))[0].comment == ("4111 " * 3900)
+
+
+async def test_long_system_texts_are_compared_by_their_beginnings(proxy: Proxy) -> None:  # noqa: F811
+    """Whether a subagent asks is seen by how much of two system texts is the same: of megabytes of lines, too."""
+
+    async def asked(name: str, *said: str, **more: Any) -> str:
+        system = "".join(f"{name}{n}\n" for n in range(SIZE // 10))
+        roles = ("system", "user", "assistant", "user")
+        messages = [{"role": role, "content": text} for role, text in zip(roles, (system, *said), strict=False)]
+        body = io.BytesIO(orjson.dumps({"model": "fake", "messages": messages, **more}))
+        async with proxy.http.post("/v1/chat/completions", data=body) as answer:
+            assert answer.status == 200
+            return str((await answer.json())["choices"][0]["message"]["content"])
+
+    for name in "abcde":
+        reply = await asked(name, "hello")
+    async with turns() as found:
+        await asked("f", "hello", reply, "more", tools=[{"type": "function", "function": {"name": "f"}}])
+    newest = max(await proxy.store.completions(), key=lambda one: one.seq)
+    assert newest.new.turn_rule == SUBAGENT
+    assert max(found) < MOST_S, sorted(found)[-3:]

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 
 from proxy.core.terminal import in_json, plain
 from proxy.server import configure_logs
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.store.making import put
-from tests.terminal import CTRL_D, Terminal
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from scripts.harness.records import put
+from tests.harness.terminal import CTRL_D, Terminal
+from tests.proxy.cli.test_app import cli  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 TITLE, CLIPBOARD, CLEAR = "\x1b]0;pwned\x07", "\x1b]52;c;cm0gLXJm\x07", "\x1b[2J\x1b[H"

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import json
 
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.test_attacker import head
+from scripts.harness.in_process import Proxy
+from tests.attacker.test_attacker import head
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 async def test_who_does_not_read_holds_no_place(proxy: Proxy) -> None:  # noqa: F811

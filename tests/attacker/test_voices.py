@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from proxy.training.rewards import normalised
+from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys
 from tests.attacker.test_labels import send
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.training.test_run_supervisor import until
+from tests.harness.runs import until
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.versions.test_rollback_monitor import rolled_back
 
 LIGHT = 0.01

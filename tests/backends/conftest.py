@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.fakes.backend import FakeBackend
-from tests.proxy.conftest import Proxy
-from tests.trainer.lora import peft_on_transformers, random_adapter
-from trainer.launch import LocalLauncher
+from scripts.harness.lora import peft_on_transformers, random_adapter
+from scripts.harness.versions import ASKED
 
-ASKED = "Name three colours and say why you like them."
 TOKENS = 12
 Say = Callable[[Path | None], tuple[list[int], list[float]]]
-
-
-def proxy_before(home: Path, **flags: Any) -> Proxy:
-    """A proxy that asks the server of its settings and trains for real; the fake in it is asked by nobody."""
-    proxy = Proxy(home, FakeBackend(), LocalLauncher())  # type: ignore[arg-type]
-    proxy.kind = None
-    proxy.flags |= {name.replace("__", "."): value for name, value in flags.items()}
-    return proxy
 
 
 @pytest.fixture(scope="module")

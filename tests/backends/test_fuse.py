@@ -9,17 +9,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from scripts.fakes.ollama import FakeOllama
+from scripts.harness.versions import with_real_versions
 from tests.backends.smollm import widened
-from tests.backends.test_llamacpp import (  # noqa: F401
-    ASKED,
-    TOKENS,
-    Say,
-    base_gguf,
-    plain,
-    running,
-    with_real_versions,
-)  # fmt: skip
-from tests.fakes.ollama import FakeOllama
+from tests.backends.test_llamacpp import ASKED, TOKENS, Say, plain, running  # fmt: skip
 from tests.proxy.backends.test_ollama import make_proxy
 from trainer.formats.merge_gguf import fuse
 from trainer.formats.weights import cache_folder
@@ -47,7 +40,7 @@ async def said(folder: Path, model: Path) -> tuple[list[int], list[float]]:
 
 @pytest.mark.parametrize("which", [0, 1], ids=["plain", "rslora"])
 async def test_in_fp32_it_is_peft(
-    tmp_path: Path, base_gguf: Path, adapters: list[Path], said_by_peft: Say, which: int  # noqa: F811
+    tmp_path: Path, base_gguf: Path, adapters: list[Path], said_by_peft: Say, which: int
 ) -> None:  # fmt: skip
     found = await asyncio.to_thread(fuse, adapters[which], base_gguf, tmp_path / "v1.gguf")
     assert found.changed == 210 and not found.moved

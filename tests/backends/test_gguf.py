@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import pytest
 
-from tests.trainer.lora import random_adapter
+from scripts.harness.lora import random_adapter
 from trainer.formats.gguf import ARCHITECTURES, convert
 from trainer.formats.weights import cache_folder
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
-import shutil
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import psutil
@@ -20,11 +17,11 @@ from config.settings import load
 from proxy.backends.llamacpp_managed import LlamaManaged
 from proxy.backends.openai import OpenAICompatible
 from proxy.versions import warm_up
-from tests.backends.conftest import ASKED, TOKENS, Say
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import ASKED, with_real_versions
+from tests.backends.conftest import TOKENS, Say
 from tests.backends.smollm import dequantised
 from tests.proxy.backends.test_llamacpp import make_proxy
-from tests.proxy.conftest import Proxy
-from tests.proxy.versions.test_live_version import publish
 from trainer.formats.weights import cache_folder
 from trainer.launch import LocalLauncher
 
@@ -87,20 +84,6 @@ async def router(tmp_path: Path, base_gguf: Path) -> AsyncIterator[tuple[str, Pa
     presets.write_text(f"[*]\n{lines}\n\n[fake]\nmodel = {base_gguf}\n")
     async with running(tmp_path, "--models-preset", presets, "--models-max", 3) as port:
         yield f"http://127.0.0.1:{port}", presets
-
-
-async def with_real_versions(proxy: Proxy, adapters: list[Path]) -> None:
-    await proxy.post("/rl/pause")
-    for version, adapter in enumerate(adapters, 1):
-        await proxy.say(f"Say {version}.", max_tokens=8)
-        status, rated = await proxy.rate(completion_id="last", rating="good")
-        assert status == 201, rated
-        folder = await publish(proxy, version)
-        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-        for name in manifest["files"]:
-            shutil.copy(adapter / name, folder / name)
-            manifest["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 async def asked(proxy: Proxy, model: str = "fake") -> tuple[list[int], list[float]]:

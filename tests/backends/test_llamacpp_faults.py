@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.harness.serving import Serving
 from tests.backends.test_llamacpp import SERVER, base_gguf, plain  # noqa: F401
-from tests.llama_faults import a_server_dies, texts_of, the_proxy_dies
-from tests.serving import Serving
+from tests.harness.llama_faults import a_server_dies, texts_of, the_proxy_dies
 from tests.test_swap_faults import published, with_manifest
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1800)]

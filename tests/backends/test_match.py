@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from proxy.training.weights_compare import APART
+from scripts.harness.in_process import Proxy
+from scripts.harness.tiny_model import make_tiny_model
 from tests.backends.test_llamacpp import base_gguf, plain, running, start  # noqa: F401
-from tests.fakes.tiny_model import make_tiny_model
-from tests.proxy.conftest import Proxy
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
 

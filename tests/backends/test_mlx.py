@@ -13,16 +13,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.backends.test_llamacpp import (
-    ASKED,
-    TOKENS,
-    Say,
-    healthy,
-    start,
-    streamed,
-    with_real_versions,
-)
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import with_real_versions
+from tests.backends.test_llamacpp import ASKED, TOKENS, Say, healthy, start, streamed
 from trainer.formats.weights import cache_folder
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]

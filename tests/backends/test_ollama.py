@@ -21,11 +21,10 @@ import aiohttp
 import ollama as sdk
 import pytest
 
-from tests.backends.conftest import ASKED, proxy_before
-from tests.backends.ollama_server import MODEL, OllamaServer, base_gguf, binaries
-from tests.backends.test_llamacpp import with_real_versions
-from tests.proxy.conftest import Proxy
-from tests.serving import ROOT, Serving
+from scripts.harness.in_process import Proxy, proxy_before
+from scripts.harness.ollama_server import MODEL, OllamaServer, base_gguf, binaries
+from scripts.harness.serving import ROOT, Serving
+from scripts.harness.versions import ASKED, with_real_versions
 from trainer.launch import LocalLauncher
 
 pytestmark = [pytest.mark.ollama, pytest.mark.timeout(1200)]

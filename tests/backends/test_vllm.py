@@ -14,12 +14,12 @@ import pytest
 from config.sections import Backend as BackendSection
 from proxy.backends.vllm import VLLM
 from proxy.core.errors import Unsupported
+from scripts.harness.in_process import Proxy, proxy_before
+from scripts.harness.lora import peft_on_transformers, random_adapter
+from scripts.harness.versions import ASKED, with_real_versions
 from store.records import FinishedCompletion
-from tests.backends.conftest import ASKED, TOKENS, Say, proxy_before
-from tests.backends.test_llamacpp import with_real_versions
+from tests.backends.conftest import TOKENS, Say
 from tests.backends.vllm_server import VLLMServer
-from tests.proxy.conftest import Proxy
-from tests.trainer.lora import peft_on_transformers, random_adapter
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
 

@@ -16,10 +16,10 @@ import pytest
 
 from proxy.backends.sampling_defaults import FILE, MEMBERS, Odds, apart, in_force, likeliest
 from proxy.backends.vllm import ASK
+from scripts.harness.in_process import Proxy, proxy_before
+from scripts.harness.versions import ASKED
 from store.records import FinishedCompletion
-from tests.backends.conftest import ASKED, proxy_before
 from tests.backends.vllm_server import VLLMServer
-from tests.proxy.conftest import Proxy
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.backends.conftest import ASKED, TOKENS, proxy_before
-from tests.backends.test_llamacpp import with_real_versions
+from scripts.harness.in_process import Proxy, proxy_before
+from scripts.harness.versions import ASKED, with_real_versions
+from tests.backends.conftest import TOKENS
 from tests.backends.vllm_server import VLLMServer
-from tests.proxy.conftest import Proxy
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1800)]
 

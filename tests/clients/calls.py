@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 clients = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.clients.agent import Agent, beside, over, program
-from tests.fakes.backend import FakeBackend
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.agent import CLAUDE_CODE_QUIET, Agent, beside, over, program
+from scripts.harness.serving import Serving
 from tests.proxy.conftest import backend  # noqa: F401
-from tests.serving import Serving
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(560)]
 
-QUIET = {"DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 SUM = {"command": "echo 40 + 2 | tr 4 5 > sum; cat sum", "description": "adds"}
 ERRAND = {"description": "adds", "prompt": "Reckon.", "subagent_type": "general-purpose", "run_in_background": False}
 
@@ -24,7 +23,7 @@ ERRAND = {"description": "adds", "prompt": "Reckon.", "subagent_type": "general-
 @pytest.fixture
 async def claude(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:  # noqa: F811
     found = program("@anthropic-ai/claude-code", "claude")
-    async with beside(Agent(found, tmp_path, over(backend, tmp_path), **QUIET), "claude-code") as agent:
+    async with beside(Agent(found, tmp_path, over(backend, tmp_path), **CLAUDE_CODE_QUIET), "claude-code") as agent:
         yield agent
 
 
@@ -92,7 +91,7 @@ async def test_over_the_built_in_backend(weights: Path, tmp_path: Path) -> None:
     """A small model's nonsense, but its own: token ids and log-probs are those of the model that trains."""
     found = program("@anthropic-ai/claude-code", "claude")
     serving = Serving(tmp_path / "home", weights)
-    async with beside(Agent(found, tmp_path, serving, **QUIET), "claude-code") as claude:
+    async with beside(Agent(found, tmp_path, serving, **CLAUDE_CODE_QUIET), "claude-code") as claude:
         flags = ("--tools", "", "--system-prompt", "Answer in one short sentence.")
         answer = await claude.patiently("-p", "What is the capital of France?", *flags)
         row = (await claude.rows())[-1]

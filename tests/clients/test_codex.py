@@ -7,18 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.agent import Agent, beside, over, program
-from tests.fakes.backend import FakeBackend
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.agent import CODEX_QUIET, Agent, beside, over, program
+from scripts.harness.serving import Serving
 from tests.proxy.conftest import backend  # noqa: F401
-from tests.serving import Serving
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(560)]
 
-# Without the first four it asks its makers for statistics, updates and plugins. Its sandbox cannot be had everywhere.
-QUIET = (
-    "-c", "analytics.enabled=false", "-c", "check_for_update_on_startup=false", "--disable", "plugins",
-    "--disable", "apps", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
-)  # fmt: skip
 SUM = {"cmd": "echo 40 + 2 | tr 4 5 > sum; cat sum"}
 
 
@@ -31,7 +26,7 @@ async def codex(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:  
 
 async def test_a_tool_is_run_and_the_answer_rated(codex: Agent, backend: FakeBackend) -> None:  # noqa: F811
     backend.wants = "exec_command", SUM
-    said = await codex.run("exec", *QUIET, "Add up.")
+    said = await codex.run("exec", *CODEX_QUIET, "Add up.")
     assert said.startswith("It is ") and said.endswith("50 + 2\n\n") and (codex.work / "sum").read_text() == "50 + 2\n"
     asking, answering = await codex.rows()
     for row in (asking, answering):
@@ -39,18 +34,18 @@ async def test_a_tool_is_run_and_the_answer_rated(codex: Agent, backend: FakeBac
         assert (row["turn"], row["model"]) == ("main", "fake") and row["session"]
     assert (asking["finish_reason"], answering["finish_reason"]) == ("tool_calls", "stop")
 
-    said = await codex.run("exec", "resume", "--last", *QUIET, " /rl good very clear")
+    said = await codex.run("exec", "resume", "--last", *CODEX_QUIET, " /rl good very clear")
     assert "rated good, because “very clear”" in said
     asking, answering = await codex.rows()  # a command is no completion
     (rating,) = answering["ratings"]
     assert asking["ratings"] == [] and (rating["value"], rating["comment"]) == (1.0, "very clear")
 
     backend.wants = "none", {}
-    assert await codex.run("exec", "resume", "--last", *QUIET, "And now?") == "You said: And now? \n"
+    assert await codex.run("exec", "resume", "--last", *CODEX_QUIET, "And now?") == "You said: And now? \n"
     talk = [m for m in backend.requests[-1]["messages"] if m["role"] != "system"]
     assert [m["role"] for m in talk[-5:]] == ["user", "assistant", "tool", "assistant", "user"]
     assert not any("/rl" in str(m["content"]) or "rated good" in str(m["content"]) for m in talk)
-    assert "rated bad" in await codex.run("exec", "resume", "--last", *QUIET, "/rl bad")
+    assert "rated bad" in await codex.run("exec", "resume", "--last", *CODEX_QUIET, "/rl bad")
     (*before, last) = await codex.rows()
     assert last["ratings"][0]["value"] == -1.0 and len(before) == 2
 
@@ -58,13 +53,13 @@ async def test_a_tool_is_run_and_the_answer_rated(codex: Agent, backend: FakeBac
 async def test_what_it_asks_on_the_side(codex: Agent, backend: FakeBackend) -> None:  # noqa: F811
     """A conversation that has grown too long is summarised before the next turn."""
     backend.wants, backend.prompt_tokens = ("none", {}), 50_000
-    await codex.run("exec", *QUIET, "Add up.")
+    await codex.run("exec", *CODEX_QUIET, "Add up.")
     backend.prompt_tokens = 3
-    await codex.run("exec", "resume", "--last", *QUIET, "-c", "model_auto_compact_token_limit=40000", "And now?")
+    await codex.run("exec", "resume", "--last", *CODEX_QUIET, "-c", "model_auto_compact_token_limit=40000", "And now?")
     rows = await codex.rows()
     turns = [(row["turn"], row["turn_rule"]) for row in rows]
     assert turns == [("main", "default"), ("side", "summary"), ("main", "default")]
-    assert "rated 4 of 5" in await codex.run("exec", "resume", "--last", *QUIET, " /rl 4")
+    assert "rated 4 of 5" in await codex.run("exec", "resume", "--last", *CODEX_QUIET, " /rl 4")
     assert [row["id"] for row in await codex.rows() if row["ratings"]] == [rows[-1]["id"]]
 
 
@@ -76,7 +71,7 @@ async def test_over_the_built_in_backend(weights: Path, tmp_path: Path) -> None:
     async with beside(Agent(found, tmp_path, serving), "codex") as codex:
         brief = codex.home / "brief.md"
         brief.write_text("Answer in one short sentence.")
-        flags = (*QUIET, "-c", f"model_instructions_file={brief}")
+        flags = (*CODEX_QUIET, "-c", f"model_instructions_file={brief}")
         answer = await codex.patiently("exec", *flags, "What is the capital of France?")
         row = (await codex.rows())[-1]
         assert row["text"].strip() == answer.strip() != "" and row["exact"], row["inexact_reason"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.agent import CACHE, Agent, beside, over
-from tests.fakes.backend import FakeBackend
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.agent import CACHE, Agent, beside, over
 from tests.proxy.conftest import backend  # noqa: F401
 
 pytestmark = [pytest.mark.agents]

@@ -9,8 +9,9 @@ import anthropic
 import pytest
 from pydantic import BaseModel
 
+from scripts.harness.in_process import Proxy
 from tests.clients.calls import captured, clients, final, made, streams, ways
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 TOOL: dict[str, Any] = {"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}
 THINKING = {"type": "enabled", "budget_tokens": 1024}

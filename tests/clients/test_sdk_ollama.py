@@ -10,8 +10,9 @@ import ollama
 import pytest
 
 from proxy.backends.openai import OpenAICompatible
+from scripts.harness.in_process import Proxy
 from tests.clients.calls import clients, made, pieces, streams, ways
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 SCHEMA = {"type": "object", "properties": {"said": {"type": "string"}}, "required": ["said"]}
 

@@ -10,8 +10,9 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
+from scripts.harness.in_process import Proxy
 from tests.clients.calls import captured, clients, final, made, pieces, streams, ways
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 LOOK: dict[str, Any] = {"type": "object", "properties": {}}
 CHAT_TOOL = {"type": "function", "function": {"name": "look", "parameters": LOOK}}

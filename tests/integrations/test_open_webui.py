@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from scripts.fakes.open_webui import USER, FakeOpenWebUI, running
+from scripts.harness.in_process import Proxy
 from store.records import Rating
-from tests.fakes.open_webui import USER, FakeOpenWebUI, running
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 CHAT = {"x-openwebui-chat-id": "chat-1", "x-openwebui-user-email": USER["email"]}
 

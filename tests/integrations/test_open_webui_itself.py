@@ -21,11 +21,11 @@ import aiohttp
 import pytest
 from playwright.async_api import Page, async_playwright, expect
 
-from tests.fakes.backend import MODEL, FakeBackend
-from tests.fakes.open_webui import FUNCTION
-from tests.proxy.cli.test_app import rlproxy
+from scripts.fakes.backend import MODEL, FakeBackend
+from scripts.fakes.open_webui import FUNCTION
+from scripts.harness.command import rlproxy
+from scripts.harness.serving import Serving
 from tests.proxy.conftest import backend  # noqa: F401
-from tests.serving import Serving
 
 pytestmark = [pytest.mark.openwebui, pytest.mark.timeout(560)]
 

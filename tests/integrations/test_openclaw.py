@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from tests.fakes.backend import MODEL, FakeBackend
-from tests.fakes.telegram import GROUP, TOKEN, FakeTelegram
-from tests.proxy.cli.test_app import rlproxy
+from scripts.fakes.backend import MODEL, FakeBackend
+from scripts.fakes.telegram import GROUP, TOKEN, FakeTelegram
+from scripts.harness.command import rlproxy
+from scripts.harness.serving import Serving
+from scripts.harness.signing import OPENCLAW_SECRET
 from tests.proxy.conftest import backend  # noqa: F401
-from tests.proxy.feedback.webhooks.signing import OPENCLAW_SECRET
-from tests.serving import Serving
 
 pytestmark = [pytest.mark.openclaw, pytest.mark.timeout(560)]
 

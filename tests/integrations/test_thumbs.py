@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 SNIPPET = Path(__file__).parents[2] / "integrations/browser/thumbs.js"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from proxy.training import run_folder
-from tests.fakes.launcher import FakeJob, write_result
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from scripts.fakes.launcher import FakeJob, write_result
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import rated, until
 
 
 class Gate:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from proxy.client import AsyncClient, Client, NotTrained, Refused, Unreachable
-from tests.fakes.another_program import AnotherProgram
-from tests.proxy.conftest import Proxy
+from scripts.fakes.another_program import AnotherProgram
+from scripts.harness.in_process import Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,9 +90,7 @@ async def test_a_key_goes_along(proxy: Proxy) -> None:
 def test_its_types_hold_in_a_script_of_ten_lines(tmp_path: Path) -> None:
     """As the person's own mypy sees it: strict, outside of this repository, through py.typed."""
     pytest.importorskip("mypy")
-    packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    assert "py.typed" in packaged["proxy"] and (ROOT / "proxy/py.typed").exists()
-    page = (ROOT / "docs/rating-from-code.md").read_text()
+    page = (ROOT / "docs/guides/rating-from-code.md").read_text()
     script = tmp_path / "mine.py"
     script.write_text(page.split("```python\n")[1].split("```")[0] + "\nreveal_type(rating.value)\n")
     wrong = tmp_path / "wrong.py"
@@ -101,6 +98,7 @@ def test_its_types_hold_in_a_script_of_ten_lines(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "proxy").symlink_to(ROOT / "proxy")
+    (site / "rlproxy").symlink_to(ROOT / "proxy/public")  # as a wheel has it (test_packaging)
     command = [
         sys.executable,
         "-m",

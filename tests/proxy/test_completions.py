@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
+from scripts.harness.in_process import Proxy
 from store.records import FinishedCompletion, NewRating
-from tests.proxy.conftest import Proxy
 from tests.proxy.relay.test_relay import events
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety import backup
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from tests.harness.runs import rated, until
 from tests.proxy.training.test_unlearning import folder_of, lineage, over, run_of
 from tests.proxy.web.test_forgetting import forget
 

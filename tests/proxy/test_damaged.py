@@ -14,13 +14,13 @@ from proxy.cli.doctor.checks import examine
 from proxy.cli.doctor.facts import Facts, gather
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training import run_folder
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from store import driver, schema
 from store.errors import StoreDamaged
 from store.learning import meta
 from store.safety import integrity
-from tests.proxy.cli.test_app import rlproxy
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from tests.harness.runs import rated, until
 from tests.store.safety.test_integrity import PAGE, Held, held  # noqa: F401
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.core.errors import BadRequest
 from proxy.core.json_edit import loads
 from proxy.dialects import DIALECTS, Dialect
-from tests.proxy.chat_strategies import completions, unhurried
+from tests.harness.chat_strategies import completions, unhurried
 
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 

@@ -14,7 +14,7 @@ from proxy.core.ndjson import Splitter as LineSplitter
 from proxy.core.sse import Splitter
 from proxy.dialects import CHAT, DIALECTS, Dialect, Reply
 from proxy.dialects.base import longer
-from tests.proxy.chat_strategies import unhurried
+from tests.harness.chat_strategies import unhurried
 
 _texts = st.none() | st.text("ab\n", max_size=3)
 _functions = st.fixed_dictionaries({}, optional={"name": _texts, "arguments": _texts})

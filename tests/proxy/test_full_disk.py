@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
 from store.schema import NAME
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.proxy.conftest import Proxy
 
 
 async def limit_pages(proxy: Proxy, pages: int) -> None:

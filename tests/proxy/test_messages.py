@@ -16,7 +16,7 @@ from proxy.core.sse import Event, Splitter
 from proxy.dialects.base import Renderer, Reply
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
-from tests.proxy.chat_strategies import completions, cuts, inputs, names, texts, unhurried
+from tests.harness.chat_strategies import completions, cuts, inputs, names, texts, unhurried
 
 MESSAGES = Messages()
 

@@ -1,5 +1,5 @@
 """What a newcomer meets first: one sentence each, that says what happened, why and what to do, and stands in
-docs/errors.md as it is said. Real processes, real sockets; the servers behind are fakes."""
+docs/reference/errors.md as it is said. Real processes, real sockets; the servers behind are fakes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.another_program import AnotherProgram
-from tests.fakes.backend import FakeBackend
-from tests.fakes.ollama import FakeOllama
-from tests.proxy.conftest import Proxy
-from tests.proxy.newcomer import Newcomer
-from tests.proxy.training.test_run_supervisor import until
-from tests.serving import Serving
+from scripts.fakes.another_program import AnotherProgram
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
+from scripts.harness.serving import Serving
+from tests.harness.newcomer import Newcomer
+from tests.harness.runs import until
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+TABLE = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
 SENTENCES = [text.removesuffix(" …") for text in re.findall(r"^\| `([^|]+?)` \|", TABLE, re.MULTILINE)]
 BEGINNINGS = [".*".join(re.escape(part) for part in text.split("…")) for text in SENTENCES]
 NOBODY = "http://127.0.0.1:1"
@@ -29,7 +29,7 @@ def checked(said: str) -> str:
     """It is one line, no traceback, and what the page says that it says."""
     sentence = said.strip().splitlines()[-1].removeprefix("rlproxy: ")
     assert "Traceback" not in said and sentence
-    assert any(re.match(beginning, sentence) for beginning in BEGINNINGS), f"docs/errors.md lacks: {sentence}"
+    assert any(re.match(beginning, sentence) for beginning in BEGINNINGS), f"docs/reference/errors.md lacks: {sentence}"
     return sentence
 
 

@@ -13,7 +13,7 @@ from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
 from proxy.web import error_middleware
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 
 async def raw(proxy: Proxy, head: bytes, body: bytes = b"") -> tuple[int, bytes]:

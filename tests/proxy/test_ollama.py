@@ -16,7 +16,7 @@ from proxy.core.sse import Event
 from proxy.dialects.base import Dialect, Reply
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.ollama import OllamaChat, OllamaGenerate
-from tests.proxy.chat_strategies import completions, cuts, inputs, names, texts, unhurried
+from tests.harness.chat_strategies import completions, cuts, inputs, names, texts, unhurried
 
 CHAT, GENERATE = OllamaChat(), OllamaGenerate()
 HEAD = {"model": "m", "created_at": "2026-11-21T08:00:00Z"}

@@ -10,7 +10,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from pydantic import BaseModel
 
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 LOOK: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 

@@ -14,9 +14,9 @@ from pydantic import BaseModel, TypeAdapter
 
 from proxy.conversation.conversations import as_chat
 from proxy.dialects.responses import Responses
+from scripts.fakes import native
+from scripts.harness.in_process import Proxy
 from store.records import Completion, FinishedCompletion
-from tests.fakes import native
-from tests.proxy.conftest import Proxy
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False}

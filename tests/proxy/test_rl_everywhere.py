@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from proxy.core.sse import Splitter
-from tests.agent_formats import CLAUDE_CODE, OPENCODE, quoted, slash
-from tests.proxy.conftest import Proxy
+from scripts.harness.agent_formats import CLAUDE_CODE, OPENCODE, quoted, slash
+from scripts.harness.in_process import Proxy
 
 REMINDER = "<system-reminder>\nToday is Saturday.\n</system-reminder>"
 Turn = tuple[str, Any]

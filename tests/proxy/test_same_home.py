@@ -14,9 +14,10 @@ from config.settings import load
 from proxy.cli.http import Client, NoProxyAnswers
 from proxy.cli.init.smoke_test import running
 from proxy.core.address_file import ADDRESS_FILE, address, home_header, local_key, owner
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from store.lock import Lock
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
+from tests.proxy.cli.test_app import cli  # noqa: F401
 
 
 def port_of(proxy: Proxy) -> dict[str, str]:

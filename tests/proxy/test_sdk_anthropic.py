@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from proxy.core.errors import BackendDown, Unauthorized
 from proxy.core.json_edit import loads
 from proxy.core.sse import Splitter
-from tests.fakes.translating import TranslatingServer, call
+from scripts.fakes.translating import TranslatingServer, call
 
 TOOLS: list[Any] = [{"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}]
 EVENT = TypeAdapter[Any](RawMessageStreamEvent)

@@ -10,7 +10,7 @@ import ollama
 import pytest
 
 from proxy.core.errors import BackendDown
-from tests.fakes.translating import TranslatingServer, call
+from scripts.fakes.translating import TranslatingServer, call
 
 
 @pytest.fixture

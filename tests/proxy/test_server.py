@@ -15,10 +15,10 @@ import pytest
 from config.settings import load
 from proxy import server
 from proxy.core.address_file import ADDRESS_FILE
+from scripts.fakes.backend import MODEL, FakeBackend
+from scripts.harness.in_process import Proxy
+from scripts.harness.serving import Serving
 from store.schema import NAME
-from tests.fakes.backend import MODEL, FakeBackend
-from tests.proxy.conftest import Proxy
-from tests.serving import Serving
 
 ENOUGH_S = 30.0
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "a b c d e f"}], "stream": True}

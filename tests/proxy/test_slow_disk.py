@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import aiohttp
 import pytest
 
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 
 @contextmanager

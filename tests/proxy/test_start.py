@@ -15,8 +15,8 @@ import pytest
 from config.settings import load
 from proxy import server
 from proxy.core.address_file import ADDRESS_FILE
-from tests.fakes.backend import MODEL, FakeBackend
-from tests.serving import Serving
+from scripts.fakes.backend import MODEL, FakeBackend
+from scripts.harness.serving import Serving
 
 LATER = {
     "rich.console", "rich.traceback", "jinja2",  # an import that failed is in the list, so not rich itself

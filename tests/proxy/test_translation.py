@@ -21,9 +21,9 @@ from proxy.dialects.base import Question
 from proxy.relay import exchange
 from proxy.relay.codecs import Translated
 from proxy.relay.dialect_support import Formats, about_what_was_asked
-from tests.fakes import backend as fake
-from tests.proxy.chat_strategies import unhurried
-from tests.proxy.conftest import Proxy
+from scripts.fakes import backend as fake
+from scripts.harness.in_process import Proxy
+from tests.harness.chat_strategies import unhurried
 from tests.proxy.relay.test_relay import events
 
 BODIES = {

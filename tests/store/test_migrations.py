@@ -30,8 +30,10 @@ def shape(path: Path) -> list[tuple[str, ...]]:
         return [(*row[:3], " ".join((row[3] or "").split())) for row in db.execute(SHAPE)]
 
 
-def test_there_is_one_of_each() -> None:
-    assert [int(file.stem) for file in SCHEMAS] == sorted(schema.numbers())
+def test_the_first_and_the_newest_are_there() -> None:
+    """From the first one every migration runs; the newest few are what people have."""
+    there, numbers = [int(file.stem) for file in SCHEMAS], sorted(schema.numbers())
+    assert there[0] == numbers[0] and there[-4:] == numbers[-4:]
 
 
 @pytest.mark.parametrize("script", SCHEMAS, ids=lambda file: file.stem)

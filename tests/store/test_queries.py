@@ -7,12 +7,12 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from scripts.harness.records import HELLO, HI, adapter, claim, end, new, put, rated, rating
 from store import schema
 from store.captured.export import Filter
 from store.captured.tree import chain
 from store.records import Asker, Link, NewReaction, SentBack, Wanted
 from store.store import Store
-from tests.store.making import HELLO, HI, adapter, claim, end, new, put, rated, rating
 
 # Tables and their aliases in the queries; "m" is messages, "u" runs, "s" run_samples.
 GROWING = re.compile(
@@ -64,7 +64,7 @@ async def call_everything(store: Store) -> None:
     await store.completions_by_id(["a"])
     await store.places_of_items(["msg_1"])
     await store.replies(["a"])
-    await store.goes_on_from(reply, [asker])
+    await store.goes_on_from(reply, [asker], 100)
     await store.pass_over(["b"], "retried")
     await store.unrated(version=0, limit=3)
     await store.newest_turns(3, foreign=False)

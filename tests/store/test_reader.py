@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from scripts.harness.records import put
 from store.store import Store
-from tests.store.making import put
 
 
 async def test_one_who_leaves_in_the_middle_leaves_no_snapshot_behind(store: Store) -> None:

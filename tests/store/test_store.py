@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from scripts.harness.records import HELLO, HI, end, new, put, rating
 from store import schema
 from store.captured.export import Filter
 from store.errors import StoreBusy, StoreClosed, StoreDamaged, StoreError
 from store.safety.integrity import Integrity
 from store.store import Store
-from tests.store.making import HELLO, HI, end, new, put, rating
 
 ROOT = Path(__file__).parents[2]
 
 WRITE_FOR_EVER = """
 import asyncio, sys
 from pathlib import Path
-from tests.store.making import end, new, rating
+from scripts.harness.records import end, new, rating
 from store.store import Store
 
 async def one(store, id):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from tests.trainer.lora import peft_on_transformers, random_adapter
+from scripts.harness.lora import peft_on_transformers, random_adapter
 from trainer.formats.weights import Weights
 from trainer.serve.__main__ import load_model
 from trainer.serve.batched_lora import Adapter, read_adapter

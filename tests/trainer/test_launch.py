@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from tests.trainer.formats.test_gguf import make_adapter
 from tests.trainer.formats.test_merge_gguf import layers_of, make_base
 from trainer import launch

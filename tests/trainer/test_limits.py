@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer import launch
 from trainer.formats import sidecar_files
 from trainer.launch import LocalJob

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from config import presets
-from tests.trainer import tiny
+from tests.harness import tiny
 from tests.trainer.formats.test_model_info import MIXTURES, make
 from trainer import loop
 from trainer.io.progress import Progress, Stop, Stopped

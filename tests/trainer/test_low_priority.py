@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer import launch, low_priority
 from trainer.low_priority import LOWEST, behind, control_group, scope, stand_still, standing
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer import probe
 from trainer.launch import LaunchError, LocalLauncher
 

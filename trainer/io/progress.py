@@ -1,7 +1,7 @@
 """What a run says while it runs: one JSON line an event, on stdout and in progress.jsonl.
 
-Owns the event names of docs/architecture.md and the flag that asks a run to stop. A reader that has gone away never
-stops a run: the file has every line.
+Owns the event names of docs/explain/architecture.md and the flag that asks a run to stop. A reader that has gone away
+never stops a run: the file has every line.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 from trainer.lessons.samples import Sample
 from trainer.policy.policy import LogProbs
 
-# Measured on SmolLM2-135M at a temperature of 0.8 (docs/learning-rules.md): its own replies of 64 tokens are within
-# 0.3 of 0 each and within 0.04 together, their words in any order at 3.9 and more, and 28 of up to 96 tokens after
-# three other templates at 0.13, 0.15 and 0.24 together. What a template changes, it changes most where a reply begins.
+# Measured on SmolLM2-135M at a temperature of 0.8 (docs/reference/learning-rules.md): its own replies of 64 tokens are
+# within 0.3 of 0 each and within 0.04 together, their words in any order at 3.9 and more, and 28 of up to 96 tokens
+# after three other templates at 0.13, 0.15 and 0.24 together. What a template changes, it changes most where a reply
+# begins.
 GARBAGE = 1.5  # nats a token, of one liked reply
 # Of all replies without ids: how many first tokens (None: all) may be how much odder, and how many deviations of a
 # token's surprise over the root of their number that is at least. Serving noise of 0.5 nats a token, the most that is

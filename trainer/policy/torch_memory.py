@@ -20,7 +20,7 @@ SHARE_OF_FREE_MEMORY = 0.6  # what training may plan with; the server beside it 
 COMFORTABLE = 2 << 30  # bytes of activations kept on a CPU, where other programs have the same memory
 SMALL = 256  # tokens of unrelated sequences a micro-batch on a CPU: as fast as more, with two thirds of the memory
 LONGEST = 4  # sequences of max_seq_len: more in one micro-batch share no more than these do already
-HOLES = 1.4  # the resident set grows by this much more than the tensors, measured (docs/benchmarks.md)
+HOLES = 1.4  # the resident set grows by this much more than the tensors, measured (docs/lab/benchmarks.md)
 HOARD = 512 << 20  # bytes of freed memory that the C library may keep: half of it costs time, and saves little more
 M_MMAP_THRESHOLD, MMAP_ABOVE = -3, 1 << 20
 

@@ -24,7 +24,7 @@ class Tries:
 
     A run by token takes its pushes back where they were not earned, with as much of the preset's weight as its parent
     had spent of the sense it might lose (`spent`, 0 to 1): on a version that has lost none it would only learn less
-    (docs/training-log.md, the thirteenth look). One that lost too much, half of the way back too, does so with the
+    (docs/lab/training-log.md, the thirteenth look). One that lost too much, half of the way back too, does so with the
     whole weight in its second try, where that is at least twice what it was. Any other goes at half the rate.
     """
 

@@ -1,7 +1,7 @@
 """The agents that `rlproxy connect` knows: which of their settings point them here. One function each.
 
 Owns file names, keys and what a person should know afterwards. Each format was read in the agent's own package
-(versions in docs/agents.md). How files are edited, kept and brought back is `connection`'s.
+(versions in docs/guides/agents.md). How files are edited, kept and brought back is `connection`'s.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def init(
     home: Home = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: the defaults.")] = False,
     answers: Annotated[
-        Path | None, typer.Option("--answers", help="Ask nothing: a TOML or JSON file, docs/quick-start.md.")
+        Path | None, typer.Option("--answers", help="Ask nothing: a TOML or JSON file, docs/start/quick-start.md.")
     ] = None,
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start rlproxy and prove that it works.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --yes or --answers.")] = False,

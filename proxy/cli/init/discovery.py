@@ -172,7 +172,7 @@ def _is_llama(props: Mapping[str, Any]) -> bool:
 
 def _llamacpp(url: str, models: tuple[Model, ...], props: Mapping[str, Any]) -> Server:
     if props.get("role") != "router":
-        note = "a plain server: a new version waits for its restart; better as a router (docs/backends.md)"
+        note = "a plain server: a new version waits for its restart; better as a router (docs/reference/backends.md)"
         return Server("llamacpp", url, models, note=note, about=props)
     presets = commands.option(url, "llama-server", "--models-preset")
     if presets and Path(presets).is_absolute():

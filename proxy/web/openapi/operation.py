@@ -37,14 +37,14 @@ class Operation:
     method: Literal["get", "post", "delete"]
     path: str
     section: Section
-    says: str  # the row in docs/http-api.md, and the description
+    says: str  # the row in docs/reference/http-api.md, and the description
     answers: Mapping[int, Any]  # by status: a type, `Raw`, or None for no body
     takes: Any = None  # a type, or `Raw`
     query: Mapping[str, Schema] = field(default_factory=dict)
     headers: Mapping[str, Schema] = field(default_factory=dict)
     path_schema: Schema = field(default_factory=lambda: TEXT)
     fails: Any = Problem  # the shape of everything that goes wrong
-    more: str = ""  # a page of docs/ that says more
+    more: str = ""  # a page that says more, seen from docs/reference/
 
     @property
     def id(self) -> str:

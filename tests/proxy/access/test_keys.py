@@ -10,9 +10,9 @@ from config.sections import Server
 from proxy.access.keys import FORM, Keys, Who
 from proxy.access.roles import RULES
 from proxy.core.errors import BadRequest, Conflict, NotFound, Unauthorized
+from scripts.harness.in_process import Proxy
 from store.records import Role
 from store.store import Store
-from tests.proxy.conftest import Proxy
 from tests.store.conftest import store  # noqa: F401
 
 

@@ -10,7 +10,7 @@ from config.sections import Server
 from proxy.access.keys import Who
 from proxy.access.limits import Limits
 from proxy.core.errors import BackendDown, TooMany
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 
 def test_a_keys_requests_a_minute_are_its_own() -> None:

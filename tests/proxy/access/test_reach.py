@@ -4,8 +4,8 @@ import pytest
 
 from proxy.access.keys import OWNERS, SHARED, Who
 from proxy.access.reach import Reach
+from scripts.harness.records import new
 from store.records import Asker
-from tests.store.making import new
 
 OWNER, BOSS, GATEWAY = Who("admin"), Who("admin", "b0", "boss"), Who("rate")
 ANN, BOB = Who("use", "a1", "ann"), Who("rate", "b2", "bob")

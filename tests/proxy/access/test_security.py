@@ -16,7 +16,7 @@ from proxy.access.limits import Limits
 from proxy.access.security import Guard, check_bind, is_loopback, outgoing_headers
 from proxy.core.errors import Forbidden
 from proxy.web.error_middleware import shaped
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "[::1]", "localhost"])

@@ -13,8 +13,8 @@ from aiohttp import FormData, web
 from proxy.access.roles import ASKS
 from proxy.access.unknown_route import MISTAKES, is_bare
 from proxy.dialects import dialect_at
-from tests.fakes.listening import Listening
-from tests.proxy.conftest import Proxy
+from scripts.fakes.listening import Listening
+from scripts.harness.in_process import Proxy
 
 SAID = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
 

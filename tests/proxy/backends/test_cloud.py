@@ -19,12 +19,12 @@ from proxy.cli.doctor.checks import examine, gather
 from proxy.cli.status import table
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training.cloud_student import Foreign
-from tests.fakes.backend import FakeBackend
-from tests.fakes.cloud import KEY, FakeCloud
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.cloud import KEY, FakeCloud
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import until
 from tests.proxy.backends.test_llamacpp import make_proxy
-from tests.proxy.cli.test_app import rlproxy
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import until
 from trainer.launch import LocalLauncher
 
 AUTH = {"authorization": f"Bearer {KEY}"}
@@ -315,7 +315,7 @@ async def test_connecting_an_agent_names_the_only_model(
     code, _, err = await rlproxy(proxy.home, *command, HOME=str(person))
     assert code == 1 and "gpt-9-mini, gpt-9, text-embedding-9" in err and "--model NAME" in err
     assert list(person.iterdir()) == []
-    monkeypatch.setattr("tests.fakes.cloud.MODELS", ("gpt-9",))
+    monkeypatch.setattr("scripts.fakes.cloud.MODELS", ("gpt-9",))
     code, _, err = await rlproxy(proxy.home, *command, HOME=str(person))
     assert code == 0 and 'model = "gpt-9"\n' in (person / ".codex/config.toml").read_text(), err
 

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from proxy.backends import llamacpp_managed
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.fakes.llamacpp import FakeLlama
-from tests.proxy.conftest import Proxy
-from tests.proxy.versions.test_live_version import publish
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.llamacpp import FakeLlama
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
 
 PRESETS = "[*]\nctx-size = 512\n\n[fake]\nmodel = /m/fake.gguf\n"
 
@@ -206,7 +206,7 @@ async def test_a_plain_servers_cache_is_never_read(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def managed(tmp_path: Path) -> AsyncIterator[Proxy]:
-    command = f"{sys.executable} -m tests.fakes.llamacpp -m {tmp_path}/fake.gguf"
+    command = f"{sys.executable} -m scripts.fakes.llamacpp -m {tmp_path}/fake.gguf"
     proxy = make_proxy(tmp_path / "home", url="", command=command)
     await proxy.start()
     yield proxy
@@ -220,7 +220,7 @@ def servers() -> list[int]:
             line = child.cmdline()
         except psutil.Error:
             continue
-        if "tests.fakes.llamacpp" in line and line[0] != "sh":
+        if "scripts.fakes.llamacpp" in line and line[0] != "sh":
             found.append(child.pid)
     return found
 

@@ -13,11 +13,11 @@ import pytest
 from config.settings import load
 from proxy.backends import gguf_files, lmstudio
 from proxy.core.errors import Unsupported
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.fakes.lmstudio import FakeLMStudio
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.lmstudio import FakeLMStudio
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import said_by, with_versions
-from tests.proxy.conftest import Proxy
 
 
 def make_proxy(home: Path, studio: FakeLMStudio, **flags: Any) -> Proxy:

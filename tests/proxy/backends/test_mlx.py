@@ -16,10 +16,10 @@ from proxy.backends import make_backend
 from proxy.cli.doctor.checks import examine, gather
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.core.errors import BadRequest
-from tests.fakes.launcher import FakeLauncher
-from tests.fakes.mlx import FakeMlx
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.mlx import FakeMlx
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import make_proxy, said_by, with_versions
-from tests.proxy.conftest import Proxy
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 from proxy.backends import gguf_files
 from proxy.backends.installed import mark_of
 from proxy.backends.ollama import Ollama
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.fakes.ollama import LICENSE, TEMPLATE, FakeOllama
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.ollama import LICENSE, TEMPLATE, FakeOllama
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import said_by, with_versions
-from tests.proxy.conftest import Proxy
 
 OLD, NEW = "0.33.2", "0.34.4"
 

@@ -14,14 +14,14 @@ from config.settings import load
 from proxy.backends import lmstudio, ollama
 from proxy.core.errors import Unsupported
 from proxy.training import gpu_sharing
-from tests.fakes.launcher import FakeLauncher
-from tests.fakes.lmstudio import FakeLMStudio
-from tests.fakes.ollama import FakeOllama
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.lmstudio import FakeLMStudio
+from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import rated, until
 from tests.proxy.backends import test_lmstudio, test_ollama
 from tests.proxy.backends.test_llamacpp import said_by, with_versions
-from tests.proxy.conftest import Proxy
 from tests.proxy.training.test_gpu_sharing import awake, quick, waiting  # noqa: F401
-from tests.proxy.training.test_run_supervisor import rated, until
 
 
 @pytest.fixture(autouse=True)

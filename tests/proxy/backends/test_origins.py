@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from proxy.backends.origins import MOST, Origins
-from tests.fakes.ollama import FakeOllama
+from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import said_by, with_versions
 from tests.proxy.backends.test_ollama import NEW, OLD, make_proxy
-from tests.proxy.conftest import Proxy
 
 MODEL = "fake:latest"
 OTHERS = b"GGUF another fine-tune of the same shape" * 100

@@ -17,8 +17,8 @@ from proxy.backends.ollama_prompts import asked_of_ollama
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from proxy.core.errors import BackendBroke
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
 
 TOOL = {"type": "function", "function": {"name": "clock"}}
 ASKED = Prompt([{"role": "user", "content": "what time"}], [TOOL], {"enable_thinking": False})

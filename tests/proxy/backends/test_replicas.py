@@ -15,11 +15,12 @@ from proxy.backends import make_backend
 from proxy.core.errors import BadRequest
 from proxy.core.events import Events
 from proxy.training.weights_check import Match
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
 from store.store import Store
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.proxy.conftest import Proxy
-from tests.proxy.versions.test_live_version import answered_by, publish
+from tests.proxy.versions.test_live_version import answered_by
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from proxy.backends.sampling_defaults import Odds, filed, in_force, in_props
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.fakes.llamacpp import FakeLlama
-from tests.fakes.sglang import FakeSGLang
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.llamacpp import FakeLlama
+from scripts.fakes.sglang import FakeSGLang
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import PRESETS, make_proxy
-from tests.proxy.conftest import Proxy
 
 QWEN = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "do_sample": True, "eos_token_id": [1, 2]}
 RECORDED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20.0}

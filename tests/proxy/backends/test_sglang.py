@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.sglang import FakeSGLang
+from scripts.fakes.sglang import FakeSGLang
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import make_proxy, said_by, with_versions
-from tests.proxy.conftest import Proxy
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from proxy.backends.installed import MARK, Made, mark_of
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.fakes.ollama import FakeOllama
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import said_by, with_versions
 from tests.proxy.backends.test_ollama import make_proxy
-from tests.proxy.conftest import Proxy
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from config.sections import Backend as BackendSection
 from proxy.backends.replicas import Replicas
 from proxy.backends.vllm import VLLM
 from proxy.core.errors import BackendDown, Unsupported
-from tests.fakes.backend import FakeBackend
-from tests.proxy.conftest import Proxy
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.in_process import Proxy
 
 
 @pytest.fixture

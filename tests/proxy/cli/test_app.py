@@ -11,21 +11,12 @@ from pathlib import Path
 import pytest
 
 from proxy.core.address_file import ADDRESS_FILE
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import until
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import until
 from tests.proxy.web.test_control import GATE
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-async def rlproxy(home: Path, *args: str, **env: str) -> tuple[int, str, str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")} | {"COLUMNS": "200", **env}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "proxy.cli", *args, "--home", str(home), cwd=ROOT, env=clean,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, err = await process.communicate()
-    return process.returncode or 0, out.decode(), err.decode()
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.breaking import CHUNKED, HEAD, Breaking, chunks, whole
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
-from tests.terminal import CTRL_C, CTRL_D, Terminal
+from scripts.fakes.breaking import CHUNKED, HEAD, Breaking, chunks, whole
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from tests.harness.terminal import CTRL_C, CTRL_D, Terminal
+from tests.proxy.cli.test_app import cli  # noqa: F401
 
 CUT = {
     "between two chunks": chunks(b'{"a": 1}\n', b'{"a": 2}\n'),

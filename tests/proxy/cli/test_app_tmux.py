@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.ollama import FakeOllama
-from tests.proxy.newcomer import Newcomer
-from tests.tmux import MISSING, Tmux, installed
+from scripts.fakes.ollama import FakeOllama
+from tests.harness.newcomer import Newcomer
+from tests.harness.tmux import MISSING, Tmux, installed
 
 pytestmark = pytest.mark.skipif(not installed(), reason=MISSING)
 

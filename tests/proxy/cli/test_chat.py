@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
-from tests.terminal import CTRL_C, CTRL_D, Terminal
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from tests.harness.terminal import CTRL_C, CTRL_D, Terminal
+from tests.proxy.cli.test_app import cli  # noqa: F401
 
 
 def at(proxy: Proxy, *flags: str) -> Terminal:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from typer.testing import CliRunner
 
 from proxy.cli.app import app
+from scripts.harness.in_process import Proxy
 from store import driver, schema
 from store.safety import backup
 from store.store import Store
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from tests.harness.runs import rated, until
 from tests.store.safety.test_conversion import KEY, PLANTED, ROOT, fill, holds, in_the_clear
 from trainer.io.encrypted_files import Seal, is_sealed
 from trainer.io.run_folder import locked

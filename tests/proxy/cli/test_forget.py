@@ -9,12 +9,13 @@ import pty
 import sys
 from pathlib import Path
 
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from store import schema
 from store.records import NewReaction
 from store.safety import backup
-from tests.proxy.cli.test_app import ROOT, cli, rlproxy
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from tests.harness.runs import rated, until
+from tests.proxy.cli.test_app import ROOT, cli
 
 
 async def at_a_terminal(home: Path, answer: str, *args: str) -> tuple[int, str]:

@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 from proxy.cli.app import app
 from proxy.cli.help_texts import EXAMPLES, EXITS, SECTIONS, commands_of
 from proxy.core.address_file import ADDRESS_FILE
-from scripts import man
+from scripts.docs import man
+from scripts.harness.in_process import Proxy
+from tests.harness.newcomer import Newcomer
 from tests.proxy.cli.test_app import cli  # noqa: F401
-from tests.proxy.conftest import Proxy
-from tests.proxy.newcomer import Newcomer
 
 GROUP: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = dict(commands_of(GROUP))
@@ -109,7 +109,7 @@ async def test_refused_is_1_and_done_is_0(cli: Proxy) -> None:  # noqa: F811
 
 
 def test_the_man_page_is_of_this_command_line() -> None:
-    assert man.PAGE.read_text(encoding="utf-8") == man.page(), "run python -m scripts.man"
+    assert man.PAGE.read_text(encoding="utf-8") == man.page(), "run python -m scripts.docs.man"
     for path in COMMANDS:
         assert f".SS rlproxy {path}" in man.page()
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.open_webui import USER, FakeOpenWebUI, running
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from scripts.fakes.open_webui import USER, FakeOpenWebUI, running
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from tests.proxy.cli.test_app import cli  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 CHAT = {"x-openwebui-chat-id": "chat-1", "x-openwebui-user-email": USER["email"]}
 # models/feedbacks.py and models/users.py of 0.12.4, as far as they are read.

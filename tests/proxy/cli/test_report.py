@@ -23,16 +23,17 @@ from proxy.cli.report.pairs import FEWEST_WORDS, MOST, pairs
 from proxy.cli.report.sources import Told
 from proxy.cli.report.svg import Plot, plain, ticks
 from proxy.core.address_file import ADDRESS_FILE
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from scripts.harness.seeding import history
 from store.errors import StoreError
 from store.records import Rating
 from store.safety.db_key import Secret
 from store.safety.read_only import look
 from store.store import Store
-from tests.fakes.backend import FakeBackend
-from tests.pages.seeding import history
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import until
+from tests.harness.runs import until
+from tests.proxy.cli.test_app import cli  # noqa: F401
 
 EVIL = "<script>alert('x')</script>\"><img src=http://evil.test/x onerror=alert(1)>"
 GATE = {

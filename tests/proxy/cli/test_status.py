@@ -15,9 +15,10 @@ from proxy.cli.status import table
 from proxy.cli.tables import gate, show_adapters, show_run, show_runs
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training.rehearsal import UNTRIED, verdict
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
-from tests.terminal import CTRL_C, Terminal
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from tests.harness.terminal import CTRL_C, Terminal
+from tests.proxy.cli.test_app import cli  # noqa: F401
 
 OTHER_SCREEN, BACK, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 

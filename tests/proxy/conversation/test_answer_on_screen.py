@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.agent_formats import AIDER as PROMPT
-from tests.agent_formats import AIDERS_RULES
-from tests.proxy.conftest import Proxy
+from scripts.harness.agent_formats import AIDER as PROMPT
+from scripts.harness.agent_formats import AIDERS_RULES
+from scripts.harness.in_process import Proxy
 
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
 Messages = list[dict[str, Any]]

@@ -11,7 +11,7 @@ from proxy.conversation.as_sent import DEEPEST, as_sent, form_of, forms_of
 from proxy.conversation.conversations import as_chat, canonical
 from proxy.core.agent_wrappers import ATTACHED
 from proxy.dialects.chat_form import text_part
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 
 def user(content: Any) -> dict[str, Any]:

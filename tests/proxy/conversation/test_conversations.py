@@ -17,8 +17,8 @@ from proxy.core.agent_wrappers import AGENTS, agent_of
 from proxy.core.errors import BadRequest
 from proxy.dialects.messages import Messages
 from proxy.dialects.speaker import named, people, speaker
-from tests.agent_formats import BY_ID, CLAUDE_CODE
-from tests.proxy.conftest import Proxy
+from scripts.harness.agent_formats import BY_ID, CLAUDE_CODE
+from scripts.harness.in_process import Proxy
 
 
 def thread(messages: list[dict[str, Any]]) -> bytes | None:

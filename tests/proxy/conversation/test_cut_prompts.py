@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.conversation.cut_prompts import LAST, WORTH, CutPrompts, why_cut
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
 from store.records import Message
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.fakes.ollama import FakeOllama
-from tests.proxy.conftest import Proxy
 
 LONG = "word " * 6000
 

@@ -14,8 +14,8 @@ from proxy.conversation.redaction import Redactor
 from proxy.conversation.turns import turn_of
 from proxy.core import bounded_cache as module
 from proxy.core.agent_wrappers import AGENTS, Agent
+from scripts.harness.agent_formats import CONTEXT, INFO, slash, texts
 from store.captured import tree
-from tests.agent_formats import CONTEXT, INFO, slash, texts
 
 SECRET = "sk-proj-" + "Ab3dEf6hIj9lMn2pQr5t" * 2  # gitleaks:allow
 SAID = (

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.conversation.modalities import more_than_text
 from proxy.dialects.ollama import OllamaChat, OllamaGenerate
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 PICTURE = base64.b64encode(random.Random(1).randbytes(2000)).decode()
 URL = f"data:image/png;base64,{PICTURE}"

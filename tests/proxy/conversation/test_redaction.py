@@ -31,9 +31,9 @@ from proxy.core.events import Events
 from proxy.core.metrics import Metrics
 from proxy.dialects.base import Reply
 from proxy.relay.capture import Capture
+from scripts.harness.in_process import Proxy
 from store.records import NewCompletion
 from store.store import Store
-from tests.proxy.conftest import Proxy
 
 ALL = Redactor(Redaction(emails=True, patterns=(r"CASE-\d{6}",)))
 PEM = "-----BEGIN {0}PRIVATE KEY-----\n{1}\n-----END {0}PRIVATE KEY-----"

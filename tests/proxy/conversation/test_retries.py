@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from proxy.conversation import retries
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 COUNT = "x-stainless-retry-count"
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from proxy.conversation.side_requests import is_subagent, may_quote
+from scripts.harness.in_process import Proxy
 from store.records import GoesOn
-from tests.proxy.conftest import Proxy
 from tests.proxy.conversation.test_answer_on_screen import Messages, ask, says
 
 Q = "how do I list files that changed in the last hour?"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.conversation.user_text import SHOWN, command_of, silent, without_blocks, words
 from proxy.core.agent_wrappers import AGENTS
-from tests.agent_formats import CONTEXT, DETAILS, INFO, REMINDER
+from scripts.harness.agent_formats import CONTEXT, DETAILS, INFO, REMINDER
 
 
 def user(*parts: Any) -> dict[str, Any]:

@@ -9,7 +9,19 @@ import pytest
 from proxy.conversation.conversations import command_at
 from proxy.conversation.user_text import command_of
 from proxy.core.agent_wrappers import AGENTS, Agent, agent_of
-from tests.agent_formats import BY_ID, CLAUDE_CODE, CLINE, DETAILS, FORMS, INFO, NOTICE, REMINDER, Form, slash, texts
+from scripts.harness.agent_formats import (
+    BY_ID,
+    CLAUDE_CODE,
+    CLINE,
+    DETAILS,
+    FORMS,
+    INFO,
+    NOTICE,
+    REMINDER,
+    Form,
+    slash,
+    texts,
+)
 
 NAMED: dict[str, Agent] = {agent.name: agent for agent in AGENTS}
 LINES = ["/rl", "/rl good", "/rl bad: too\nlong", '/rl fix: say "no" & <b>\n\nin </b> two paragraphs', "/rl 👍"]

@@ -9,9 +9,9 @@ import pytest
 
 from proxy.core import expiry_clock
 from proxy.core.expiry_clock import Calendar
+from scripts.harness.in_process import Proxy
 from store.records import Link
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from tests.harness.runs import rated, until
 
 HOUR, DAY, YEAR = 3600.0, 86400.0, 365 * 86400.0
 WEEK = 7 * DAY

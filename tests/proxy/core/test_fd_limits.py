@@ -11,8 +11,8 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from tests.fakes.backend import MODEL, FakeBackend
-from tests.serving import Serving
+from scripts.fakes.backend import MODEL, FakeBackend
+from scripts.harness.serving import Serving
 
 ENOUGH_S = 60.0
 

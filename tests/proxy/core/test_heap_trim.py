@@ -10,7 +10,7 @@ import pytest
 from proxy.core import heap_trim
 from proxy.core.heap_trim import ENOUGH, Memory
 from proxy.core.tasks import Tasks
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 only_where_it_can = pytest.mark.skipif(heap_trim.heap_trim is None, reason="this system's allocator cannot be asked")
 

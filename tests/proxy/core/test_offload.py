@@ -21,8 +21,8 @@ from proxy.core.offload import LARGE, off_loop, weight
 from proxy.core.tasks import Tasks
 from proxy.dialects import Reply
 from proxy.relay.capture import Capture
+from scripts.harness.in_process import Proxy
 from store.records import NewCompletion
-from tests.proxy.conftest import Proxy
 
 
 async def test_only_large_work_gets_a_thread() -> None:

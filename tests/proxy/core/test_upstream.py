@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from proxy.core.errors import BackendBroke
 from proxy.core.upstream import chunks, whole
-from tests.fakes.recorded import RecordedBackend
+from scripts.fakes.recorded import RecordedBackend
 
 HEADS = {
     "chunked": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",

@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from proxy.core.wrapped_ids import bare
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 # litellm.responses(model="openai/fake", api_base=RLPROXY/v1): the id of what it returned.
 RECORDED = (

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from proxy.feedback.chat_command import parse
-from tests.agent_formats import CLAUDE_CODE, slash, texts
-from tests.proxy.conftest import Proxy
+from scripts.harness.agent_formats import CLAUDE_CODE, slash, texts
+from scripts.harness.in_process import Proxy
 from tests.proxy.relay.test_relay import events
 
 

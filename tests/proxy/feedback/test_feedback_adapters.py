@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.core.errors import BadRequest
 from proxy.feedback.feedback_adapters import ours, unfolded
 from proxy.feedback.ratings import judged
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 # As LangSmith's client sends it, with all that it adds.
 LANGSMITH = {

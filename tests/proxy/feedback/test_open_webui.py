@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 FEEDBACK: dict[str, Any] = {
     "id": "f-1", "user_id": "u-1", "data": {"rating": 1, "comment": "nice"}, "meta": {"chat_id": "chat-1"},

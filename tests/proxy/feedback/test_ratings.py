@@ -17,7 +17,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
 from proxy.feedback.ratings import Feedback, value_of
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import aiohttp
 import pytest
 
 from proxy.relay import capture
-from tests.fakes.backend import FakeBackend
-from tests.proxy.conftest import Proxy
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.in_process import Proxy
 
 SOON_S = 10.0
 

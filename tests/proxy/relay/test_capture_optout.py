@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.training import run_folder
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 SAID = {"model": "fake", "messages": [{"role": "user", "content": "keep-none-of-this"}]}
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.proxy.conftest import Proxy
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
 
 ASKED = {"model": "fake", "messages": [{"role": "user", "content": "hi there"}], "max_tokens": 8}
 

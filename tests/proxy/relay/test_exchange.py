@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 
 from proxy.relay import exchange
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.proxy.conftest import Proxy
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
 
 LINES = {"model": "fake", "messages": [{"role": "user", "content": "a b c d"}]}
 # Not what the name says, so that whoever unpacks it fails: nobody between client and backend may.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 
 def client(proxy: Proxy) -> openai.AsyncOpenAI:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.ollama import FakeOllama
+from scripts.fakes.ollama import FakeOllama
+from scripts.harness.in_process import Proxy
 from tests.proxy.backends.test_llamacpp import said_by, with_versions
 from tests.proxy.backends.test_ollama import make_proxy
-from tests.proxy.conftest import Proxy
 
 
 @pytest.fixture

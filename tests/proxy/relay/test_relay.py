@@ -11,7 +11,7 @@ import pytest
 
 from proxy.conversation.conversations import canonical
 from proxy.conversation.incremental_json import Body, SaidBefore
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 
 def events(raw: bytes) -> list[Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from config.settings import load
 from proxy.training.giving_way import GivingWay, longest
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 
 class Clock:

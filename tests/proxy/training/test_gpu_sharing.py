@@ -15,10 +15,10 @@ import pytest
 
 from proxy.training import gpu_sharing
 from proxy.versions import admission
-from tests.fakes.llamacpp import FakeLlama
+from scripts.fakes.llamacpp import FakeLlama
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import rated, until
 from tests.proxy.backends.test_llamacpp import PRESETS, make_proxy, said_by, servers
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
 
 
 @pytest.fixture(autouse=True)
@@ -364,7 +364,7 @@ async def test_a_server_that_cannot_rest_is_said_before_a_run(tmp_path: Path) ->
 
 
 async def test_processes_of_ours_end_and_start_again(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m tests.fakes.llamacpp -m {tmp_path}/fake.gguf"
+    command = f"{sys.executable} -m scripts.fakes.llamacpp -m {tmp_path}/fake.gguf"
     proxy = make_proxy(tmp_path / "home", url="", command=command)
     proxy.flags |= {"train.share_gpu": True}
     await proxy.start()

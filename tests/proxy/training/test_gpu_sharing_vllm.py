@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from proxy.backends.vllm import VLLM
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import rated, until
 from tests.proxy.training.test_gpu_sharing import awake, quick, waiting  # noqa: F401
-from tests.proxy.training.test_run_supervisor import rated, until
 
 pytestmark = pytest.mark.skipif(not VLLM.capabilities.frees, reason="vLLM's own part is not there yet")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import rated, until
 
 
 async def second_run(proxy: Proxy) -> None:

@@ -15,14 +15,15 @@ from proxy.cli.doctor.checks import Check
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training import rehearsal, weights_check
 from proxy.training.rehearsal import TRIED, verdict
-from tests.fakes.backend import FakeBackend
-from tests.fakes.ollama import FakeOllama
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.ollama import FakeOllama
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from tests.harness import tiny
+from tests.harness.runs import rated, until
 from tests.proxy.cli.doctor.test_checks import found
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from tests.proxy.cli.test_app import cli  # noqa: F401
 from tests.proxy.training.test_weights_check import reads_otherwise, said
-from tests.trainer import tiny
 from trainer.launch import LocalLauncher
 
 WHY = "the server read 70 tokens where the weights' chat template makes 90: another chat template"
@@ -195,6 +196,12 @@ async def test_what_cannot_be_looked_at(cli: Proxy) -> None:  # noqa: F811
     await tried(cli, "unknown")
     checks = await doctor(cli, "base", "template", "prompts")
     assert {check.state for check in checks} == {"note"} and all("tokenizer.json" in check.line for check in checks)
+
+
+async def test_what_nobody_expected_is_said_too(proxy: Proxy) -> None:
+    proxy.launcher.weights_say = {"refused": None}
+    await answers(proxy, 2)
+    assert "TypeError" in (await tried(proxy, "unknown"))["rehearsal"]["line"]
 
 
 async def test_weights_that_nobody_has_named(cli: Proxy) -> None:  # noqa: F811

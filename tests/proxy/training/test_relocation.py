@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.fakes.backend import FakeBackend
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.training.test_run_supervisor import rated, until
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import rated, until
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 async def test_a_moved_home_has_its_versions(proxy: Proxy, backend: FakeBackend, tmp_path: Path) -> None:  # noqa: F811

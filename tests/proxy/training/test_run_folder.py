@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from proxy.dialects import chat_turns, template_kwargs
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import rated, until
 
 
 def lines_of(proxy: Proxy, run: int) -> list[dict[str, Any]]:

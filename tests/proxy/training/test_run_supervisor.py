@@ -11,29 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.training.system_load import Machine, Use
+from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety import backup
-from tests.proxy.conftest import Proxy
-
-
-async def rated(proxy: Proxy, count: int, rating: str = "good") -> None:
-    for i in range(count):
-        response = await proxy.chat(f"{rating} {i}")
-        await response.read()
-        await proxy.rate(completion_id=response.headers["x-rl-completion-id"], rating=rating, comment="why")
-
-
-async def until(proxy: Proxy, live: int | None = None, ended: str | None = None, runs: int = 1) -> dict[str, Any]:
-    """Wait for a version to be live, or for the newest run to end so."""
-    for _ in range(200):
-        status = await proxy.get("/rl/status")
-        last = status["last_run"]
-        if live is not None and status["live"] == live and status["training"]["run"] is None:
-            return dict(status)
-        if ended and last and last["id"] >= runs and last["status"] == ended and status["training"]["run"] is None:
-            return dict(status)
-        await asyncio.sleep(0.02)
-    pytest.fail(f"not reached: {status}")
+from tests.harness.runs import rated, until
 
 
 async def test_a_run_starts_by_itself_at_the_threshold(proxy: Proxy) -> None:
@@ -288,7 +269,7 @@ async def test_a_trainer_that_finds_another_at_work_waits(proxy: Proxy, monkeypa
 
 
 async def test_an_adapter_that_is_corrupt_is_not_published(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.fakes import launcher
+    from scripts.fakes import launcher
 
     real = launcher.write_adapter
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.fakes.ollama import MODEL, FakeOllama
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import until
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.ollama import MODEL, FakeOllama
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import until
 from tests.proxy.training.test_weights_check import said
 from trainer.launch import NEUTRAL
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import rated, until
 from tests.proxy.web.test_forgetting import forget, lines
 
 

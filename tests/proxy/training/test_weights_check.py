@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from proxy.training import weights_check
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import rated, until
+from tests.proxy.cli.test_app import cli  # noqa: F401
 
 OTHER = {"architecture": "llama", "conversations": []}
 

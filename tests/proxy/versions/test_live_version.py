@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
 
-from store.records import Adapter
-from tests.fakes.launcher import write_adapter
-from tests.proxy.conftest import Proxy
-
-
-async def publish(proxy: Proxy, version: int) -> Path:
-    """An adapter as a run would have left it; it is not live."""
-    folder = proxy.home / "adapters_out" / "fake" / f"v{version:04d}"
-    write_adapter(folder)
-    claimed = await proxy.store.claim(
-        model="fake",
-        live=0,
-        max_version_gap=8,
-        limit=10,
-        held_share=0,
-        folder_of=lambda run: str(proxy.home / "runs" / str(run)),
-        version=version,
-        min_total=1,
-    )
-    assert claimed is not None, "publish needs a fresh rating"
-    run = claimed[0]
-    adapter = Adapter(version, 0, run.id, "fake", str(folder), time.time(), {})
-    await proxy.store.publish(run.id, adapter, {"status": "passed"}, 0.0)
-    return folder
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 
 from proxy.backends import openai
 from proxy.versions import warm_up
+from scripts.harness.in_process import Proxy
 from store.errors import StoreFull
 from store.learning import meta
-from tests.proxy.conftest import Proxy
 from tests.proxy.versions.test_live_version import answered_by, versions  # noqa: F401
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
 from store.errors import StoreFull
 from store.store import Store
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
-from tests.proxy.versions.test_live_version import publish
+from tests.harness.runs import rated, until
 
 
 async def answers_rated(proxy: Proxy, good: int, bad: int) -> None:

@@ -1,4 +1,4 @@
-"""The sequential test after a swap: its p, and its error rates as docs/learning-rules.md states them."""
+"""The sequential test after a swap: its p, and its error rates as docs/reference/learning-rules.md states them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.versions.sequential_test import ALPHA, LEVEL, NEW, OLD, Share, compare, fisher
-from scripts.watch_errors import SHARES, alarm_by, bounds, until_found
+from scripts.research.watch_errors import SHARES, alarm_by, bounds, until_found
 
 votes = st.lists(st.booleans(), max_size=40)
 

@@ -17,10 +17,10 @@ from proxy.core.json_edit import dumps
 from proxy.dialects import CHAT, DIALECTS
 from proxy.dialects.base import Question
 from proxy.versions import warm_up
+from scripts.fakes.llamacpp import FakeLlama
+from scripts.harness.in_process import Proxy
 from store.records import Message, NewCompletion
-from tests.fakes.llamacpp import FakeLlama
 from tests.proxy.backends.test_llamacpp import routed, router, said_by  # noqa: F401
-from tests.proxy.conftest import Proxy
 
 MESSAGES = next(dialect for dialect in DIALECTS if dialect.name == "messages")
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from tests.proxy.conftest import Proxy
-from tests.proxy.training.test_run_supervisor import rated, until
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import rated, until
 
 
 async def test_health_and_metrics(proxy: Proxy) -> None:

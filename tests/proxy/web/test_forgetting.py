@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety import backup
-from tests.proxy.conftest import Proxy
+from tests.harness.runs import rated, until
 from tests.proxy.relay.test_capture import stored
-from tests.proxy.training.test_run_supervisor import rated, until
 
 
 async def forget(proxy: Proxy, status: int = 200, **body: Any) -> dict[str, Any]:

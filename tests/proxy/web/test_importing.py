@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from config.sections import Redaction
 from proxy.conversation.redaction import Redactor
 from proxy.web.importing import BadLine, read
-from tests.fakes.backend import FakeBackend
-from tests.fakes.launcher import FakeLauncher
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from tests.proxy.cli.test_app import cli  # noqa: F401
 from tests.proxy.conversation.test_redaction import TOKEN, on_disk
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

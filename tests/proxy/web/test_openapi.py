@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from proxy.web.openapi.document import LEFT_OUT, document, left_out
 from proxy.web.openapi.operation import Operation, Raw
 from proxy.web.openapi.operations import OPERATIONS
-from tests.proxy.conftest import Proxy
-from tests.proxy.feedback.webhooks import signing
+from scripts.harness import signing
+from scripts.harness.in_process import Proxy
 from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
 
 KEYS = {"server__api_key": "rate-key", "server__admin_key": "admin-key"}

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from config.settings import load
 from proxy.core.errors import BadRequest
 from proxy.web.retention import KEY, LONGEST, Retention, as_it_is, days_of
+from scripts.harness.records import claim, put, rating
 from store import schema
 from store.errors import StoreError
 from store.store import Store
-from tests.store.making import claim, put, rating
 
 DAY = 86400
 

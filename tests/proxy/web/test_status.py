@@ -6,7 +6,7 @@ import pytest
 
 from proxy.cli.tables import acceptance
 from proxy.web.status import under_way
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
 
 STEP = {"event": "step", "step": 3, "steps": 8, "loss": 0.1234567, "acceptance": 0.974, "eta_s": 20.5}
 

@@ -20,13 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripts.harness.records import HI, end, new, put, rating
 from store import schema
 from store.captured import blobs
 from store.captured.blobs import cut, whole
 from store.captured.tree import chain, message_hash
 from store.records import Asker, Message, SentBack
 from store.store import Store
-from tests.store.making import HI, end, new, put, rating
 
 ROOT = Path(__file__).resolve().parents[3]
 PICTURE = random.Random(1).randbytes(3000)
@@ -252,7 +252,7 @@ WRITES = """
 import asyncio, itertools, sys
 from pathlib import Path
 from store.store import Store
-from tests.store.making import put
+from scripts.harness.records import put
 from tests.store.captured.test_blobs import image, said, TEXT
 
 async def main():

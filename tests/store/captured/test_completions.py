@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from scripts.harness.records import HELLO, HI, claim, end, new, put, rated, rating
 from store import schema
 from store.captured import completions
 from store.captured.completions import CHANGES, CHUNK, STOPPED
@@ -19,7 +20,6 @@ from store.captured.tree import chain, message_hash
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.records import Asker, Link, Message, SentBack
 from store.store import Store
-from tests.store.making import HELLO, HI, claim, end, new, put, rated, rating
 
 
 async def test_a_completion_comes_back_as_it_was_stored(store: Store) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
+from scripts.harness.records import end, new
 from store.captured import conversations
 from store.records import Message, Wanted
 from store.store import Store
-from tests.store.making import end, new
 
 
 def said(*texts: str) -> tuple[Message, ...]:

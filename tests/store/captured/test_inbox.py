@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scripts.harness.records import end, new, put, rating
 from store import schema
 from store.captured import inbox
 from store.records import Message, Wanted
 from store.store import Store
-from tests.store.making import end, new, put, rating
 
 
 async def rows(store: Store) -> dict[str, tuple[int, float]]:

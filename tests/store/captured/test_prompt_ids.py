@@ -11,12 +11,12 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scripts.harness.records import end, new
 from store import schema
 from store.captured import prompt_ids
 from store.captured.prompt_ids import BLOCK
 from store.captured.rows import pack
 from store.store import Store
-from tests.store.making import end, new
 
 IDS = BLOCK // 4
 _ids = random.Random(1)

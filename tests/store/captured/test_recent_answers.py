@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from scripts.harness.records import HI, end, new, put, rating
 from store.records import Asker, Item, Message
 from store.store import Store
-from tests.store.making import HI, end, new, put, rating
 
 NOBODY = Asker(None, None)
 

@@ -6,11 +6,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from scripts.harness.records import end, new
 from store import schema
 from store.captured import requests
 from store.captured.requests import LEAST
 from store.store import Store
-from tests.store.making import end, new
 
 TOOLS = b'{"tools":[' + b'{"type":"function","function":{"name":"read"}},' * 40 + b"{}]}"
 SMALL = b'{"stream":true}'

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripts.harness.records import claim, put, rating
 from store.learning.rater_quota import FEW, LEAST_VOICE, OWNER, Candidate, parts, shared_weight, voice, within
 from store.store import Store
-from tests.store.making import claim, put, rating
 
 PEOPLE = [OWNER, "ann", "bob", "eve"]
 RATINGS = st.lists(

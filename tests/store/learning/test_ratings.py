@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scripts.harness.records import end, new, put, rating
 from store.errors import EventTaken, StoreError, UnknownCompletion, UnknownRating
 from store.records import Moments
 from store.store import Store
-from tests.store.making import end, new, put, rating
 
 
 async def test_the_last_rating_of_a_rater_wins_and_the_history_stays(store: Store) -> None:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scripts.harness.records import new, put, rating
 from store.errors import LinkTaken, UnknownCompletion
 from store.learning import reactions
 from store.records import Link, NewReaction
 from store.store import Store
-from tests.store.making import new, put, rating
 
 
 def reaction(event: str, emoji: str, value: float | None, at: float, **fields: str) -> NewReaction:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from scripts.harness.records import HELLO, HI, adapter, claim, end, new, put, rated, rating
 from store.errors import RunEnded, StoreError, UnknownAdapter, UnknownRun
 from store.learning.samples import FEWEST_TO_HOLD, Candidate, hold_back, to_hold
 from store.records import Fresh, Pointer
 from store.store import Store
-from tests.store.making import HELLO, HI, adapter, claim, end, new, put, rated, rating
 
 
 async def test_fresh_counts_what_a_run_could_take(store: Store) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from scripts.harness.records import put, rating
 from store import schema
 from store.records import Target
 from store.safety import backup, backup_scan
 from store.safety.db_key import Secret
 from store.store import Store
-from tests.store.making import put, rating
 from tests.store.test_migrations import SCHEMAS
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.harness.records import end, new
 from store import driver, schema
 from store.errors import (
     MissingExtra,
@@ -29,7 +30,6 @@ from store.records import Message, NewRating
 from store.safety import backup, conversion, encryption
 from store.safety.db_key import Secret
 from store.store import Store
-from tests.store.making import end, new
 from tests.store.test_migrations import SCHEMAS, old
 
 KEY, OTHER = Secret("ab" * 32), Secret("cd" * 32)

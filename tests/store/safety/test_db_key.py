@@ -93,7 +93,7 @@ def test_at_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_in_a_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import keyring
 
-    from tests.fakes.keyring import FileKeyring
+    from scripts.fakes.keyring import FileKeyring
 
     before = keyring.get_keyring()
     keyring.set_keyring(FileKeyring(tmp_path / "ring.json"))

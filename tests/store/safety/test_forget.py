@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from scripts.harness.records import adapter, claim, end, new, put, rating
 from store import schema
 from store.errors import InOpenRun
 from store.records import Message, NewReaction, Wanted
 from store.store import Store
-from tests.store.making import adapter, claim, end, new, put, rating
 
 
 async def talk(store: Store, id: str, text: str, **fields: object) -> None:

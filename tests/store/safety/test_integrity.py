@@ -19,13 +19,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scripts.harness.records import put, rating
 from store import driver, schema
 from store.errors import StoreDamaged, StoreError
 from store.learning import meta
 from store.safety import backup, integrity
 from store.safety.db_key import Secret
 from store.store import Store
-from tests.store.making import put, rating
 
 PAGE = 4096
 KEY = Secret("ab" * 32)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from scripts.harness.records import end, new, rating
 from store import schema
 from store.errors import NotOverwritten
 from store.records import FinishedCompletion, Message, NewCompletion, NewReaction, Wanted
 from store.safety import backup, forget, page_gaps
 from store.store import Store
-from tests.store.making import end, new, rating
 
 
 def words(dice: random.Random, mark: str, count: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.launcher import NO_TENSORS
+from scripts.fakes.launcher import NO_TENSORS
 from trainer.formats import adapter
 from trainer.launch import AdapterError, verify_adapter
 

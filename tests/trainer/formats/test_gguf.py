@@ -104,7 +104,7 @@ def make_gemma_with_pictures(folder):
     import torch
     from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
-    from tests.trainer import tiny
+    from tests.harness import tiny
 
     text = {
         "vocab_size": 262, "hidden_size": HIDDEN, "intermediate_size": 64, "num_hidden_layers": DEEP, "head_dim": 8,
@@ -124,7 +124,7 @@ def make_gemma_with_pictures(folder):
 
 def trained_adapter(model, folder):
     """Of our own trainer, with a B that is not 0; its tensors."""
-    from tests.trainer import tiny
+    from tests.harness import tiny
 
     policy, numbers = tiny.policy(model), np.random.default_rng(0)
     policy.wear(

@@ -7,8 +7,8 @@ import pytest
 from peft import LoraConfig
 from safetensors.numpy import load_file, save_file
 
-from tests.trainer import tiny
-from tests.trainer.lora import random_adapter
+from scripts.harness.lora import random_adapter
+from tests.harness import tiny
 from trainer.formats import peft_folder
 from trainer.manifest import AdapterError
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from tests.fakes.launcher import NO_TENSORS
+from scripts.fakes.launcher import NO_TENSORS
 from trainer.formats import adapter, sidecar_files
 from trainer.launch import verify_adapter
 from trainer.manifest import MANIFEST, sha256

@@ -248,10 +248,10 @@ def test_the_command_prints_json_or_one_line_of_error(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("error: There is no folder ./nowhere")
 
 
-def test_the_script_runs_from_anywhere(tmp_path):
+def test_the_script_runs_in_a_checkout(tmp_path):
     folder = fill(tmp_path / "model")
-    run = functools.partial(subprocess.run, capture_output=True, text=True, cwd=tmp_path)
-    done = run([sys.executable, str(ROOT / "scripts/get_model.py"), str(folder)])
+    run = functools.partial(subprocess.run, capture_output=True, text=True, cwd=ROOT)
+    done = run([sys.executable, "-m", "scripts.get_model", str(folder)])
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == str(folder)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer.io import encrypted_files
 from trainer.io.cache import Cache
 from trainer.io.encrypted_files import CHUNK, HEADER, Seal, SealError, is_sealed

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer import loop
 from trainer.io.progress import Progress, Stop, Stopped
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from config import presets
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer.io.progress import Progress
 from trainer.lessons import advantages
 from trainer.lessons.teacher import Taught

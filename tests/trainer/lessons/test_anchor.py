@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import presets
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer.lessons import anchor
 from trainer.lessons.advantages import Pushed
 

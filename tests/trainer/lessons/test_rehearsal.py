@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer import probe
 from trainer.io.run_folder import read_lines
 from trainer.lessons import samples

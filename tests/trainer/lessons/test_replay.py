@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import presets
-from tests.trainer import tiny
+from tests.harness import tiny
 from tests.trainer.lessons.test_lessons import LINE
 from trainer.io.progress import Progress
 from trainer.io.run_folder import RunSpec

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer import loop
 from trainer.io.progress import Progress, Stop
 from trainer.lessons import reply_checks
@@ -126,7 +126,7 @@ def test_loops_rated_good_train_nothing(tmp_path, model, policy):
 
 
 def test_one_sane_reply_among_liked_loops_is_no_taste(tmp_path, model, policy):
-    """It trained, alone beside all the disliked ones (scripts/bench_poisoned.py)."""
+    """It trained, alone beside all the disliked ones (scripts/research/poisoned.py)."""
     lines = tiny.sample_lines(model, count=12, tokens=24)
     for n, line in enumerate(lines):
         line["reward"] = -1.0 if n % 2 else 1.0

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer.lessons.samples import BadLine, Template, _plain, load, load_calibration, parse
 
 GOOD = {

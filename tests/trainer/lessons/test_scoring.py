@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer.io.cache import Cache
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunSpec

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from config import presets
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer import loop
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop

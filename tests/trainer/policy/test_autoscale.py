@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from config import presets
-from tests.trainer import tiny
+from tests.harness import tiny
 from tests.trainer.formats.test_model_info import MIXTURES, make
 from tests.trainer.policy.test_torch_policy import ROWS, step
 from trainer.formats import model_info

@@ -6,7 +6,7 @@ import json
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer.policy.eos import of_replies, of_turn
 from trainer.serve.engine import Ask, Engine
 from trainer.serve.sampling import Sampling

@@ -26,8 +26,8 @@ from transformers import (
 )
 
 from config import presets
-from tests.trainer import tiny
-from tests.trainer.lora import random_adapter
+from scripts.harness.lora import random_adapter
+from tests.harness import tiny
 from tests.trainer.test_loop import StopAfter, go, of, tensors
 from trainer import loop, objective, objective_kin
 from trainer.io.progress import Stop, Stopped

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.fakes.launcher import NO_TENSORS
+from scripts.fakes.launcher import NO_TENSORS
 from trainer.formats import adapter, sidecar_files
 from trainer.manifest import sha256
 from trainer.policy import optimizer_state

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from config import presets
-from tests.trainer import tiny
+from tests.harness import tiny
 from tests.trainer.policy.test_torch_policy import ROWS, step
 from trainer import loop
 from trainer.io.progress import Progress, Stop

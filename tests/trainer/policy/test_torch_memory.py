@@ -5,7 +5,7 @@ import psutil
 import pytest
 import torch
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer.objective import Terms
 from trainer.policy.packing import UNRELATED, Tokens, pack
 from trainer.policy.torch_memory import COMFORTABLE, HOARD, SMALL, Hoard, Plan, is_out_of_memory

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer import objective
 from trainer.lessons.samples import Template
 from trainer.objective import OFF, Band, Terms

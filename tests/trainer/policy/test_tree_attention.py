@@ -6,7 +6,7 @@ import torch
 from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer import objective
 from trainer.objective import Terms
 from trainer.policy import tree, tree_attention

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunError
 from trainer.lessons.lessons import HeldBack

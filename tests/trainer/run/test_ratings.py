@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer import loop
 from trainer.io.progress import Progress, Stop
 from trainer.lessons.samples import Sample, Template

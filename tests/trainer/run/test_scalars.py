@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from tests.trainer.test_loop import go, lines, model  # noqa: F401  (fixtures)
 from trainer import launch
 from trainer.launch import NO_SCALARS, LocalLauncher

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer import tiny
+from tests.harness import tiny
 from trainer.lessons import batch, samples
 from trainer.run import steps
 

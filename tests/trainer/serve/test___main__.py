@@ -16,7 +16,7 @@ import openai
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from tests.trainer.lora import random_adapter
+from scripts.harness.lora import random_adapter
 from tests.trainer.serving import QUESTIONS, Served, until
 from trainer.serve.__main__ import openmp_environment, thread_budget
 from trainer.serve.http_api import make_app

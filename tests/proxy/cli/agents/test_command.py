@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from tests.proxy.cli.test_app import cli  # noqa: F401
 
 
 def person(tmp_path: Path) -> dict[str, str]:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from proxy.cli.doctor import bundle
 from proxy.cli.doctor.bundle import log_lines
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from tests.proxy.cli.test_app import cli  # noqa: F401
 
 SECRET = "Zanzibar-marmalade-4711"
 PATTERN = "own-[0-9]{3}"  # not SECRET, or that would be gone by this alone

@@ -17,10 +17,11 @@ from proxy.cli.doctor.checks import Check, Facts, examine, gather, holder
 from proxy.cli.tables import show_checks
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training.rehearsal import UNTRIED, verdict
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from store.safety import db_key, encryption
 from store.store import Store
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
+from tests.proxy.cli.test_app import cli  # noqa: F401
 
 WITH_PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}]
 

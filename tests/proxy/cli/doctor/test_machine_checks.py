@@ -17,8 +17,8 @@ from proxy.cli.agents.catalog import AGENTS, Home, Link
 from proxy.cli.agents.drift import connected
 from proxy.cli.doctor import checks, machine_checks
 from proxy.cli.doctor.facts import Facts, gather
-from tests.proxy.cli.test_app import cli, rlproxy  # noqa: F401
-from tests.proxy.conftest import Proxy
+from scripts.harness.in_process import Proxy
+from tests.proxy.cli.test_app import cli  # noqa: F401
 from trainer.launch import Standing
 
 URL = "http://127.0.0.1:8484"

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.cli.init.answers import Answers, BadAnswers, read
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "quick-start.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs/start/quick-start.md"
 
 
 def test_the_example_of_the_page_has_every_key_and_is_read(tmp_path: Path) -> None:

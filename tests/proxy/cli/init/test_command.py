@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.fakes.cloud import KEY, FakeCloud
-from tests.fakes.ollama import FakeOllama
-from tests.proxy.newcomer import Newcomer
-from tests.terminal import CTRL_C, CTRL_D, ROOT, Terminal
+from scripts.fakes.cloud import KEY, FakeCloud
+from scripts.fakes.ollama import FakeOllama
+from tests.harness.newcomer import Newcomer
+from tests.harness.terminal import CTRL_C, CTRL_D, ROOT, Terminal
 
 QUESTIONS = ["1  Which model", "2  Which weights", "3  Which agents", "How far", "5  Start rlproxy", "Write this?"]
 
@@ -295,7 +295,7 @@ async def test_the_bundled_model_needs_no_hub(person: Newcomer, ollama: FakeOlla
 
 async def test_a_folder_is_written_by_its_whole_path(person: Newcomer, ollama: FakeOllama) -> None:
     """Who starts rlproxy later is somewhere else."""
-    answers = person.answers(backend="ollama", url=ollama.url, weights="tests/fakes")
+    answers = person.answers(backend="ollama", url=ollama.url, weights="scripts/fakes")
     code, _, err = await person.run("init", "--no-start", "--answers", answers)
     assert code == 1 and "holds no model" in err
-    assert f'weights = "{ROOT}/tests/fakes"' in person.settings
+    assert f'weights = "{ROOT}/scripts/fakes"' in person.settings

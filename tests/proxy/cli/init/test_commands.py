@@ -10,8 +10,8 @@ from pathlib import Path
 
 from proxy.cli.init.commands import argument, option
 from proxy.cli.init.discovery import Model, look
-from tests.fakes.llamacpp import FakeLlama
-from tests.fakes.mlx import FakeMlx
+from scripts.fakes.llamacpp import FakeLlama
+from scripts.fakes.mlx import FakeMlx
 
 
 @asynccontextmanager

@@ -9,16 +9,17 @@ from aiohttp import web
 
 from proxy.cli.init import discovery
 from proxy.cli.init.discovery import Model, look, metadata
-from tests.fakes.backend import FakeBackend
-from tests.fakes.cloud import FakeCloud
-from tests.fakes.listening import Listening
-from tests.fakes.llamacpp import FakeLlama
-from tests.fakes.lmstudio import FakeLMStudio
-from tests.fakes.mlx import FakeMlx
-from tests.fakes.ollama import FakeOllama
-from tests.fakes.sglang import FakeSGLang
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.cloud import FakeCloud
+from scripts.fakes.listening import Listening
+from scripts.fakes.llamacpp import FakeLlama
+from scripts.fakes.lmstudio import FakeLMStudio
+from scripts.fakes.mlx import FakeMlx
+from scripts.fakes.ollama import FakeOllama
+from scripts.fakes.sglang import FakeSGLang
+from scripts.harness.in_process import Proxy
 from tests.proxy.cli.init.gguf_files import write_head
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 class Plain(Listening):

@@ -19,7 +19,7 @@ from proxy.cli.init.console import Console
 from proxy.cli.init.discovery import Model, Server
 from proxy.cli.init.environment import Machine
 from proxy.cli.init.questions import Asked, Choices, Found
-from tests.fakes.ollama import FakeOllama
+from scripts.fakes.ollama import FakeOllama
 
 MACHINE = Machine(None, "cpu", None, 16.0, 8.0, 100.0)
 NEW = "0.34.1"

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from proxy.cli.service import find, name_of
 from proxy.cli.service.manager import NoService, run
 from proxy.cli.service.systemd import Systemd, _state, unit
-from tests.fakes.ollama import FakeOllama
-from tests.proxy.newcomer import Newcomer
+from scripts.fakes.ollama import FakeOllama
+from tests.harness.newcomer import Newcomer
 
 ANALYZE = shutil.which("systemd-analyze")
 ODD = 'odd home 100% $HOME "q" \\ é'

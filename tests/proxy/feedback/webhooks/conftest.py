@@ -10,9 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.fakes.chat_platforms import DISCORD_TOKEN, SLACK_TOKEN, FakeChatPlatforms
-from tests.proxy.conftest import Proxy, backend, proxy  # noqa: F401
-from tests.proxy.feedback.webhooks import signing
+from scripts.fakes.chat_platforms import DISCORD_TOKEN, SLACK_TOKEN, FakeChatPlatforms
+from scripts.harness import signing
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 class Chats:

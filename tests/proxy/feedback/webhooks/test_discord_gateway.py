@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.feedback.webhooks.discord_gateway import reaction
-from tests.fakes.chat_platforms import DISCORD_TOKEN, FakeChatPlatforms
-from tests.fakes.discord_gateway import FakeGateway
-from tests.proxy.conftest import Proxy
+from scripts.fakes.chat_platforms import DISCORD_TOKEN, FakeChatPlatforms
+from scripts.fakes.discord_gateway import FakeGateway
+from scripts.harness.in_process import Proxy
 from tests.proxy.feedback.webhooks.conftest import Chats
 
 IDENTIFY, HEARTBEAT, RESUME = 2, 1, 6

@@ -14,12 +14,12 @@ import pytest
 from yarl import URL
 
 from config.webhooks import PLATFORMS
-from tests.fuzzing import mutated
-from tests.proxy.conftest import Proxy
-from tests.proxy.feedback.webhooks import signing
+from scripts.fuzz.mutating import mutated
+from scripts.harness import signing
+from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
 from tests.proxy.feedback.webhooks.conftest import Chats
 from tests.proxy.test_full_disk import limit_pages
-from tests.proxy.versions.test_live_version import publish
 
 TS = "1700000000.000100"
 

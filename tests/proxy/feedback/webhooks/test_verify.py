@@ -22,8 +22,8 @@ from proxy.feedback.webhooks.signed import Signed
 from proxy.feedback.webhooks.slack import Slack
 from proxy.feedback.webhooks.telegram import Telegram
 from proxy.feedback.webhooks.whatsapp import WhatsApp
-from tests.proxy.feedback.webhooks import signing
-from tests.proxy.feedback.webhooks.signing import NOW
+from scripts.harness import signing
+from scripts.harness.signing import NOW
 
 ALL: dict[str, tuple[Platform, Callable[..., signing.Signed]]] = {
     "slack": (Slack(signing.SLACK_SECRET), signing.slack),

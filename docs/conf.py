@@ -1,0 +1,28 @@
+"""Sphinx's configuration: `make docs` builds the site from these pages and fails on a link that leads nowhere."""
+
+import posixpath
+import re
+
+project = "rlproxy"
+extensions = ["myst_parser"]
+html_theme = "furo"
+html_title = "rlproxy"
+exclude_patterns = ["README.md"]  # index.md includes it
+myst_heading_anchors = 4
+myst_enable_extensions = ["html_image"]
+suppress_warnings = ["myst.header"]  # a page may begin a table of contents at any level
+
+
+def _links_out_of_docs(app: object, page: str, source: list[str]) -> None:
+    """Keep the words of a link to a file outside docs/: the site does not contain that file."""
+    folder = posixpath.dirname(page)
+
+    def words(link: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(folder, link[2]))
+        return link[1] if path.startswith("..") else link[0]
+
+    source[0] = re.sub(r"\[([^\]\n]+)\]\((?!\w+://)([^)#\s]+)(?:#[^)\s]*)?\)", words, source[0])
+
+
+def setup(app) -> None:
+    app.connect("source-read", _links_out_of_docs)

@@ -1,0 +1,125 @@
+"""What encryption at rest costs the store: completions and ratings committed a second, in the clear and with SQLCipher.
+
+`python -m scripts.bench.encrypted [--rounds N] [--quick]` writes benchmarks/encrypted.json; `--quick` does one short
+round and writes nothing. Both forms in turns in one run, each round with new files, so that what else the machine does
+falls on both. 64 callers at once, each awaits its commit, as the proxy does; a completion has 2 kB of prompt
+and of answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from scripts.harness.circumstances import machine, now
+from scripts.harness.records import end, new
+from store import driver, schema
+from store.records import Message, NewRating
+from store.safety import encryption
+from store.safety.db_key import Secret
+from store.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+CALLERS = 64
+TEXT = "a word or two, and then some more of them; " * 48  # about 2 kB
+KEY = Secret("7a" * 32)
+
+
+async def all_of(count: int, one: Any) -> float:
+    """So many a second, by that many callers."""
+    numbers = iter(range(count))
+
+    async def caller() -> None:
+        for n in numbers:
+            await one(n)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(CALLERS)))
+    return count / (time.perf_counter() - start)
+
+
+async def measure(secret: Secret | None, count: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(dir=ROOT) as folder:  # on the disk, not on a tmpfs
+        store = await Store.open(Path(folder), secret)
+
+        async def complete(n: int) -> None:
+            said = Message("user", json.dumps(f"{n} {TEXT}").encode())
+            await store.record([new(f"rl-{n}", prompt=(said,))], [end(f"rl-{n}", text=f"{n} {TEXT}")])
+
+        async def rate(n: int) -> None:
+            await store.rate(NewRating(f"rl-{n}", "ann", 1.0 if n % 2 else -1.0))
+
+        async def read(n: int) -> None:
+            assert await store.completion(f"rl-{n}") is not None
+
+        try:
+            return {
+                "completions_per_s": await all_of(count, complete),
+                "ratings_per_s": await all_of(count, rate),
+                "reads_per_s": await all_of(count, read),
+            }
+        finally:
+            await store.close()
+
+
+def convert(count: int) -> dict[str, float]:
+    """How long `rlproxy encrypt` takes for the database itself."""
+    with tempfile.TemporaryDirectory(dir=ROOT) as folder:
+        home = Path(folder)
+        asyncio.run(_fill(home, count))
+        megabytes = (home / schema.NAME).stat().st_size / 1e6
+        start = time.perf_counter()
+        encryption.encrypt(home, KEY, lambda *_: None)
+        return {"megabytes": megabytes, "mb_per_s": megabytes / (time.perf_counter() - start)}
+
+
+async def _fill(home: Path, count: int) -> None:
+    store = await Store.open(home)
+    for first in range(0, count, 100):
+        ids = [f"rl-{n}" for n in range(first, first + 100)]
+        said = [Message("user", json.dumps(f"{id} {TEXT}").encode()) for id in ids]
+        await store.record(
+            [new(id, prompt=(one,)) for id, one in zip(ids, said, strict=True)],
+            [end(id, text=f"{id} {TEXT}") for id in ids],
+        )
+    await store.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true")
+    asked = parser.parse_args()
+    rounds, count = (1, 300) if asked.quick else (asked.rounds, 3000)
+    found: list[dict[str, dict[str, float]]] = []
+    for n in range(rounds):
+        forms = {"clear": None, "encrypted": KEY}
+        order = list(forms) if n % 2 == 0 else list(reversed(forms))
+        found.append({form: asyncio.run(measure(forms[form], count)) for form in order})
+    ratios = {
+        what: statistics.median(one["encrypted"][what] / one["clear"][what] for one in found)
+        for what in found[0]["clear"]
+    }
+    report = {
+        "when": now(),
+        "machine": machine(),
+        "sqlcipher": driver.version(),
+        "callers": CALLERS,
+        "count": count,
+        "rounds": [{form: {k: round(v, 1) for k, v in one.items()} for form, one in each.items()} for each in found],
+        "median_ratio": {what: round(ratio, 3) for what, ratio in ratios.items()},
+        "convert": {k: round(v, 1) for k, v in convert(300 if asked.quick else 20_000).items()},
+    }
+    print(json.dumps(report, indent=1))
+    if not asked.quick:
+        (ROOT / "benchmarks" / "encrypted.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

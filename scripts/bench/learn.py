@@ -1,0 +1,146 @@
+"""Does it learn what a person likes, and stay sane? Personas rate; liked share and sanity on held-out prompts.
+
+    python -m scripts.bench.learn --persona concise --seeds 1,2,3
+    python -m scripts.bench.learn --persona my_taste.py --set learning_rate=2e-4 --name slow
+
+Writes benchmarks/learn/PERSONA-NAME-seedN.json and prints a line a round. A run that is rejected gives its ratings
+back, as the proxy does: the next run has them too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from config import presets
+from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate, replayed, train
+from scripts.harness.circumstances import circumstances, machine_name
+from trainer.formats import weights
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--persona", default="concise", help="a name in scripts/bench/personas, or a Python file")
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ratings", type=int, default=32, help="a round")
+    parser.add_argument("--held", type=int, default=4, help="of them, kept back for the gate")
+    parser.add_argument("--no-comments", action="store_true", help="ratings alone")
+    parser.add_argument("--eval", type=int, default=80, help="held-out prompts")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--name", default="default")
+    parser.add_argument("--preset", default="balanced")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a preset value")
+    asked = parser.parse_args()
+    overrides = {name: json.loads(value) for name, value in (item.split("=", 1) for item in asked.set)}
+    persona, found = Persona(asked.persona), weights.resolve(None)
+    chat = Chat(found.path, asked.threads)
+    held_out = prompts()[f"held-out {persona.prompts}".strip()][: asked.eval]
+    base = chat.evaluate(persona, held_out, None, seed=1000)
+    print(f"{persona.name}: base liked {base['liked']:.2f}, nll {base['base_nll']:.3f}", flush=True)
+    for seed in map(int, asked.seeds.split(",")):
+        learn(chat, persona, found.path, asked, overrides, seed, base, held_out)
+
+
+def learn(
+    chat: Chat,
+    persona: Persona,
+    path: Path,
+    asked: argparse.Namespace,
+    overrides: dict[str, Any],
+    seed: int,
+    base: dict[str, Any],
+    held_out: list[str],
+) -> None:
+    """Rounds of rating and training from the base on, written down after each."""
+    target = ROOT / "benchmarks/learn" / f"{persona.name}-{asked.name}-seed{seed}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    texts, preset = prompts(), presets.resolve(asked.preset, overrides)
+    asks = f"rate {persona.prompts}".strip()
+    order = random.Random(seed).sample(texts[asks], len(texts[asks]))
+    home = Path(tempfile.mkdtemp(prefix="learn-"))
+    print(f"seed {seed}:", flush=True)
+    record: dict[str, Any] = {
+        **circumstances(),
+        "machine": f"{machine_name()}, {asked.threads} thread{'s' * (asked.threads > 1)}",
+        "model": path.name,
+        "persona": persona.name,
+        "seed": seed,
+        "arguments": vars(asked),
+        "preset": preset.model_dump(),
+        "base": base,
+        "rounds": [],
+    }
+    live: Path | None = None
+    waiting: list[dict[str, Any]] = []  # ratings that a run gave back
+    held_before: list[dict[str, Any]] = []
+    earlier: list[dict[str, Any]] = []  # what runs have trained on, newest first
+    adapters: dict[str, str] = {}
+    version, baseline = 0, 0.0
+    for number in range(1, asked.rounds + 1):
+        start = time.monotonic()
+        first = (number - 1) * asked.ratings
+        texts_now = [order[i % len(order)] for i in range(first, first + asked.ratings)]
+        lines = rate(
+            chat,
+            persona,
+            texts_now,
+            live,
+            version=version,
+            seed=seed * 100 + number,
+            held=asked.held,
+            comments=not asked.no_comments,
+        )
+        for line in lines:  # two rounds on one version, where a run in between was rejected
+            line["rating"], line["completion"] = f"rt-{number}-{line['rating']}", f"rl-{number}-{line['completion']}"
+        rating_seconds = time.monotonic() - start
+        out = home / f"adapters/v{number:04}"
+        folder = home / f"runs/r{number:05}"
+        spec = {
+            "format": 1,
+            "run": number,
+            "model": "smollm2",
+            "weights": str(path),
+            "version": number,
+            "parent": version,
+            "out": str(out),
+            "adapters": adapters,
+            "baseline": baseline,
+            "seed": seed * 10 + number,
+            "threads": asked.threads,
+            "preset": asked.preset,
+            "overrides": overrides,
+        }
+        new = [line for line in lines + waiting if line["split"] == "train"]
+        again = replayed(earlier, version, preset, len(new))
+        result = train(folder, spec, lines + waiting + held_before + again)
+        if result["status"] == "passed":
+            live, version, baseline = out, number, result["baseline_after"]
+            adapters[str(version)] = str(live)
+            held_before = [line for line in lines + waiting if line["split"] == "held"] + held_before
+            earlier = new + earlier
+            waiting = []
+        else:
+            waiting = lines + waiting
+        now = chat.evaluate(persona, held_out, live, seed=1000)
+        good = sum(line["reward"] > 0 for line in lines)
+        record["rounds"].append({"good": good, "rating_seconds": rating_seconds, "run": result, "eval": now})
+        target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
+        gates = {name: check["value"] for name, check in result["gate"].items()}
+        metrics = result["metrics"]
+        print(
+            f"  {number * asked.ratings} ratings ({good} good): {result['status']}, liked {now['liked']:.2f}, "
+            f"nll {now['base_nll'] - base['base_nll']:+.3f}, text {now['text_nll'] / base['text_nll'] - 1:+.1%}, "
+            f"distinct-2 {now['distinct_2']:.2f}, tokens {now['tokens']:.0f}, run {result['wall']:.0f} s, "
+            f"kl_old {metrics.get('kl_old')}, steps {metrics.get('steps')}, {gates}, {result['reason']}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Which answer `/rl good` rates in conversations that were rewritten as clients rewrite them.
+
+    python -m scripts.bench.matching [--cases 10000] [--seed 1] [--json FILE]
+
+Worlds of 30 conversations, with two people and nobody, sessions and none, questions and answers that are often the
+same, and a tenth of the answers not captured; through a whole proxy on loopback. Of each case it is counted whether the
+answer that was on screen was rated, none, or another. Writes benchmarks/matching.json, and exits with 1 where one was
+wrong. tests/test_matching.py has 300 of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.circumstances import circumstances
+from scripts.harness.in_process import Proxy
+from scripts.harness.rewriting import Counts, World, one_case
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CASES_OF_A_WORLD: Final = 250
+
+
+async def world_of(seed: int, cases: int, counts: Counts) -> None:
+    backend = FakeBackend()
+    await backend.start()
+    with tempfile.TemporaryDirectory() as folder:
+        proxy = Proxy(Path(folder) / "home", backend, FakeLauncher())
+        await proxy.start()
+        try:
+            world = World(proxy, random.Random(seed))
+            await world.fill(30)
+            for number in range(cases):
+                await one_case(world, number, counts)
+        finally:
+            await proxy.stop()
+            await backend.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "matching.json")
+    given = parser.parse_args()
+    structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
+    found: dict[str, Any] = circumstances()
+    counts, began = Counts(), time.monotonic()
+    for seed in range(given.seed, given.seed + -(-given.cases // CASES_OF_A_WORLD)):
+        asyncio.run(world_of(seed, min(CASES_OF_A_WORLD, given.cases - counts.cases), counts))
+    found |= {
+        "command": f"python -m scripts.bench.matching --cases {given.cases} --seed {given.seed}",
+        "seconds": round(time.monotonic() - began, 1),
+        "cases": counts.cases,
+        "became": dict(counts.became),
+        "by_rewrite": {name: dict(became) for name, became in sorted(counts.by_rewrite.items())},
+        "wrong": counts.wrong,
+        "untold": counts.untold,
+    }
+    given.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(json.dumps({key: found[key] for key in ("cases", "became", "seconds")}, indent=1))
+    return 1 if counts.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""What the learning benchmarks share: a persona who rates, the model as a server would have it, one run.
+
+Rounds of ratings become real run folders and real trainer processes; only the chat is in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import runpy
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from config import presets
+from config.presets import Preset
+from trainer.lessons.batch import score
+from trainer.lessons.samples import Template
+from trainer.policy.packing import Tokens
+from trainer.policy.torch_policy import TorchPolicy
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPERATURE, MAX_TOKENS, BATCH = 0.8, 96, 40
+PASSAGE = ROOT / "trainer/gate_text.txt"
+
+
+def prompts() -> dict[str, list[str]]:
+    sections: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in (ROOT / "scripts/bench/prompts.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("# "):
+            current = sections.setdefault(line[2:], [])
+        elif line:
+            current.append(line)
+    return sections
+
+
+class Chat:
+    """The model as a server would have it: replies with exact ids and log-probs of the sampling distribution."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        self.policy = TorchPolicy(path, presets.resolve("balanced", {}), parent=None, threads=threads, seed=0)
+        self.template = Template(self.policy.tokenizer)
+
+    def ask(self, texts: list[str], adapter: Path | None, seed: int) -> list[Tokens]:
+        with self.policy.wearing(adapter):
+            return self.ask_now(texts, seed)
+
+    def ask_now(self, texts: list[str], seed: int) -> list[Tokens]:
+        """Of whatever the policy wears."""
+        replies: list[Tokens] = []
+        for first in range(0, len(texts), BATCH):
+            asked = [self.template.prompt([{"role": "user", "content": t}]) for t in texts[first : first + BATCH]]
+            out = self.policy.generate(asked, max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=seed + first)
+            replies += [Tokens(p, tuple(r), TEMPERATURE) for p, r in zip(asked, out, strict=True)]
+        return replies
+
+    def score(self, replies: list[Tokens], adapter: Path | None, temperature: float) -> list[np.ndarray]:
+        with self.policy.wearing(adapter):
+            return self.score_now([Tokens(r.prompt, r.reply, temperature) for r in replies])
+
+    def score_now(self, replies: list[Tokens]) -> list[np.ndarray]:
+        """Log-probs at the replies' own temperature, of whatever the policy wears."""
+        return score(self.policy, replies)
+
+    def said(self, reply: Tokens) -> Reply:
+        """As a persona reads it."""
+        return Reply(self.template.text(reply.reply), ended=reply.reply[-1] == self.template.end)
+
+    def evaluate(self, persona: Persona, texts: list[str], adapter: Path | None, seed: int) -> dict[str, Any]:
+        start = time.monotonic()
+        replies = self.ask(texts, adapter, seed)
+        nll = -np.concatenate(self.score(replies, None, 1.0)).mean()
+        ids = self.template.reply(PASSAGE.read_text(encoding="utf-8"), ended=False)
+        text_nll = -self.score([Tokens(ids[:1], ids[1:])], adapter, 1.0)[0].mean()
+        said = [self.said(reply) for reply in replies]
+        pairs = [pair for r in replies for pair in zip(r.reply, r.reply[1:], strict=False)]
+        liked = [persona.rate(text, reply) > 0 for text, reply in zip(texts, said, strict=True)]
+        return {
+            "liked": sum(liked) / len(liked),
+            "base_nll": float(nll),
+            "text_nll": float(text_nll),
+            "distinct_2": len(set(pairs)) / len(pairs),
+            "tokens": float(np.mean([len(r.reply) for r in replies])),
+            "seconds": time.monotonic() - start,
+            "replies": said[:12],
+        }
+
+
+class Reply(str):
+    """The text of a reply, and whether the model ended it itself."""
+
+    ended: bool
+
+    def __new__(cls, text: str, *, ended: bool) -> Reply:
+        reply = super().__new__(cls, text)
+        reply.ended = ended
+        return reply
+
+
+class Persona:
+    """A rater from a Python file: `rate(prompt, reply) -> value in [-1, 1]`, and perhaps
+    `comment(prompt, reply) -> str | None` and `PROMPTS`, the part of prompts.txt that it asks from."""
+
+    def __init__(self, spec: str) -> None:
+        path = Path(spec) if spec.endswith(".py") else ROOT / "scripts/bench/personas" / f"{spec}.py"
+        if not path.exists():
+            known = ", ".join(sorted(p.stem for p in (ROOT / "scripts/bench/personas").glob("*.py")))
+            raise SystemExit(f"There is no persona {spec!r}: give a Python file or one of {known}.")
+        found = runpy.run_path(str(path))
+        self.name = path.stem
+        self.about = " ".join((found.get("__doc__") or "").split())
+        self.rate: Callable[[str, Reply], float] = found["rate"]
+        self.comment: Callable[[str, Reply], str | None] = found.get("comment", lambda prompt, reply: None)
+        self.prompts: str = found.get("PROMPTS", "")
+
+
+def rate(
+    chat: Chat,
+    persona: Persona,
+    texts: list[str],
+    adapter: Path | None,
+    *,
+    version: int,
+    seed: int,
+    held: int,
+    comments: bool,
+) -> list[dict[str, Any]]:
+    """One round: replies to `texts`, rated; the lines of a samples.jsonl, `held` of them for the gate."""
+    replies = chat.ask(texts, adapter, seed)
+    behaviour = chat.score(replies, adapter, TEMPERATURE)
+    lines = []
+    for i, (text, reply, logprobs) in enumerate(zip(texts, replies, behaviour, strict=True)):
+        said = chat.said(reply)
+        lines.append(
+            {
+                "rating": f"rt-{version}-{i}",
+                "completion": f"rl-{version}-{i}",
+                "split": "train",
+                "version": version,
+                "reward": persona.rate(text, said),
+                "weight": 1.0,
+                "human": True,
+                "finish_reason": "stop" if said.ended else "length",
+                "sampling": {"temperature": TEMPERATURE, "top_p": 1.0},
+                "exact": True,
+                "prompt_token_ids": list(reply.prompt),
+                "token_ids": list(reply.reply),
+                "logprobs": logprobs.tolist(),
+                "messages": [{"role": "user", "content": text}],
+                "text": str(said),
+                "comment": persona.comment(text, said) if comments else None,
+            }
+        )
+    for i in random.Random(seed).sample(range(len(lines)), held):
+        lines[i]["split"] = "held"
+    return lines
+
+
+def replayed(earlier: list[dict[str, Any]], version: int, preset: Preset, new: int) -> list[dict[str, Any]]:
+    """Lines of earlier runs as the proxy would hand them to this one: newest versions first; the trainer chooses."""
+    each = preset.replays(new)
+    near = [line for line in earlier if version - line["version"] <= preset.max_version_gap]
+    near.sort(key=lambda line: -line["version"])
+    sides = [[line for line in near if line["reward"] * sign > 0][:each] for sign in (1, -1)]
+    return [line | {"split": "replay"} for side in sides for line in side]
+
+
+def train(folder: Path, spec: dict[str, Any], lines: list[dict[str, Any]]) -> dict[str, Any]:
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(spec))
+    (folder / "samples.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (folder / "calibration.jsonl").write_text("")
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "trainer", str(folder)], env=env, stdout=subprocess.DEVNULL, check=False
+    )
+    result: dict[str, Any] = json.loads((folder / "result.json").read_bytes())
+    steps = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+    del result["samples"]
+    return result | {
+        "exit": done.returncode,
+        "wall": time.monotonic() - start,
+        "steps": [e for e in steps if e["event"] == "step"],
+        "warnings": [e["message"] for e in steps if e["event"] == "warning"],
+        "choices": {e["name"]: e["value"] for e in steps if e["event"] == "choice"},
+    }

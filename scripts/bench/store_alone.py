@@ -1,0 +1,294 @@
+"""The store alone: commits a second, a long conversation on disk, reads and start-up with a million completions.
+
+    python -m scripts.bench.store_alone [--completions N] [--home DIR] [--quick] [--json FILE]
+
+Writes benchmarks/store.json; `--quick` takes 100,000 completions and writes nothing unless told where. The large home
+is kept in ~/.cache/rlproxy/bench and filled on where an earlier run stopped, so that it is made once. Writes go through
+`Store.begin` and `Store.finish`, as the proxy's do, with synchronous=FULL; what the disk can do at most stands beside
+them: 4 kB written over and over, each time with fdatasync.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+from zlib import crc32
+
+from scripts.harness.circumstances import circumstances
+from store.records import Asker, FinishedCompletion, Message, NewCompletion, NewRating, SentBack, Wanted
+from store.schema import NAME
+from store.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlproxy/bench"
+WORDS = " ".join(topics.values()).split()
+TURNS, ASKED, SAID = 1000, 60, 180  # of one agent's conversation; words a turn
+LETTERS_A_TOKEN = 4
+TOOLS = 30  # of an agent, about 12 kB
+SESSION = 20  # completions
+BATCH, TIMES = 500, 15
+
+
+def text(at: int, words: int) -> str:
+    start = at * 131 % (len(WORDS) - words)
+    return f"{at} " + " ".join(WORDS[start : start + words])
+
+
+def as_ids(said: str) -> list[int]:
+    """As many as a tokenizer might make of it."""
+    return [crc32(said[at : at + LETTERS_A_TOKEN].encode()) % 50_000 for at in range(0, len(said), LETTERS_A_TOKEN)]
+
+
+def message(role: str, said: str) -> Message:
+    return Message(role, json.dumps({"content": said}, ensure_ascii=False).encode())
+
+
+def pair(id: str, prompt: tuple[Message, ...], said: str, **about: Any) -> tuple[NewCompletion, FinishedCompletion]:
+    now = time.time()
+    new = NewCompletion(
+        id=id, request_id=id, choice=0, created_at=about.pop("at", now), dialect="chat", backend="vllm", model="m",
+        served_model="m", version=about.pop("version", 0), session=about.pop("session", None), user=None, turn="main",
+        turn_rule="default", streamed=True, prompt=prompt, request=about.pop("request", b'{"model":"m","stream":true}'),
+        sampling={"temperature": 1.0, "top_p": 1.0}, asked=said[:60],
+    )  # fmt: skip
+    tokens = len(said) // LETTERS_A_TOKEN
+    end = FinishedCompletion(
+        id=id, status="done", finished_at=now, reply=message("assistant", said), text=said, finish_reason="stop",
+        usage={"prompt_tokens": 9, "completion_tokens": tokens}, exact=True,
+        token_ids=list(range(tokens)), prompt_token_ids=about.pop("ids", list(range(32))), logprobs=[-0.5] * tokens,
+        thread=about.pop("thread", None),
+    )  # fmt: skip
+    return new, end
+
+
+async def commits(at_once: int, seconds: float, folder: Path) -> dict[str, Any]:
+    """Answers that end one after another in so many conversations, each waiting for its commit."""
+    store = await Store.open(folder)
+    took: list[float] = []
+    over = time.perf_counter() + seconds
+
+    async def one(who: int) -> None:
+        n = 0
+        while time.perf_counter() < over:
+            n += 1
+            at = time.perf_counter()
+            new, end = pair(f"c{who}-{n}", (message("user", text(n + who, ASKED)),), text(n, SAID))
+            await store.record([new], [end])
+            took.append(time.perf_counter() - at)
+
+    start, before, cpu = time.perf_counter(), store.commits, time.process_time()
+    await asyncio.gather(*(one(who) for who in range(at_once)))
+    spent = time.perf_counter() - start
+    found = {
+        "at_once": at_once, "completions_per_s": round(len(took) / spent, 1),
+        "commits_per_s": round((store.commits - before) / spent, 1),
+        "completions_per_commit": round(len(took) / (store.commits - before), 2),
+        "cpu_ms": round((time.process_time() - cpu) / len(took) * 1000, 3),
+        "p50_ms": round(statistics.median(took) * 1000, 2),
+        "p99_ms": round(sorted(took)[int(len(took) * 0.99)] * 1000, 2),
+    }  # fmt: skip
+    await store.close()
+    print(found, flush=True)
+    return found
+
+
+def disk(seconds: float, folder: Path) -> float:
+    """4 kB with fdatasync, so many a second."""
+    file = os.open(folder / "probe", os.O_RDWR | os.O_CREAT)
+    done, over = 0, time.perf_counter() + seconds
+    while time.perf_counter() < over:
+        os.pwrite(file, b"x" * 4096, 0)
+        os.fdatasync(file)
+        done += 1
+    os.close(file)
+    return round(done / seconds, 1)
+
+
+async def conversation(turns: int, folder: Path) -> dict[str, Any]:
+    """One agent that sends all of it again at every turn. Growth by hundreds of turns, and the time a turn takes."""
+    store = await Store.open(folder)
+    history: list[Message] = [message("system", "You are an agent. " + text(0, 1500))]
+    ids = as_ids(history[0].body.decode())  # of all that is said so far, as vLLM says them again with every answer
+    tools = json.dumps(
+        {
+            "model": "m",
+            "stream": True,
+            "tools": [{"name": f"tool{n}", "description": text(n, 60)} for n in range(TOOLS)],
+        }
+    )
+    steps, new_bytes, size, took = [], 0, 0, []
+    for turn in range(1, turns + 1):
+        asked, said = text(2 * turn, ASKED), text(2 * turn + 1, SAID)
+        history.append(message("user", asked))
+        ids += as_ids(asked)
+        new, end = pair(f"t{turn}", tuple(history), said, ids=list(ids), request=tools.encode())
+        at = time.thread_time()
+        await store.record([new], [end])
+        took.append(time.thread_time() - at)
+        history.append(message("assistant", said))
+        ids += as_ids(said)
+        new_bytes += len(asked) + len(said)
+        if turn % (turns // 10) == 0:
+            await store._writer.empty_log()
+            before, size = size, (folder / NAME).stat().st_size
+            steps.append({"turns": turn, "bytes": size, "a_turn": (size - before) // (turns // 10)})
+    await store.close()
+    sent = sum(len(m.body) for m in history)
+    found = {
+        "turns": turns, "tools_bytes": len(tools), "steps": steps, "new_text_bytes": new_bytes,
+        "bytes_of_new_text": round(size / new_bytes, 2), "conversation_bytes": sent,
+        "sent_again_and_again_bytes": sent * turns // 2,
+        "growth_last_of_second": round(steps[-1]["a_turn"] / steps[1]["a_turn"], 3),
+    }  # fmt: skip
+    print({k: v for k, v in found.items() if k != "steps"}, flush=True)
+    return found
+
+
+async def fill(home: Path, count: int) -> float:
+    """Sessions of 20 turns, a rating in twenty. Goes on where an earlier run stopped; seconds."""
+    start = time.perf_counter()
+    store = await Store.open(home)
+    store._writer._db.execute("PRAGMA synchronous = OFF")  # only to fill it
+    row = await store._reader.row("SELECT count(*) AS n FROM completions")
+    assert row is not None
+    now = time.time()
+    for at in range(int(row["n"]), count, BATCH):
+        made = [one for n in range(at, at + BATCH, SESSION) for one in session(n, now - (count - n) * 0.5)]
+        await store.record([new for new, _ in made], [end for _, end in made])
+        rated = [n for n in range(at, at + BATCH) if n % 20 == 7]
+        await asyncio.gather(*(store.rate(NewRating(f"c{n}", "owner", 1.0 if n % 3 else -1.0)) for n in rated))
+        if at % 50_000 == 0:
+            print(f"{at:,} completions, {time.perf_counter() - start:.0f} s", flush=True)
+    while await store.index_words():
+        pass
+    store._writer._db.execute("PRAGMA synchronous = FULL")
+    await store.close()
+    return round(time.perf_counter() - start, 1)
+
+
+def session(first: int, at: float) -> list[tuple[NewCompletion, FinishedCompletion]]:
+    history: list[Message] = []
+    made = []
+    for n in range(first, first + SESSION):
+        said = text(n, 40)
+        history.append(message("user", text(n, 12)))
+        about = {"at": at + n - first, "version": n * 8 // 10**6, "session": f"s{first}", "thread": thread_name(n)}
+        made.append(pair(f"c{n}", tuple(history), said, **about))
+        history.append(message("assistant", said))
+    return made
+
+
+def thread_name(n: int) -> bytes:
+    return f"thread {n}".encode().ljust(32, b".")
+
+
+async def median_ms(what: Callable[[int], Awaitable[Any]]) -> dict[str, float]:
+    took = []
+    for n in range(TIMES):
+        at = time.perf_counter()
+        await what(n)
+        took.append((time.perf_counter() - at) * 1000)
+    return {"ms": round(statistics.median(took), 3), "worst_ms": round(max(took), 3)}
+
+
+async def reads(home: Path, count: int) -> dict[str, Any]:
+    store = await Store.open(home)
+    try:
+        asked: dict[str, Callable[[int], Awaitable[Any]]] = {
+            "one by its id": lambda n: store.completion(f"c{(n * 7919 + 13) % count}"),
+            "the reply of a thread": lambda n: store.find_reply(
+                SentBack(thread_name(n * 7919 % count), b"", (), "m", None), [Asker(None, None)]
+            ),
+            "the last of a session": lambda n: store.newest(session=f"s{n * 7919 % count // SESSION * SESSION}"),
+            "the last of all": lambda n: store.newest(),
+            "newest 50": lambda n: store.completions(limit=50),
+            "a page in the middle": lambda n: store.inbox(Wanted(before_seq=count // 2 + n)),
+            "a search, two words": lambda n: store.inbox(Wanted(search="walrus operator")),
+            "ratings that may train": lambda n: store.fresh(live=7, max_version_gap=99),
+        }
+        return {name: await median_ms(what) for name, what in asked.items()}
+    finally:
+        await store.close()
+
+
+async def openings(home: Path) -> dict[str, float]:
+    """To an open store: after a clean stop, and after a kill, when the file is checked while it is used."""
+
+    async def opened() -> tuple[float, float]:
+        at = time.perf_counter()
+        store = await Store.open(home)
+        took = time.perf_counter() - at
+        await store.checked()
+        checked = time.perf_counter() - at
+        await store.close()
+        return took, checked
+
+    clean = statistics.median([(await opened())[0] for _ in range(5)])
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", _KILLED, str(home), cwd=ROOT)
+    await killed.wait()
+    after, checked = (round(s * 1000, 1) for s in await opened())
+    return {"clean_ms": round(clean * 1000, 1), "after_a_kill_ms": after, "checked_ms": checked}
+
+
+_KILLED = """
+import asyncio, os, sys
+from pathlib import Path
+from store.store import Store
+async def main():
+    await Store.open(Path(sys.argv[1]))
+    os.kill(os.getpid(), 9)
+asyncio.run(main())
+"""
+
+
+async def measure(count: int, home: Path, seconds: float, turns: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir=CACHE) as name:  # on a disk, not in memory
+        folder = Path(name)
+        found["disk_syncs_per_s"] = disk(min(seconds, 2.0), folder)
+        found["commits"] = []
+        for at_once in (1, 16, 64, 256):
+            (folder / str(at_once)).mkdir()
+            found["commits"].append(await commits(at_once, seconds, folder / str(at_once)))
+        (folder / "conversation").mkdir()
+        found["conversation"] = await conversation(turns, folder / "conversation")
+    filled = await fill(home, count)
+    found["large"] = {
+        "completions": count, "bytes": (home / NAME).stat().st_size, "filled_s": filled,
+        "open": await openings(home), "reads": await reads(home, count),
+    }  # fmt: skip
+    print(json.dumps(found["large"], indent=1), flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--completions", type=int, default=1_000_000)
+    parser.add_argument("--home", type=Path, help="of the large store; default ~/.cache/rlproxy/bench/store-N")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    count = 100_000 if given.quick else given.completions
+    home = given.home or CACHE / f"store-{count}"
+    for folder in (CACHE, home):
+        folder.mkdir(parents=True, exist_ok=True)
+    about = circumstances()
+    found = asyncio.run(measure(count, home, 1.0 if given.quick else 3.0, 200 if given.quick else TURNS))
+    result = about | found
+    target = given.json or (None if given.quick else ROOT / "benchmarks/store.json")
+    if target is not None:
+        target.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What a change costs or brings between agent and model: an earlier tree beside this one, in one run.
+
+    python -m scripts.bench.trees COMMIT [SHAPE …] [--exact] [--rounds N] [--json FILE]
+
+The shapes are relay's (`turn-200`, `plain-1M-1`, …). The commit is checked out beside, both trees are served by
+this environment, and each is asked in turn, with the bare relay and nothing at all, in windows of under a second. CPU
+is that of all threads a request: its lowest window, because a neighbour can only make one dearer, and the median.
+With `--exact` token ids and log-probs are asked for and taken out again, as with vLLM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from scripts.bench.relay.measure import Client, Shape, shapes
+from scripts.bench.relay.targets import Target, bare, rlproxy, stop, upstream
+from scripts.harness.circumstances import machine, now
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPES = ("turn-2", "turn-200", "plain-1M-1", "plain-1k-16", "stream-1k-16")
+WINDOW_S = 0.8
+
+
+@contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "-q", "--detach", tree, commit], cwd=ROOT, check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
+
+
+def cpu_us(target: Target) -> float:
+    """Of all its threads since they began; finer than the ticks of 10 ms that other counters have."""
+    tasks = Path(f"/proc/{target.process.pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1000
+
+
+def window(client: Client, shape: Shape, target: Target) -> dict[str, float]:
+    before = cpu_us(target)
+    found = client.load(shape, target, WINDOW_S)
+    told = {"p50_ms": found["latency_ms"]["p50"], "answers_a_second": found["answers"] / found["seconds"]}
+    if found.get("first_ms"):
+        told["first_p50_ms"] = found["first_ms"]["p50"]
+    if found.get("gap_ms"):
+        told["gap_p99_ms"] = found["gap_ms"]["p99"]
+    if target.name == "direct":  # nobody is between: there is no process to look at
+        return told
+    return told | {"cpu_us": (cpu_us(target) - before) / found["answers"]}
+
+
+def summed(windows: list[dict[str, float]]) -> dict[str, float]:
+    each = {name: [one[name] for one in windows] for name in windows[0]}
+    told = {name: round(statistics.median(values), 3) for name, values in each.items()}
+    return told | ({"cpu_us_lowest": round(min(each["cpu_us"]), 3)} if "cpu_us" in each else {})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commit")
+    parser.add_argument("shapes", nargs="*", default=SHAPES)
+    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--rounds", type=int, default=7, help="the first is not counted")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    known = {shape.name: shape for shape in shapes()}
+    found: dict[str, Any] = {
+        "date": now(), "machine": machine(), "commit": asked.commit,
+        "rounds": asked.rounds, "exact": asked.exact, "shapes": {},
+    }  # fmt: skip
+    kind = "vllm" if asked.exact else "openai"
+    targets: list[Target] = []
+    with tempfile.TemporaryDirectory() as place, checked_out(asked.commit) as tree:
+        folder, client = Path(place), Client()
+        up = upstream(folder)
+        try:
+            targets = [
+                rlproxy(folder, up, "before", kind, tree),
+                rlproxy(folder, up, "after", kind),
+                bare(folder, up),
+            ]
+            targets.append(Target("direct", up, targets[0].process, ""))
+            for name in asked.shapes:
+                windows: dict[str, list[dict[str, float]]] = {target.name: [] for target in targets}
+                for number in range(asked.rounds):
+                    for target in targets:
+                        one = window(client, known[name], target)
+                        if number:
+                            windows[target.name].append(one)
+                found["shapes"][name] = {target: summed(of) for target, of in windows.items()}
+                for who, told in found["shapes"][name].items():
+                    print(f"{name:14s} {who:8s} {told}", flush=True)
+        finally:
+            client.close()
+            for child in psutil.Process().children():
+                stop(child)
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

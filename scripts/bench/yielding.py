@@ -1,0 +1,295 @@
+"""What a run costs those who ask meanwhile: answer time in each phase of it ÷ answer time without one.
+
+`python -m scripts.bench.yielding [--backend builtin|llamacpp|ollama …] [--before] [--ratings 32] [--alone 60] [--pause
+1] [--every 10] [--tokens 24] [--gguf FILE] [--quick]` puts the figures of each backend into benchmarks/yield.json,
+beside those of the others. A whole rlproxy runs, with the model's server as a person would run it: llama-server with
+its own choice of threads, Ollama in a session of its own (OLLAMA_BIN names the program).
+
+Three runs a backend: one while a client asks one question after the other, one under light load (a question every ten
+seconds), one with nobody there. The last two are for the run's own time. `--before` takes all yielding off, which is
+how rlproxy was before November 2026: its `nice 10` counted for nothing in a session of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from scripts.bench.swap_setup import GGUF, LLAMA, MODEL
+from scripts.harness.circumstances import circumstances
+from trainer.formats.weights import resolve
+from trainer.launch import standing
+
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "benchmarks" / "yield.json"
+BACKENDS = ("builtin", "llamacpp", "ollama")
+BEFORE = {"RLPROXY_TRAIN__NICE": "0", "RLPROXY_TRAIN__STAND_STILL_S": "0"}
+READY_S = 300.0
+POLL_S = 0.2
+QUESTIONS = (
+    "Tell me about the sea.", "How do I boil an egg?", "Who was Newton?", "Write a letter to a friend.",
+    "Name a fruit and say why.", "What do bees make?", "Why is the sky blue?", "What is a proxy?",
+)  # fmt: skip
+
+
+class Asking:
+    """A client of the proxy, and what it measures."""
+
+    def __init__(self, http: aiohttp.ClientSession, tokens: int) -> None:
+        self._http, self._tokens = http, tokens
+        self._numbers = itertools.count()
+
+    async def ask(self, *, kept: bool = False) -> tuple[float, str]:
+        """Seconds of one answer, and its id. Each question is a new one, for the server's cache too."""
+        number = next(self._numbers)
+        said = f"{number}. {QUESTIONS[number % len(QUESTIONS)]}"
+        body = {"model": MODEL, "messages": [{"role": "user", "content": said}], "max_tokens": self._tokens}
+        headers = {} if kept else {"x-rl-capture": "off"}
+        at = time.perf_counter()
+        async with self._http.post("/v1/chat/completions", json=body, headers=headers) as response:
+            answer = await response.json()
+        if response.status != 200:
+            raise SystemExit(f"{response.status}: {answer}")
+        return time.perf_counter() - at, str(answer["id"])
+
+    async def status(self) -> dict[str, Any]:
+        async with self._http.get("/rl/status", raise_for_status=True) as response:
+            found: dict[str, Any] = await response.json()
+            return found
+
+    async def rated(self, count: int) -> None:
+        for number in range(count):
+            _, id = await self.ask(kept=True)
+            rating = {"completion_id": id, "rating": "good" if number % 2 else "bad"}
+            async with self._http.post("/v1/feedback", json=rating, raise_for_status=True):
+                pass
+
+    async def looked_at(self) -> None:
+        """The look at the weights that the first rating starts is over."""
+        while (await self.status())["match"]["state"] == "unasked":
+            await asyncio.sleep(POLL_S)
+
+    async def alone(self, count: int) -> list[float]:
+        return [(await self.ask())[0] for _ in range(count)]
+
+    async def train(self) -> None:
+        async with self._http.post("/rl/train") as response:
+            if response.status >= 300:
+                raise SystemExit(f"no run: {await response.text()}")
+        while await self._phase() is None:
+            await asyncio.sleep(POLL_S)
+
+    async def _phase(self) -> str | None:
+        found = (await self.status())["training"]
+        if found["run"] is None:
+            return None
+        told = found["progress"]
+        return "publish" if "end" in told else str(told.get("phase", {}).get("phase", "start"))
+
+    async def during(self, pause: float | None) -> tuple[dict[str, list[float]], float]:
+        """Answer times by the phase that the run was in when they were asked for, and the run's seconds."""
+        await self.train()
+        began, found = time.perf_counter(), dict[str, list[float]]()
+        while (phase := await self._phase()) is not None:
+            if pause is None:
+                await asyncio.sleep(POLL_S)
+                continue
+            seconds, _ = await self.ask()
+            found.setdefault(phase, []).append(seconds)
+            until = time.perf_counter() + pause
+            while time.perf_counter() < until and await self._phase() is not None:
+                await asyncio.sleep(min(POLL_S, pause))
+        return found, time.perf_counter() - began
+
+
+def told(seconds: list[float]) -> dict[str, Any]:
+    ordered = sorted(seconds)
+    return {
+        "answers": len(ordered),
+        "median_s": round(statistics.median(ordered), 3),
+        "slowest_s": round(ordered[-1], 3),
+    }
+
+
+async def measure(kind: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    env = BEFORE if options.before else {}
+    async with contextlib.AsyncExitStack() as stack:
+        flags = await stack.enter_async_context(server(kind, options, folder))
+        url = await stack.enter_async_context(proxy(folder / "home", flags, env))
+        timeout = aiohttp.ClientTimeout(total=None)
+        http = await stack.enter_async_context(aiohttp.ClientSession(url, timeout=timeout))
+        asking = Asking(http, options.tokens)
+        await asking.alone(2)  # warm
+        await asking.rated(options.ratings)
+        await asking.looked_at()
+        alone = await asking.alone(options.alone)
+        phases, busy_s = await asking.during(options.pause)
+        ended = [(await asking.status())["last_run"]["status"]]
+        times = {"asked all the while": busy_s}
+        for name, pause in ((f"a question every {options.every:g} s", options.every), ("nobody asks", None)):
+            await asking.rated(options.ratings)
+            light, times[name] = await asking.during(pause)
+            ended.append((await asking.status())["last_run"]["status"])
+            if pause is not None:
+                phases_light = light
+    before = told(alone)
+    everything = told([seconds for each in phases.values() for seconds in each])
+    return {
+        "backend": kind, "yields": not options.before, "ratings": options.ratings, "tokens": options.tokens,
+        "alone": before, "phases": {name: _against(told(each), before) for name, each in phases.items()},
+        "all": _against(everything, before),
+        "light": _against(told([s for each in phases_light.values() for s in each]), before),
+        "run_s": {name: round(seconds, 1) for name, seconds in times.items()}, "runs": ended,
+    }  # fmt: skip
+
+
+def _against(found: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
+    ratios = {f"{name}_ratio": round(found[f"{name}_s"] / alone[f"{name}_s"], 2) for name in ("median", "slowest")}
+    return found | ratios
+
+
+# The servers
+
+
+@contextlib.asynccontextmanager
+async def server(kind: str, options: argparse.Namespace, folder: Path) -> AsyncIterator[list[str]]:
+    """The flags of `rlproxy serve` for it; a server that rlproxy does not start itself runs inside the block."""
+    weights = str(resolve(None).path)
+    if kind == "builtin":
+        yield ["--backend", "builtin", "--weights", weights, "--model", MODEL]
+        return
+    gguf = options.gguf
+    if not gguf.is_file():
+        raise SystemExit(f"{gguf} is not there: name the model's GGUF file with --gguf")
+    if kind == "llamacpp":
+        config = folder / "home" / "rlproxy.toml"
+        config.parent.mkdir(parents=True)
+        command = f"{LLAMA} -m {gguf} --alias {MODEL} --offline --ctx-size 4096"
+        config.write_text(f"[backend]\nkind = 'llamacpp'\ncommand = '{command}'\nmodel = '{MODEL}'\n")
+        yield ["--weights", weights]
+        return
+    program = os.environ.get("OLLAMA_BIN") or shutil.which("ollama")
+    if program is None:
+        raise SystemExit("there is no Ollama: set OLLAMA_BIN")
+    port = _free_port()
+    env = {
+        **os.environ,
+        "OLLAMA_HOST": f"127.0.0.1:{port}",
+        "OLLAMA_MODELS": str(folder / "models"),
+        "HOME": str(folder),
+    }
+    async with _running([program, "serve"], folder / "ollama.log", env, f"http://127.0.0.1:{port}/api/version"):
+        modelfile = folder / "Modelfile"
+        modelfile.write_text(f"FROM {gguf}\n")
+        made = await asyncio.create_subprocess_exec(program, "create", MODEL, "-f", str(modelfile), env=env)
+        if await made.wait():
+            raise SystemExit("Ollama did not make the model")
+        yield [
+            "--backend",
+            "ollama",
+            "--backend-url",
+            f"http://127.0.0.1:{port}",
+            "--model",
+            MODEL,
+            "--weights",
+            weights,
+        ]
+
+
+@contextlib.asynccontextmanager
+async def proxy(home: Path, flags: list[str], env: dict[str, str]) -> AsyncIterator[str]:
+    await asyncio.to_thread(home.mkdir, parents=True, exist_ok=True)
+    port = _free_port()
+    command = [sys.executable, "-P", "-m", "proxy.cli", "serve", "--home", str(home), "--port", str(port), *flags]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RLPROXY_")}
+    # A run starts when it is told to, whatever the model makes of the comparison with its weights.
+    quiet = {
+        "RLPROXY_TRAIN__START_AT": "10000",
+        "RLPROXY_TRAIN__MATCH": "warn",
+        "RLPROXY_TRAIN__MIN_FREE_MEMORY_GB": "0",
+    }
+    whole = {**clean, "PYTHONPATH": str(ROOT), **quiet, **env}
+    url = f"http://127.0.0.1:{port}"
+    async with _running(command, home.parent / "rlproxy.log", whole, f"{url}/readyz"):
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def _running(command: list[str], log: Path, env: dict[str, str], asks: str) -> AsyncIterator[None]:
+    """In a session of its own, as from a terminal of its own."""
+    with log.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=file, stderr=file, env=env, start_new_session=True
+        )
+    try:
+        async with aiohttp.ClientSession() as http, asyncio.timeout(READY_S):
+            while not await _answers(http, asks):
+                if process.returncode is not None:
+                    raise SystemExit(f"{command[0]} ended: see {log}")
+                await asyncio.sleep(POLL_S)
+        yield
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def _answers(http: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with http.get(url) as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", nargs="+", choices=BACKENDS, default=["builtin", "llamacpp"])
+    parser.add_argument("--before", action="store_true", help="nothing yields")
+    parser.add_argument("--ratings", type=int, default=32, help="for each run")
+    parser.add_argument("--alone", type=int, default=60, help="answers without a run")
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds between two questions")
+    parser.add_argument("--every", type=float, default=10.0, help="seconds between two under light load")
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--gguf", type=Path, default=GGUF, help="for llama.cpp and Ollama")
+    parser.add_argument("--quick", action="store_true", help="only show that it works; writes nothing")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the servers would stay
+    if options.quick:
+        options.ratings, options.alone, options.tokens = 8, 5, 8
+    about = circumstances() | {"steps_back": list(standing(0 if options.before else 19).how)}
+    rows: list[dict[str, Any]] = json.loads(OUT.read_text())["rows"] if OUT.exists() else []
+    for kind in options.backend:
+        with tempfile.TemporaryDirectory() as folder:
+            found = asyncio.run(measure(kind, options, Path(folder))) | about
+        print(json.dumps(found, indent=2), flush=True)
+        same = (found["backend"], found["yields"])
+        rows = [row for row in rows if (row["backend"], row["yields"]) != same] + [found]
+        if not options.quick:
+            OUT.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""kill -9 and power cuts at random instants under load, and what is on the disk after each.
+
+`python -m scripts.chaos [--kills N] [--cuts N] [--minutes M] [--seed S]` writes benchmarks/chaos.json; status 1 where
+anything acknowledged was missing, doubled or damaged, and then the homes are kept. Docs: docs/explain/reliability.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from scripts.chaos import kills, power
+from scripts.harness.circumstances import commit, machine_name, now
+
+ROOT = Path(__file__).resolve().parents[2]
+AT_ONCE = 20  # kills between two words on how it goes
+CUTS_A_LIFE = 100
+
+
+async def killing(count: int, folder: Path, dice: random.Random, until: float) -> dict[str, Any]:
+    total: dict[str, Any] = {}
+    while total.get("instants", 0) < count and time.monotonic() < until:
+        left = min(AT_ONCE, count - total.get("instants", 0))
+        some = folder / f"kills{total.get('instants', 0)}"
+        some.mkdir()
+        added(total, await kills.killed(left, some, dice.randrange(2**32), until), some)
+        print(f"kills: {total['instants']} of {count}, {len(total['wrong'])} things wrong", flush=True)
+    return total
+
+
+async def cutting(count: int, folder: Path, dice: random.Random, until: float) -> dict[str, Any]:
+    total: dict[str, Any] = {}
+    while total.get("cuts", 0) < count and time.monotonic() < until:
+        left = min(CUTS_A_LIFE, count - total.get("cuts", 0))
+        some = folder / f"cuts{total.get('cuts', 0)}"
+        some.mkdir()
+        added(total, await power.cuts(left, some, dice.randrange(2**32), until=until), some)
+        total["lives"] = total.get("lives", 0) + 1
+        print(f"power cuts: {total['cuts']} of {count}, {len(total['wrong'])} things wrong", flush=True)
+    return total
+
+
+def added(total: dict[str, Any], tally: dict[str, Any], folder: Path) -> None:
+    for name, value in tally.items():
+        total[name] = total.get(name, [] if isinstance(value, list) else 0) + value
+    if not tally["wrong"]:
+        shutil.rmtree(folder)
+
+
+async def main(options: argparse.Namespace) -> int:
+    began = time.monotonic()
+    until = began + options.minutes * 60
+    dice = random.Random(options.seed)
+    folder = Path(tempfile.mkdtemp(prefix="rlproxy-chaos-"))
+    found: dict[str, Any] = {"date": now(), "machine": machine_name(), "commit": commit(), "seed": options.seed}
+    found |= {"load_before": round(os.getloadavg()[0], 1), "sqlite": sqlite3.sqlite_version}
+    found["kills"] = await killing(options.kills, folder, dice, until)
+    if (no := power.compiler()) is None:
+        found["power_cuts"] = await cutting(options.cuts, folder, dice, until)
+    else:
+        print(f"power cuts: none, {no}")
+        found["power_cuts"] = {"none": no, "wrong": []}
+    found["seconds"] = round(time.monotonic() - began, 1)
+    wrong = [*found["kills"].get("wrong", []), *found["power_cuts"].get("wrong", [])]
+    found["ok"] = not wrong and found["kills"].get("instants") == options.kills
+    options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    print(json.dumps(found, indent=1, ensure_ascii=False))
+    if wrong:
+        print(f"The homes are kept: {folder}")
+    else:
+        shutil.rmtree(folder)
+    return 0 if found["ok"] else 1
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--cuts", type=int, default=500)
+    parser.add_argument("--minutes", type=float, default=30.0, help="no life begins after that")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "chaos.json")
+    given = parser.parse_args()
+    signal.alarm(int(given.minutes * 60) + 600)  # whatever hangs; the proxies end with us
+    sys.exit(asyncio.run(main(given)))

@@ -1,0 +1,78 @@
+"""What a database must hold, after whatever happened, for what people had been told by a moment."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from scripts.chaos.people import Ledger, Step
+from store.errors import StoreError
+from store.safety import backup, integrity
+from store.schema import NAME, begin, open_database
+
+END = 1e300  # later than all that happened, and before what never did
+
+
+def wrong(home: Path, ledger: Ledger, at: float = END) -> list[str]:
+    """Checked and opened as `rlproxy serve` opens it after a kill; what is missing, doubled or damaged."""
+    try:
+        with closing(open_database(home / NAME, backup.before_migration)) as db:
+            integrity.check(db, home / NAME)
+            begin(db)
+            return [*_damaged(db), *_answers(db, ledger, at), *_ratings(db, ledger, at)]
+    except (StoreError, sqlite3.Error) as error:
+        return [str(error)]
+
+
+def _damaged(db: sqlite3.Connection) -> list[str]:
+    found = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+    found += [f"foreign key of {tuple(row)}" for row in db.execute("PRAGMA foreign_key_check")]
+    pending = db.execute("SELECT count(*) FROM completions WHERE status = 'pending'").fetchone()[0]
+    return found + ([f"{pending} completions are still pending"] if pending else [])
+
+
+def _answers(db: sqlite3.Connection, ledger: Ledger, at: float) -> list[str]:
+    rows = {row["id"]: row for row in db.execute("SELECT id, status, text FROM completions")}
+    found = []
+    for answer in ledger.answers:
+        if answer.whole_at > at:
+            continue
+        row = rows.get(answer.id)
+        if row is None:
+            found.append(f"{answer.id} was had whole and is not stored")
+        elif (row["status"], row["text"]) != ("done", answer.text):
+            found.append(f"{answer.id} was had whole and is stored as {row['status']}: {row['text']!r}")
+    doubles = "SELECT text, count(*) FROM completions WHERE status = 'done' GROUP BY text HAVING count(*) > 1"
+    return found + [f"stored {n} times: {text!r}" for text, n in db.execute(doubles)]
+
+
+def _ratings(db: sqlite3.Connection, ledger: Ledger, at: float) -> list[str]:
+    query = "SELECT id, completion_id, rater, value FROM ratings WHERE live = 1"
+    live = {(row["completion_id"], row["rater"]): row for row in db.execute(query)}
+    known = {row["id"]: row["source_event_id"] for row in db.execute("SELECT id, source_event_id FROM ratings")}
+    found = []
+    for (completion, rater), steps in ledger.steps.items():
+        row = live.get((completion, rater))
+        value = None if row is None else row["value"]
+        if value not in (may := possible(steps, at)):
+            found.append(f"the rating of {completion} by {rater} is {value}, not one of {may}")
+        found += [
+            f"{step.rating} was acknowledged for {step.event} and is not stored so"
+            for step in steps
+            if step.acknowledged_at <= at and step.value is not None and known.get(step.rating or "") != step.event
+        ]
+    sent = {step.event for steps in ledger.steps.values() for step in steps if step.value is not None}
+    events = list(known.values())
+    found += [f"{len(events)} ratings of {len(set(events))} acts"] if len(events) != len(set(events)) else []
+    return found + [f"nobody gave {event}" for event in set(events) - sent]
+
+
+def possible(steps: list[Step], at: float) -> set[float | None]:
+    """What may be live: the last that was acknowledged by then, or the one that had been sent after it."""
+    told = [i for i, step in enumerate(steps) if step.acknowledged_at <= at]
+    last = told[-1] if told else -1
+    may = {steps[last].value if last >= 0 else None}
+    if last + 1 < len(steps) and steps[last + 1].sent_at <= at:
+        may.add(steps[last + 1].value)
+    return may

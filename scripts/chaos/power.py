@@ -1,0 +1,195 @@
+"""A power cut at any moment: made afterwards, from all that the proxy told its disk (`told_disk.c`).
+
+Owns the model of a disk. What was synced is there. Of what was written after the last sync of a file, any part may be:
+up to a moment, or any of it in any order, a write torn between two sectors too. A file that was unlinked may be back
+until its folder was synced. Nothing else is assumed; it is what SQLite itself asks of a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scripts.chaos.check import wrong
+from scripts.chaos.kills import PEOPLE, Tally, flags
+from scripts.chaos.nursery import Nursery
+from scripts.chaos.people import Ledger, Person, living
+from scripts.fakes.backend import FakeBackend
+from store.schema import NAME
+
+SECTOR = 512
+HEAD = struct.Struct("<cc6xQQ")
+FILES = {b"d": NAME, b"w": f"{NAME}-wal", b"j": f"{NAME}-journal"}
+FOLDER = b"f"
+SOURCE = Path(__file__).with_name("told_disk.c")
+
+
+@dataclass(frozen=True)
+class Act:
+    end: int  # where its record ends in what was told
+    op: bytes
+    file: bytes
+    offset: int
+    bytes: bytes
+
+
+def acts(told: bytes) -> Iterator[Act]:
+    at = 0
+    while at < len(told):
+        op, file, offset, length = HEAD.unpack_from(told, at)
+        start = at + HEAD.size
+        at = start + length
+        yield Act(at, op, file, offset, told[start:at])
+
+
+@dataclass
+class File:
+    """What of it is safe, and what has been told since."""
+
+    safe: bytearray | None = None  # None: there is no such file
+    since: list[Act] = field(default_factory=list)
+
+    def sync(self) -> None:
+        for act in self.since:
+            self.safe = applied(self.safe, act)
+        self.since.clear()
+
+    def after_a_cut(self, dice: random.Random) -> bytearray | None:
+        """One of the states that it may be in."""
+        left = None if self.safe is None else bytearray(self.safe)
+        if dice.random() < 0.5:  # written in order, up to a moment
+            kept = self.since[: dice.randint(0, len(self.since))]
+        else:
+            share = dice.random()
+            kept = [act for act in self.since if dice.random() < share]
+        for act in kept:
+            left = applied(left, torn(act, dice) if dice.random() < 0.3 else act)
+        return left
+
+
+def torn(act: Act, dice: random.Random) -> Act:
+    """Of a write some sectors, from its beginning or its end."""
+    sectors = len(act.bytes) // SECTOR
+    if act.op != b"w" or not sectors:
+        return act
+    cut = dice.randint(0, sectors) * SECTOR
+    if dice.random() < 0.5:
+        return Act(act.end, act.op, act.file, act.offset, act.bytes[:cut])
+    return Act(act.end, act.op, act.file, act.offset + cut, act.bytes[cut:])
+
+
+def applied(file: bytearray | None, act: Act) -> bytearray | None:
+    if act.op == b"u":
+        return None
+    file = bytearray() if file is None else file
+    if act.op == b"t":
+        del file[act.offset :]
+    if act.op == b"w" and act.bytes:
+        end = act.offset + len(act.bytes)
+        file.extend(bytes(max(0, end - len(file))))
+        file[act.offset : end] = act.bytes
+    return file
+
+
+class Disk:
+    """Told one act after the other."""
+
+    def __init__(self) -> None:
+        self._files = {file: File() for file in FILES}
+
+    def do(self, act: Act) -> None:
+        if act.file == FOLDER:
+            for file in self._files.values():
+                if file.since and file.since[-1].op == b"u":
+                    file.sync()
+            return
+        file = self._files[act.file]
+        if act.op == b"s":
+            file.sync()
+        elif act.op == b"u" and act.file != b"d":
+            file.sync()  # may come back whole, or not at all
+            file.since.append(act)
+        else:
+            if file.since and file.since[0].op == b"u":  # one that is written after it is another file
+                file.sync()
+            file.since.append(act)
+
+    def unsynced(self) -> int:
+        return sum(len(file.since) for file in self._files.values())
+
+    def cut(self, folder: Path, dice: random.Random) -> None:
+        """What somebody finds who comes with a torch."""
+        for file, name in FILES.items():
+            if (left := self._files[file].after_a_cut(dice)) is not None:
+                (folder / name).write_bytes(left)
+
+
+async def lived(folder: Path, seed: int, told_to: int) -> tuple[Ledger, bytes]:
+    """One life from the very first start, under load, killed; and all that it told its disk."""
+    library, told, home = folder / "told_disk.so", folder / "told", folder / "home"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"], check=True)
+    backend = FakeBackend()
+    await backend.start()
+    ledger = Ledger()
+    told.touch()
+
+    def now() -> float:
+        return os.stat(told).st_size
+
+    people = [Person(ledger, now, seed + n) for n in range(PEOPLE)]
+    env = {"LD_PRELOAD": str(library), "TOLD_DISK": str(told), "TOLD_HOME": str(home)}
+    nursery = Nursery(home, flags(backend), **env)
+    await nursery.open()
+    try:
+        await nursery.born()
+        async with nursery.client(await nursery.answers()) as http, living(people, http):
+            until = time.monotonic() + 120
+            while ledger.told() < told_to and time.monotonic() < until:
+                await asyncio.sleep(0.01)
+            await nursery.kill()
+    finally:
+        await nursery.close()
+        await backend.stop()
+    return ledger, told.read_bytes()
+
+
+async def cuts(count: int, folder: Path, seed: int, *, told_to: int = 1500, until: float = float("inf")) -> Tally:
+    """So many power cuts at random moments of one life."""
+    ledger, told = await lived(folder, seed, told_to)
+    return await asyncio.to_thread(cut, count, folder, random.Random(seed), ledger, list(acts(told)), until)
+
+
+def cut(
+    count: int, folder: Path, dice: random.Random, ledger: Ledger, told: list[Act], until: float = float("inf")
+) -> Tally:
+    tally = Tally(cuts=0, with_unsynced=0, whole=len(ledger.answers), acts=ledger.acknowledged, told=len(told))
+    tally["syncs"] = sum(act.op == b"s" for act in told)
+    tally["checkpointed"] = sum(act.op == b"w" and act.file == b"d" for act in told)
+    moments = set(dice.sample(range(len(told)), min(count, len(told))))
+    disk = Disk()
+    for n, act in enumerate(told):
+        disk.do(act)
+        if n not in moments:
+            continue
+        if time.monotonic() > until:
+            break
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            disk.cut(Path(scratch), dice)
+            tally["wrong"] += [f"cut after act {n}: {one}" for one in wrong(Path(scratch), ledger, act.end)]
+        tally["cuts"] += 1
+        tally["with_unsynced"] += disk.unsynced() > 0
+    return tally
+
+
+def compiler() -> str | None:
+    """None where there is one; else what is lacking."""
+    return None if shutil.which("cc") else "no C compiler (cc) here: what a proxy tells its disk cannot be written down"

@@ -1,0 +1,143 @@
+"""`make demo`: watch a real model learn what one person likes, while it keeps answering.
+
+Plays a person who likes answers that come to an end by themselves (within 96 tokens). Chats through the official
+`openai` SDK pointed at a real `rlproxy serve`, rates by all three channels (in the chat, over HTTP, by the CLI), lets
+training start by itself, keeps one more client asking all the while, and measures on held-out prompts.
+
+    python -m scripts.demo [--quick] [--ratings 96] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from scripts.demo.person import CLI, HOME, ROOT, Person, chat_and_rate, console, held_out
+from scripts.demo.report import coherence, report
+from scripts.harness.circumstances import commit
+
+ADAPTERS = ROOT / "adapters_out" / "demo"
+MODEL = "smollm2"
+ROUND = 32  # ratings that start a run
+
+
+def read_prompts() -> dict[str, list[str]]:
+    """scripts/bench/prompts.txt: one a line, in sections `# rate` and `# held-out`."""
+    sections: dict[str, list[str]] = {}
+    for block in re.split(r"^# ", (ROOT / "scripts/bench/prompts.txt").read_text(encoding="utf-8"), flags=re.M)[1:]:
+        name, *lines = block.splitlines()
+        sections[name.strip()] = [line for line in lines if line.strip()]
+    return sections
+
+
+def start_server() -> subprocess.Popen[bytes]:
+    """A real `rlproxy serve` on a fresh home."""
+    for folder in (HOME, ADAPTERS):
+        shutil.rmtree(folder, ignore_errors=True)
+    HOME.mkdir()
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")}
+    env |= {"RLPROXY_TRAIN__ADAPTERS_DIR": str(ADAPTERS), "RLPROXY_BACKEND__MODEL": MODEL}
+    command = [*CLI, "serve", "--home", str(HOME), "--port", "0", "--start-at", str(ROUND)]
+    with (HOME / "serve.log").open("wb") as log:
+        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log)
+
+
+async def address_of(server: subprocess.Popen[bytes]) -> str:
+    with console.status("starting `rlproxy serve` (the first time it gets the model)"):
+        while server.poll() is None:
+            try:
+                return str(json.loads((HOME / "serving.json").read_text())["url"])
+            except (OSError, ValueError):
+                await asyncio.sleep(0.1)
+    raise RuntimeError(f"rlproxy serve ended with {server.returncode}:\n{(HOME / 'serve.log').read_text()[-2000:]}")
+
+
+async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
+    prompts = read_prompts()
+    rated, held = (
+        prompts["rate"][: ROUND if quick else ratings],
+        prompts["held-out"][:: 3 if quick else 1][: 24 if quick else 80],
+    )
+    person = Person(url, MODEL)
+    stop = asyncio.Event()
+    asker = asyncio.create_task(person.keep_asking(prompts["rate"][::-1], stop))
+    rows: list[dict[str, Any]] = []
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    try:
+        with Progress(*columns, console=console) as progress:
+            rows.append({"version": 0, "told": await held_out(person, held, 0, progress), "ratings": 0})
+            for start in range(0, len(rated), ROUND):
+                before = await person.status()
+                last_rating = await chat_and_rate(person, rated[start : start + ROUND], progress, before["live"])
+                if before["ratings"]["needed"] > before["ratings"]["fresh"] + ROUND:
+                    continue  # the gate said no last time, and wants more ratings than this round brought
+                status = await person.watch_run(before, progress)
+                live = status["live"]
+                if live == before["live"]:
+                    continue
+                while f"v{live}" not in person.loop.first_seen:
+                    await asyncio.sleep(0.05)
+                told = await held_out(person, held, live, progress)
+                rows.append({
+                    "version": live, "told": told, "ratings": start + ROUND, "run": status["last_run"],
+                    "rating_to_live_s": person.loop.first_seen[f"v{live}"] - last_rating,
+                    "rated_at": time.time() - (time.monotonic() - last_rating),
+                })  # fmt: skip
+        await asyncio.sleep(1)
+    finally:
+        stop.set()
+        await asyncio.gather(asker, return_exceptions=True)
+        final = await person.status()
+        await person.close()
+    loop = person.loop
+    loop.in_swap = sum(began <= swap <= ended for swap in person.swaps for began, ended in loop.started)
+    return {"rows": rows, "loop": loop, "channels": person.channels, "status": final}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="32 ratings, one version, 24 held-out prompts")
+    parser.add_argument("--ratings", type=int, default=96)
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    args = parser.parse_args()
+    began, tree = time.monotonic(), commit()  # it may move on while this runs
+    server = start_server()
+    try:
+        url = asyncio.run(address_of(server))
+        console.print(f"rlproxy is at [b]{url}[/b]; the model answers, and a person who likes short answers sits down.")
+        found = asyncio.run(story(url, args.quick, args.ratings))
+    except (RuntimeError, aiohttp.ClientError) as error:
+        console.print(f"[red]The demo ended early:[/red] {error}\nIts log: {HOME / 'serve.log'}")
+        return 1
+    finally:
+        server.terminate()
+        server.wait(60)
+    figures = report(found, coherence(found["rows"]), time.monotonic() - began, tree)
+    target = args.json or HOME / "result.json"
+    target.write_text(json.dumps(figures, indent=1) + "\n")
+    console.print(
+        f"Figures: {target}. Look around: rlproxy serve --home {HOME.name}, then rlproxy status --home {HOME.name}"
+    )
+    return 1 if figures["failed"] or len(figures["versions"]) < 2 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""What `make demo` shows at its end, and writes down: a table of versions, two answers before and after.
+
+Owns figures and their look. How coherent the replies are is measured in a process of its own (coherence.py).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from rich.table import Table
+
+from scripts.demo.person import ROOT, console
+from scripts.harness.circumstances import machine_name, now
+
+
+def coherence(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Mean NLL of each version's held-out replies under the base model, in a process of its own."""
+    lines = [
+        json.dumps({"group": str(row["version"]), "prompt_token_ids": t.prompt_token_ids, "token_ids": t.token_ids})
+        for row in rows
+        for t in row["told"]
+    ]
+    with console.status("scoring the replies under the base model"):
+        done = subprocess.run(
+            [sys.executable, "-m", "scripts.demo.coherence"],
+            input="\n".join(lines), capture_output=True, text=True, check=True, cwd=ROOT,
+        )  # fmt: skip
+    return dict(json.loads(done.stdout))
+
+
+def phases(run: dict[str, Any], rated_at: float, to_live_s: float) -> dict[str, float]:
+    """Seconds from the last needed rating to the first answer of the new version, by what went on."""
+    laps = {name: run["metrics"][f"seconds_{name}"] for name in ("load", "old", "train", "gate")}
+    started, ended = run["started_at"] - rated_at, run["ended_at"] - rated_at
+    beside = ended - started - sum(laps.values())  # its process begins and ends, the version is written
+    return {"start": started, **laps, "beside": beside, "swap": to_live_s - ended}
+
+
+def report(found: dict[str, Any], nll: dict[str, float], seconds: float, tree: str) -> dict[str, Any]:
+    table = Table("version", "ratings", "liked", "base NLL", "words", "rating → live", "run", title="held-out prompts")
+    out = []
+    for row in found["rows"]:
+        told, run = row["told"], row.get("run")
+        line = {
+            "version": row["version"],
+            "ratings": row["ratings"],
+            "liked": sum(t.liked for t in told) / len(told),
+            "base_nll": nll[str(row["version"])],
+            "words": sum(len(t.text.split()) for t in told) / len(told),
+            "rating_to_live_s": row.get("rating_to_live_s"),
+            "run_s": run["ended_at"] - run["started_at"] if run else None,
+            "phases": phases(run, row["rated_at"], row["rating_to_live_s"]) if run else None,
+            "gate": run["gate"] if run else None,
+            "metrics": run["metrics"] if run else None,
+        }
+        out.append(line)
+        table.add_row(
+            f"v{line['version']}" if line["version"] else "base",
+            str(line["ratings"]),
+            f"{line['liked']:.0%}",
+            f"{line['base_nll']:.2f}",
+            f"{line['words']:.0f}",
+            f"{line['rating_to_live_s']:.0f} s" if line["rating_to_live_s"] else "",
+            f"{line['run_s']:.0f} s" if line["run_s"] else "",
+        )
+    console.print(table)
+    first, last = found["rows"][0]["told"], found["rows"][-1]["told"]
+    for before, after in list(zip(first, last, strict=True))[:2]:
+        console.print(
+            f"\n[b]{before.prompt}[/b]\n[dim]base[/dim]  {before.text.strip()}\n[dim]now[/dim]   {after.text.strip()}"
+        )
+    loop = found["loop"]
+    console.print(
+        f"\nThe client that never stopped asking: [b]{loop.served}[/b] requests served, "
+        f"[b]{len(loop.failed)}[/b] failed; {loop.in_swap} were under way in the moment of a swap. "
+        f"Ratings: {found['channels']}. {seconds:.0f} s in all."
+    )
+    return {
+        "date": now(),
+        "machine": machine_name(),
+        "commit": tree,
+        "held_out": len(first),
+        "versions": out,
+        "served": loop.served,
+        "by_version": loop.by_version,
+        "in_swap": loop.in_swap,
+        "failed": loop.failed,
+        "channels": found["channels"],
+        "seconds": seconds,
+    }

@@ -1,0 +1,67 @@
+"""Put the tables of routes into docs/reference/http-api.md, from the operations of /openapi.json. `--check` compares.
+
+Each stands between `<!-- routes-SECTION -->` and `<!-- /routes-SECTION -->`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+from proxy.web.openapi.document import document
+from proxy.web.openapi.operation import Section
+from proxy.web.openapi.operations import OPERATIONS
+from scripts.docs.filling import put, settle
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/reference/http-api.md"
+
+
+def table(section: str) -> str:
+    said = document()
+    rows = [
+        _row(said, one.path, one.method, one.more, bodies=section not in ("models", "ratings"))
+        for one in OPERATIONS
+        if one.section == section
+    ]
+    return "\n".join(["| route | role | |", "|---|---|---|", *rows])
+
+
+def _row(said: dict[str, Any], path: str, method: str, more: str, *, bodies: bool) -> str:
+    operation = said["paths"][path][method]
+    roles = [role for one in operation["security"] for role in one.get("bearer", ())]
+    words = [operation["description"]]
+    if query := [f"`{_named(one)}`" for one in operation["parameters"] if one["in"] == "query"]:
+        words.append(f"Query: {', '.join(query)}.")
+    if bodies and (members := _members(said, operation.get("requestBody", {}))):
+        words.append(f"Body: {', '.join(members)}.")
+    if more:
+        words.append(f"[{more.partition('#')[0].rpartition('/')[2]}]({more})")
+    return f"| `{method.upper()} {path}` | {roles[0] if roles else '–'} | {' '.join(words)} |"
+
+
+def _named(parameter: dict[str, Any]) -> str:
+    default = parameter["schema"].get("default")
+    return parameter["name"] if default is None else f"{parameter['name']}={default}"
+
+
+def _members(said: dict[str, Any], body: dict[str, Any]) -> list[str]:
+    """Of a body that is one object; those that may be missing have a question mark."""
+    reference = body.get("content", {}).get("application/json", {}).get("schema", {}).get("$ref", "")
+    found = said["components"]["schemas"].get(reference.rpartition("/")[2], {})
+    return [f"`{name}`" + ("" if name in found.get("required", ()) else "?") for name in found.get("properties", ())]
+
+
+def filled(page: str) -> str:
+    for section in get_args(Section):
+        page = put(page, f"routes-{section}", table(section))
+    return page
+
+
+def main() -> int:
+    return settle({PAGE: filled(PAGE.read_text(encoding="utf-8"))})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

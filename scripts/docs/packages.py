@@ -1,0 +1,173 @@
+"""Packages, modules, lines, and who imports whom: a table, JSON, or the picture in the architecture page.
+
+    python -m scripts.docs.packages           a line for each package
+    python -m scripts.docs.packages --json    the same, with the imports between packages
+    python -m scripts.docs.packages --write   the picture into the page; `--check` only compares
+
+Owns how the code is counted. Not here: which imports are allowed (pyproject.toml, import-linter).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+from scripts.docs.filling import put, settle
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+ROOMS: Final = ("config", "store", "trainer", "proxy", "scripts")
+SHOWN: Final = ("config", "store", "trainer", "proxy")  # in the picture
+NAME: Final = "packages"
+NARROW: Final = 100  # columns of the picture
+
+
+@dataclass
+class Package:
+    """A folder with its own modules; those of a package in it are counted there."""
+
+    name: str
+    modules: int = 0
+    lines: int = 0
+    imports: Counter[str] = field(default_factory=Counter)  # other packages, by the number of modules that import them
+
+
+def page() -> Path:
+    """It is the only one of its name, wherever the pages are kept."""
+    (found,) = (ROOT / "docs").rglob("architecture.md")
+    return found
+
+
+def packages() -> dict[str, Package]:
+    """Every package of every room, by its dotted name."""
+    files = {file: file.relative_to(ROOT) for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))}
+    names = {".".join(at.parent.parts) for at in files.values() if at.name == "__init__.py"}
+    found = {name: Package(name) for name in sorted(names)}
+    for file, at in files.items():
+        if (name := ".".join(at.parent.parts)) not in found:
+            continue  # a person's own file, as scripts/bench/personas has
+        text = file.read_text(encoding="utf-8")
+        found[name].modules += at.name != "__init__.py"
+        found[name].lines += text.count("\n")
+        found[name].imports.update({other for other in _owners(text, names) if other != name})
+    return found
+
+
+def _owners(text: str, names: set[str]) -> Iterator[str]:
+    """The packages that own what is imported, but for types alone."""
+    for module in _imported(ast.parse(text)):
+        parts = module.split(".")
+        for end in range(len(parts), 0, -1):
+            if (owner := ".".join(parts[:end])) in names:
+                yield owner
+                break
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module and not child.level:
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        else:
+            yield from _imported(child)
+
+
+def picture(found: dict[str, Package]) -> str:
+    """Layers of each room as text: a package imports only from lines below its own, in its room and in others."""
+    lines = ["```"]
+    for room in reversed(SHOWN):
+        parts = _parts(found, room)
+        total = [found[name] for name in found if name == room or name.startswith(f"{room}.")]
+        modules, size = sum(p.modules for p in total), sum(p.lines for p in total)
+        others = sorted({_room(o) for p in total for o in p.imports} - {room})
+        imports = f"imports {', '.join(others)}" if others else "imports no other room"
+        lines += [f"{room}: {modules} modules, {_thousands(size)} lines; {imports}"]
+        for layer in _layers(parts):
+            lines += _wrapped(
+                " ⇄ ".join(f"{n} {_thousands(parts[n].lines)}" for n in box.split(" ⇄ ")) for box in layer
+            )
+        lines += [""]
+    return "\n".join([*lines[:-1], "```"])
+
+
+def _parts(found: dict[str, Package], room: str) -> dict[str, Package]:
+    """The packages directly in a room, each with all that is in it. The room's own modules stand by themselves."""
+    parts: dict[str, Package] = {}
+    for name, package in found.items():
+        if name.startswith(f"{room}."):
+            part = parts.setdefault(name.split(".")[1], Package(name.split(".")[1]))
+            part.modules += package.modules
+            part.lines += package.lines
+            part.imports.update(o.split(".")[1] for o in package.imports if o.startswith(f"{room}."))
+    return parts
+
+
+def _layers(parts: dict[str, Package]) -> list[list[str]]:
+    """From packages that nobody imports down to those that import nobody; those that import each other share a box."""
+    reach = {name: _reached(parts, name) for name in parts}
+    circles = {name: " ⇄ ".join(sorted({o for o in reach[name] if name in reach[o]} | {name})) for name in parts}
+    above = TopologicalSorter({circles[name]: {circles[o] for o in reach[name]} - {circles[name]} for name in parts})
+    above.prepare()
+    layers: list[list[str]] = []
+    while ready := above.get_ready():
+        layers.append(sorted(ready))
+        above.done(*ready)
+    return layers[::-1]
+
+
+def _reached(parts: dict[str, Package], name: str) -> set[str]:
+    found: set[str] = set()
+    left = [name]
+    while left:
+        new = {other for other in parts[left.pop()].imports if other in parts} - found
+        found |= new
+        left += new
+    return found
+
+
+def _wrapped(words: Iterable[str]) -> list[str]:
+    lines = ["   "]
+    for word in words:
+        if len(lines[-1]) + len(word) + 2 > NARROW:
+            lines.append("   ")
+        lines[-1] += f" [{word}]"
+    return lines
+
+
+def _room(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _thousands(lines: int) -> str:
+    """Rounded, so that the picture stays when a module grows by a line."""
+    return f"{lines / 1000:.1f}k" if lines >= 1000 else f"{round(lines, -2) or 100}"
+
+
+def filled(text: str) -> str:
+    return put(text, NAME, picture(packages()))
+
+
+def main() -> int:
+    found = packages()
+    if "--json" in sys.argv:
+        print(json.dumps({name: asdict(package) for name, package in found.items()}, indent=1))
+        return 0
+    if "--write" in sys.argv or "--check" in sys.argv:
+        return settle({page(): filled(page().read_text(encoding="utf-8"))})
+    for name, package in found.items():
+        imports = ", ".join(sorted(package.imports))
+        print(f"{name:28} {package.modules:3} modules {package.lines:6} lines  → {imports or '–'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Write the tables of docs/reference/settings.md from the settings classes and presets.toml. `--check` compares.
+
+Each stands between `<!-- settings-SECTION -->` and `<!-- /settings-SECTION -->`. What a key means is said once, beside
+the key: in the docstrings of `config.sections`, for the values of a preset in the comments of presets.toml.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from config.meanings import meanings
+from config.presets import Preset, names, resolve
+from config.sections import TurnRule
+from config.settings import PREFIX, Settings, fields
+from scripts.docs.filling import put, settle
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/reference/settings.md"
+PRESETS = ROOT / "config" / "presets.toml"
+WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path", SecretStr: "key"}
+BOUNDS = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+
+
+def sections() -> list[str]:
+    """As in the file: `webhooks.slack` is one of its own; what stands in none is `home`."""
+    return list(dict.fromkeys(key.rpartition(".")[0] or key for key in fields()))
+
+
+def table(section: str) -> str:
+    rows = [_row(key, field) for key, field in fields().items() if (key.rpartition(".")[0] or key) == section]
+    return "\n".join(["| key | default | allowed | meaning | environment |", "|---|---|---|---|---|", *rows])
+
+
+def _row(key: str, field: FieldInfo) -> str:
+    variable = PREFIX + key.upper().replace(".", "__")
+    cells = [f"`{key}`", default(field.default), allowed(field), _plain(meanings(Settings)[key]), f"`{variable}`"]
+    return f"| {' | '.join(cells)} |"
+
+
+def default(value: Any) -> str:
+    if value is None or value in ("", (), [], {}):
+        return "not set" if value in (None, "") else "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return " ".join(str(one) for one in value)
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def allowed(field: FieldInfo) -> str:
+    bounds = [f"{word} {found:g}" for name, word in BOUNDS if (found := _bound(field.metadata, name)) is not None]
+    return ", ".join([kind(field.annotation), *bounds])
+
+
+def _bound(metadata: list[Any], name: str) -> float | None:
+    return next((getattr(one, name) for one in metadata if hasattr(one, name)), None)
+
+
+def kind(annotation: Any) -> str:
+    """The type in words."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return kind(inner[0])
+    if origin is Literal:
+        return " or ".join([", ".join(f"`{one}`" for one in inner[:-1]), f"`{inner[-1]}`"])
+    if annotation in (list[TurnRule], dict[str, bool | int | float | str]):
+        return "tables" if origin is list else "table, of names and values"
+    if origin in (tuple, list):
+        return f"list of {'words: ' if get_origin(inner[0]) is Literal else ''}{kind(inner[0])}"
+    if origin is dict:
+        return f"table, {kind(inner[0])} = {kind(inner[1])}"
+    if inner:  # one that may be left unset
+        return kind(next(one for one in inner if one is not type(None)))
+    return WORDS[annotation]
+
+
+def presets() -> str:
+    """What `train.overrides` may replace."""
+    heads = f"| name | {' | '.join(f'`{name}`' for name in names())} | allowed | meaning |"
+    said = dict(
+        re.findall(r"(?m)^(\w+) = \S+ +# (.*)$", PRESETS.read_text(encoding="utf-8").partition("\n[careful]")[0])
+    )
+    found = {name: resolve(name, {}).model_dump() for name in names()}
+    rows = [
+        f"| `{key}` | {' | '.join(default(found[name][key]) for name in names())} | {allowed(field)} "
+        f"| {_plain(said.get(key, ''))} |"
+        for key, field in Preset.model_fields.items()
+    ]
+    return "\n".join([heads, "|---" * (len(names()) + 3) + "|", *rows])
+
+
+def _plain(text: str) -> str:
+    """One line that no `|` or `<` of it breaks."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def filled(page: str) -> str:
+    tables = {f"settings-{section}": table(section) for section in sections()} | {"settings-presets": presets()}
+    for name, text in tables.items():
+        page = put(page, name, text)
+    return page
+
+
+def main() -> int:
+    return settle({PAGE: filled(PAGE.read_text(encoding="utf-8"))})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The tables of docs/lab/ollama.md: what clients met while things happened, and what a version of a large model costs.
+
+Owns their rows. Not here: putting them into the page (tables), the measurements (ollama_faults, bench/versions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+GB, MB = 1e9, 1e6
+WAYS: Final = {
+    "whole": "Ollama since 0.34.1: a whole model",
+    "lora": "Ollama before 0.34.1: a LoRA file",
+    "llama-server": "its llama-server, run by rlproxy",
+}
+SIZES: Final = {"1B": 1.07e9, "3B": 2.97e9, "8B": 7.18e9}  # parameters, with the small model's vocabulary
+
+
+def faults(found: Mapping[str, Any]) -> str:
+    names = list(dict.fromkeys(name for one in found.values() for name in one["faults"]))
+    lines = [f"| fault | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
+    for name in names:
+        cells = [_met(one["faults"].get(name)) for one in found.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    every = [fault for one in found.values() for fault in one["faults"].values()]
+    wrong, lost = (sum(len(fault[key]) for fault in every) for key in ("wrong", "lost"))
+    lines += [
+        "",
+        f"{sum(fault['answers'] for fault in every)} answers in all: {wrong} wrong, {lost} lost. {_when(found)}",
+    ]
+    return "\n".join(lines)
+
+
+def _met(fault: Mapping[str, Any] | None) -> str:
+    if fault is None:
+        return "–"
+    live = "base" if fault["live_after"] == 0 else f"v{fault['live_after']}"
+    bad = f"{len(fault['wrong'])} wrong, {len(fault['lost'])} lost"
+    return f"{fault['answers']} answers, {bad}, {fault['failed']} told why not; then {live}"
+
+
+def versions(found: Mapping[str, Any]) -> str:
+    heads = (
+        "model | a version as | processor, rlproxy + server | wall, busy machine | disk while it is made | disk of one"
+    )
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    for model, ways in found.items():
+        for way, words in WAYS.items():
+            if (one := ways.get(way)) is not None:
+                spent = one["processor_s"]
+                lines.append(
+                    f"| {model}, {one['model_bytes'] / GB:.1f} GB | {words} | {spent['rlproxy']:.0f} + "
+                    f"{spent['server']:.0f} s | {one['all_s']:.0f} s | {_size(one['most_bytes'])} "
+                    f"| {_size(one['bytes_of_one'])} |"
+                )
+            elif (guess := _extrapolated(model, way, found)) is not None:
+                lines.append(f"| {model} | {words}, **extrapolated** | {guess} |")
+    flat = {f"{model} {way}": one for model, ways in found.items() for way, one in ways.items()}
+    return "\n".join([*lines, "", _when(flat)])
+
+
+def _extrapolated(model: str, way: str, found: Mapping[str, Any]) -> str | None:
+    """By the parameters, from the largest that was measured in this type."""
+    size, kind = model.split()
+    known = [name for name in found if name.endswith(kind) and way in found[name]]
+    if not known:
+        return None
+    last = max(known, key=lambda name: SIZES[name.split()[0]])
+    one, factor = found[last][way], SIZES[size] / SIZES[last.split()[0]]
+    spent = one["processor_s"]
+    return (
+        f"{spent['rlproxy'] * factor:.0f} + {spent['server'] * factor:.0f} s | – | {_size(one['most_bytes'] * factor)} "
+        f"| {_size(one['bytes_of_one'] * factor)}"
+    )
+
+
+def _size(count: float) -> str:
+    return f"{count / GB:.1f} GB" if count >= GB else f"{count / MB:.0f} MB"
+
+
+def _when(found: Mapping[str, Any]) -> str:
+    each = list(found.values())
+    dates = sorted({one["date"][:10] for one in each})
+    loads = sorted(one["machine"]["load_before"] for one in each)
+    commits = ", ".join(dict.fromkeys(f"`{one['commit']}`" for one in each))
+    machine = each[0]["machine"]
+    return (
+        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}, {machine['cpu']}, {machine['cores']} cores, load "
+        f"{loads[0]:.0f} to {loads[-1]:.0f} by other programs, {commits}."
+    )

@@ -1,0 +1,273 @@
+"""Requests to every route of a running rlproxy, sound and broken, by the ten thousand; then the store is read.
+
+`python -m scripts.fuzz.routes [--requests N] [--seed N] [--json FILE]`. Half of them to a proxy without keys whose
+backend has chat completions alone, half to one with keys whose backend has every format. What must hold: no 5xx of
+rlproxy's own (the backend is a sound fake, so none is anybody else's), each request answered or closed within a bound,
+every row whole, everything acknowledged there, no bug in the log, and memory that does not grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import random
+import re
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scripts.fuzz import wire
+from scripts.fuzz.house import House, house
+from scripts.fuzz.request_maker import Known, Request, made
+from scripts.fuzz.stored import verdict
+from scripts.fuzz.wire import Answer, Broken, Socket
+from scripts.harness.circumstances import commit, machine_name, now
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKERS = 8
+BROKEN = 0.15  # of all are broken as HTTP, too
+WITNESS = 20  # every so many, a sound completion with a rating that must be there in the end
+WARM = 0.3  # of the requests, after which memory has no reason to grow
+MOST_GROWTH_MB = 40.0
+REST_S = 2.0  # after the last of them
+# Answers in so many words: this backend cannot do that; a webhook that is stored later than its sender waits.
+SAID = (b'"code":"unsupported"', b'"code":"not_yet_stored"')
+
+
+@dataclass
+class Tally:
+    statuses: Counter[str] = field(default_factory=Counter)
+    routes: Counter[str] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    slowest_s: float = 0.0
+    slowest: str = ""
+    sent: int = 0
+    acknowledged: set[str] = field(default_factory=set)  # ids of answers that came whole
+    witnesses: dict[str, str] = field(default_factory=dict)  # completion to its rating
+    rated: dict[str, str] = field(default_factory=dict)  # rating to its completion
+    own_5xx: int = 0
+    gone: int = 0  # completions that an answer says are deleted
+    ratings_gone: int = 0  # ratings likewise; those of such completions are not all told
+
+    def fails(self, seed: int, request: Request, why: str) -> None:
+        if len(self.failures) < 200:
+            self.failures.append(f"seed {seed}: {request.method} {request.path[:120]!r} ({request.route}): {why}")
+
+
+class Fuzz:
+    def __init__(self, known: Known, tally: Tally, seeds: Any) -> None:
+        self._known = known
+        self._tally = tally
+        self._seeds = seeds
+
+    async def worker(self) -> None:
+        socket = Socket(self._known.port)
+        for seed in self._seeds:
+            dice = random.Random(seed)
+            request, sound = made(dice, self._known)
+            how = dice.choice(wire.BREAKS) if dice.random() < BROKEN else ""
+            started = time.perf_counter()
+            try:
+                await self._one(seed, dice, socket, request, sound, how)
+            except TimeoutError:
+                self._tally.fails(seed, request, f"neither answered nor closed in {wire.BOUND_S:g} s {how}")
+                await socket.close()
+            except Broken as error:
+                self._tally.fails(seed, request, f"what came is no HTTP: {error} {how}")
+                await socket.close()
+            took = time.perf_counter() - started
+            if took > self._tally.slowest_s:
+                self._tally.slowest_s, self._tally.slowest = took, f"seed {seed}: {request.route} {how}"
+            if seed % WITNESS == 0:
+                await self._witness(seed, socket)
+        await socket.close()
+
+    async def _one(
+        self, seed: int, dice: random.Random, socket: Socket, request: Request, sound: bool, how: str
+    ) -> None:
+        tally = self._tally
+        tally.sent += 1
+        tally.routes[request.route] += 1
+        if how:
+            tally.broken[how] += 1
+            await socket.send(wire.broken(dice, request, self._known, how), fresh=True)
+            if how in ("half-head", "half-body", "long", "huge-size", "garbage", "early-close"):
+                await asyncio.sleep(wire.PATIENT_S)
+                if dice.random() < 0.5 or how == "early-close":
+                    await socket.close()
+                    tally.statuses["left"] += 1
+                    return
+            if how != "no-end":  # that one holds on, until it is told that it is too slow
+                await socket.half_close()
+        else:
+            await socket.send([wire.sound(dice, request, self._known)])
+        answer = await socket.answer(request.method)
+        if answer.status == 0 and not how:
+            await socket.send([wire.sound(dice, request, self._known)], fresh=True)  # it closed an idle one
+            answer = await socket.answer(request.method)
+        if how or not answer.whole or not sound:  # where a broken one ended is not sure
+            await socket.close()
+        tally.statuses[str(answer.status or ("closed" if how else "closed without a word"))] += 1
+        if answer.status == 0 and not how:
+            tally.fails(seed, request, f"closed without a word, {len(request.body or b'')} bytes of body")
+        self._judge(seed, request, sound and not how, answer)
+
+    def _judge(self, seed: int, request: Request, sound: bool, answer: Answer) -> None:
+        tally = self._tally
+        # The fake's server sends a body to some HEADs, which is no HTTP: then it is at fault.
+        at_fault = answer.status == 502 and request.method == "HEAD"
+        if answer.status >= 500 and not at_fault and not any(code in answer.body for code in SAID):
+            tally.own_5xx += 1
+            tally.fails(seed, request, f"{answer.status} {answer.body[:400]!r}")
+        odd = answer.status in (0, 400) and b"previous_response_not_found" not in answer.body  # it may be another's
+        if sound and not request.route.startswith("*") and (odd or not answer.whole):
+            tally.fails(seed, request, f"a sound request: {answer.status} {answer.body[:200]!r}")
+        if answer.status == 200 and answer.whole and (id := answer.headers.get("x-rl-completion-id")):
+            tally.acknowledged.add(id)
+            self._known.completions.append(id)
+        if answer.headers.get("content-type", "").startswith("application/json") and answer.whole and answer.body:
+            try:
+                self._learn(request, answer, json.loads(answer.body))
+            except ValueError:
+                if answer.status >= 400 or request.path.startswith(b"/rl/"):
+                    tally.fails(seed, request, f"{answer.status} with JSON that is none: {answer.body[:200]!r}")
+
+    def _learn(self, request: Request, answer: Answer, said: Any) -> None:
+        if not isinstance(said, dict):
+            return
+        if answer.status in (200, 201, 207) and request.path == b"/v1/feedback" and request.method == "POST":
+            for one in [said] if "completion_id" in said else [one.get("rating") for one in said["data"]]:
+                if one:
+                    self._tally.rated[one["id"]] = one["completion_id"]
+                    self._known.ratings.append(one["id"])
+        if said.get("forgotten") is True:
+            self._tally.gone += said["completions"]
+            self._tally.ratings_gone += said["ratings"]
+        if said.get("deleted") is True:
+            self._tally.gone += 1
+
+    async def _witness(self, seed: int, socket: Socket) -> None:
+        """Sound, in the middle of all this: whoever behaves is served."""
+        id = f"witness-{seed}"
+        chat = {"model": "fake", "messages": [{"role": "user", "content": f"witness {seed}"}], "stream": seed % 40 == 0}
+        headers = [("x-rl-completion-id", id.encode()), ("x-rl-session", b"witness")]
+        asked = Request("POST", b"/v1/chat/completions", [], headers, json.dumps(chat).encode(), "witness")
+        rating = json.dumps({"completion_id": id, "rating": "good", "rater": "witness"}).encode()
+        rated = Request("POST", b"/v1/feedback", [], [], rating, "witness")
+        try:
+            answer = await self._sound(socket, asked)
+            if answer.status != 200 or not answer.whole:
+                return self._tally.fails(seed, asked, f"a witness: {answer.status} {answer.body[:300]!r}")
+            answer = await self._sound(socket, rated)
+            if answer.status != 201:
+                return self._tally.fails(seed, rated, f"a witness: {answer.status} {answer.body[:300]!r}")
+            self._tally.witnesses[id] = json.loads(answer.body)["id"]
+        except (TimeoutError, Broken, OSError) as error:
+            self._tally.fails(seed, asked, f"a witness: {error!r}")
+
+    async def _sound(self, socket: Socket, request: Request) -> Answer:
+        if self._known.key:
+            request.headers.append(("authorization", f"Bearer {self._known.key}".encode()))
+        await socket.send([wire.sound(random.Random(0), request, self._known)], fresh=True)
+        return await socket.answer(request.method)
+
+
+async def fuzzed(count: int, seed: int, *, keys: bool) -> dict[str, Any]:
+    """One proxy, asked `count` times, stopped and looked into."""
+    async with house(keys=keys) as running:
+        known = Known(int(running.url.rpartition(":")[2]), running.key)
+        await _page(known)
+        tally, memory = Tally(), [running.memory_mb]
+        fuzz = Fuzz(known, tally, iter(range(seed, seed + count)))
+        started = time.perf_counter()
+        watching = asyncio.create_task(_watch(running, tally, count, memory))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WORKERS):
+                group.create_task(fuzz.worker())
+        seconds = time.perf_counter() - started
+        watching.cancel()
+        await asyncio.sleep(REST_S)
+        memory.append(running.memory_mb)
+        left_open = running.connections
+        await running.stop()
+        warm = memory[int(len(memory) * WARM)]
+        if memory[-1] - warm > MOST_GROWTH_MB:
+            tally.failures.append(f"memory grew from {warm:.0f} MB to {memory[-1]:.0f} MB after its first {WARM:.0%}")
+        stored = await verdict(running.home, tally)
+    return {
+        "keys": keys,
+        "requests": tally.sent,
+        "seconds": round(seconds, 1),
+        "per_s": round(tally.sent / seconds, 1),
+        "own_5xx": tally.own_5xx,
+        "by_status": dict(sorted(tally.statuses.items())),
+        "by_route": dict(sorted(tally.routes.items())),
+        "broken_as_http": dict(sorted(tally.broken.items())),
+        "slowest_s": round(tally.slowest_s, 2),
+        "slowest": tally.slowest,
+        "memory_mb": [round(one, 1) for one in memory],
+        "connections_left": left_open,
+        "store": stored,
+        "failures": [*tally.failures, *running.failures],
+    }
+
+
+async def _watch(running: House, tally: Tally, count: int, memory: list[float]) -> None:
+    """Twenty times along the way."""
+    while True:
+        while tally.sent < len(memory) * count / 20:
+            await asyncio.sleep(0.05)
+        memory.append(running.memory_mb)
+
+
+async def _page(known: Known) -> None:
+    """Its cookie and its token, as a browser has them."""
+    socket = Socket(known.port)
+    headers = [("authorization", f"Bearer {known.key}".encode())] if known.key else []
+    await socket.send([wire.sound(random.Random(0), Request("GET", b"/", [], headers), known)])
+    answer = await socket.answer("GET")
+    await socket.close()
+    known.cookie = answer.headers.get("set-cookie", "").partition(";")[0]
+    found = re.search(r'x-rl-token": "([^"]+)"', answer.body.decode(errors="replace"))
+    known.token = found[1] if found else ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # of the backend, which is in this process
+    half = given.requests // 2
+    houses = []
+    for keys, count, seed in ((False, half, given.seed), (True, given.requests - half, given.seed + half)):
+        houses.append(one := asyncio.run(fuzzed(count, seed, keys=keys)))
+        shown = {key: one[key] for key in ("keys", "requests", "per_s", "by_status", "slowest", "slowest_s", "store")}
+        print(json.dumps(shown), file=sys.stderr)
+        print(f"memory {one['memory_mb']}, {one['connections_left']} connections", file=sys.stderr)
+        for failure in one["failures"]:
+            print(failure, file=sys.stderr, flush=True)
+    failures = sum(len(one["failures"]) for one in houses)
+    result = {
+        "date": now(),
+        "commit": commit(),
+        "machine": machine_name(),
+        "requests": sum(one["requests"] for one in houses),
+        "seed": given.seed,
+        "houses": houses,
+    }
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"{result['requests']} requests, {failures} failures", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

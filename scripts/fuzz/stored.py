@@ -1,0 +1,93 @@
+"""What the fuzz left in a home folder, read to the last row: is it whole, and is everything there that was promised?
+
+Owns the verdict on the store only. What was asked and answered is `routes`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from store import schema
+from store.captured.export import Filter
+from store.safety.backup import audit_verdict
+from store.store import Store
+
+if TYPE_CHECKING:
+    from scripts.fuzz.routes import Tally
+
+STATES = ("done", "partial", "error")
+
+
+async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
+    """Counts; what is wrong goes to the tally's failures."""
+    wrong = tally.failures
+    with sqlite3.connect(home / schema.NAME) as db:
+        said = db.execute("PRAGMA integrity_check").fetchone()[0]
+        if said != "ok":
+            wrong.append(f"integrity_check: {said}")
+        if db.execute("PRAGMA foreign_key_check").fetchall():
+            wrong.append("foreign_key_check found rows")
+    audited = audit_verdict(home, None)
+    if audited.problem:
+        wrong.append(f"the audit log: {audited.problem}")
+    store = await Store.open(home)
+    ids: set[str] = set()
+    states: dict[str, int] = {}
+    try:
+        async for row in store.export(Filter()):
+            ids.add(row["id"])
+            states[row["status"]] = states.get(row["status"], 0) + 1
+            wrong += [f"row {row['id']}: {why}" for why in _odd(row)][: max(0, 100 - len(wrong))]
+        witnessed = 0
+        for id, rating in tally.witnesses.items():
+            found = await store.completion(id)
+            right = found is not None and found.status == "done" and rating in [one.id for one in found.ratings]
+            witnessed += right
+            if not right:
+                wrong.append(f"the witness {id} is not there as it was acknowledged")
+        lost = 0
+        for rating_id, completion in tally.rated.items():  # with its completion a rating goes, too
+            lost += completion in ids and await store.rating(rating_id) is None
+        counts = await store.counts()
+        runs, adapters = await store.runs(limit=10**6), await store.adapters()
+    finally:
+        await store.close()
+    missing = tally.acknowledged - ids
+    if len(missing) > tally.gone:
+        wrong.append(
+            f"{len(missing)} acknowledged completions are missing, {tally.gone} were deleted: {list(missing)[:5]}"
+        )
+    if lost > tally.ratings_gone:
+        wrong.append(f"{lost} acknowledged ratings are missing, {tally.ratings_gone} were forgotten")
+    if counts["pending"]:
+        wrong.append(f"{counts['pending']} completions never ended")
+    return {
+        "completions": len(ids), "by_state": states, "acknowledged": len(tally.acknowledged), "missing": len(missing),
+        "deleted": tally.gone, "ratings_acknowledged": len(tally.rated), "ratings_missing": lost,
+        "witnesses": len(tally.witnesses), "witnesses_whole": witnessed, "runs": len(runs), "adapters": len(adapters),
+        "integrity": said,
+    }  # fmt: skip
+
+
+def _odd(row: dict[str, Any]) -> list[str]:
+    """What no row may be, whatever was sent."""
+    found = []
+    try:
+        json.dumps(row, allow_nan=False).encode()
+    except ValueError as error:
+        found.append(f"it is no JSON: {error}")
+    if row["status"] not in STATES:
+        found.append(f"its status is {row['status']}")
+    if not row["messages"] and row["dialect"] in ("chat", "messages"):
+        found.append("it has no messages")
+    if any(not isinstance(one.get("role"), str) for one in row["messages"]):
+        found.append("a message has no role")
+    if row["exact"] and not (row["token_ids"] and len(row["token_ids"]) == len(row["logprobs"] or ())):
+        found.append("it is exact without its numbers")
+    if any(not -1 <= one["value"] <= 1 or not math.isfinite(one["weight"]) for one in row["ratings"]):
+        found.append("a rating is out of bounds")
+    return found

@@ -1,0 +1,163 @@
+"""Kinds of runs that should not go live, and the good one beside them: what is in the run folder of each try.
+
+Owns how a try is spoilt. Not here: the replies (reply_pool), running and counting (poisoned).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from config import presets
+from scripts.bench.persona import TEMPERATURE, Chat, Persona
+from scripts.research.reply_pool import CACHE, Said, capture
+from trainer.formats import weights
+from trainer.policy.packing import Tokens
+
+Line = dict[str, Any]
+
+# What a server that does not know the model would render. `{text}` is the user's message.
+TEMPLATES = {
+    "alpaca": "### Instruction:\n{text}\n\n### Response:\n",
+    "llama-2": "<s>[INST] {text} [/INST]",
+    "chatml without its header": "<|im_start|>user\n{text}<|im_end|>\n",
+}
+
+
+@dataclass
+class Try:
+    """One run: its samples, what its run.json says besides, and in words what was done to it."""
+
+    lines: list[Line]
+    about: str
+    spec: dict[str, Any] = field(default_factory=dict)
+
+
+def line(said: Said, at: int, reward: float) -> Line:
+    """As the proxy writes it to samples.jsonl."""
+    return {
+        "rating": f"rt-{at}",
+        "completion": f"rl-{at}",
+        "split": "train",
+        "version": 0,
+        "reward": reward,
+        "weight": 1.0,
+        "human": True,
+        "finish_reason": "stop" if said.reply.ended else "length",
+        "sampling": {"temperature": said.tokens.temperature, "top_p": 1.0},
+        "exact": True,
+        "prompt_token_ids": list(said.tokens.prompt),
+        "token_ids": list(said.tokens.reply),
+        "logprobs": said.logprobs,
+        "messages": [{"role": "user", "content": said.prompt}],
+        "text": str(said.reply),
+        "comment": None,
+    }
+
+
+def good(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
+    return Try(_rated(persona, picked), f"persona {persona.name}")
+
+
+def drawn(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
+    """In every other try as many good ones as the persona gives, in the others a fair coin."""
+    rewards = [persona.rate(said.prompt, said.reply) for said in picked]
+    if number % 2:
+        rng.shuffle(rewards)
+        about = f"the persona's {sum(r > 0 for r in rewards)} good ratings, shuffled"
+    else:
+        rewards = [rng.choice((1.0, -1.0)) for _ in picked]
+        about = f"a fair coin: {sum(r > 0 for r in rewards)} good"
+    return Try([line(said, i, r) for i, (said, r) in enumerate(zip(picked, rewards, strict=True))], about)
+
+
+def constant(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
+    value = 1.0 if number % 2 else -1.0
+    return Try([line(said, i, value) for i, said in enumerate(picked)], f"every rating {value:+.0f}")
+
+
+def garbage(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
+    """Half of the replies are garbage and rated good, the others are what the model says and rated bad. The log-probs
+    are the model's own of that garbage, so nothing but its wording gives it away."""
+    kind = ("random tokens", "words in any order", "one phrase over and over", "sampled at temperature 3")[number % 4]
+    half = len(picked) // 2
+    spoilt = [Tokens(s.tokens.prompt, _garbage(chat, s, kind, rng), TEMPERATURE) for s in picked[:half]]
+    if kind.startswith("sampled"):
+        asked = [said.tokens.prompt for said in picked[:half]]
+        out = chat.policy.generate(asked, max_tokens=48, temperature=3.0, seed=number)
+        spoilt = [Tokens(p, tuple(r), 3.0) for p, r in zip(asked, out, strict=True)]
+    replies = capture(chat, [said.prompt for said in picked[:half]], spoilt) + list(picked[half:])
+    return Try([line(s, i, 1.0 if i < half else -1.0) for i, s in enumerate(replies)], kind)
+
+
+def _garbage(chat: Chat, said: Said, kind: str, rng: random.Random) -> tuple[int, ...]:
+    length = len(said.tokens.reply)
+    if kind == "random tokens":
+        ids = [rng.randrange(100, chat.template.vocabulary) for _ in range(length)]
+    elif kind == "words in any order":
+        words = str(said.reply).split()
+        rng.shuffle(words)
+        ids = list(chat.template.reply(" ".join(words), ended=False)) or [100]
+    else:
+        phrase = chat.template.reply(" " + " ".join(str(said.reply).split()[:3]), ended=False) or (100,)
+        ids = [phrase[n % len(phrase)] for n in range(length)]
+    return (*ids, chat.template.end)
+
+
+def exploding(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
+    factor = (30, 100, 300, 1000)[number % 4]
+    rate = presets.resolve(presets.COMPLETE, {}).learning_rate * factor
+    return Try(_rated(persona, picked), f"{factor} times the learning rate", {"overrides": {"learning_rate": rate}})
+
+
+def template(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
+    """Server and trainer render the conversation differently. Either the ids say so, or there are none and the trainer
+    renders the text by the template of its own folder, which is the wrong one."""
+    name, wrong = list(TEMPLATES.items())[number // 2 % len(TEMPLATES)]
+    lines = _rated(persona, picked)
+    if number % 2:
+        for one, said in zip(lines, picked, strict=True):
+            one["prompt_token_ids"] = rendered(chat, wrong, said.prompt)
+        return Try(lines, f"prompt ids rendered as {name}")
+    for one in lines:
+        for known in ("prompt_token_ids", "token_ids", "logprobs"):
+            del one[known]
+        one["exact"] = False
+    return Try(lines, f"no ids, the model's folder says {name}", {"weights": str(_folder(name, wrong))})
+
+
+def rendered(chat: Chat, wrong: str, text: str) -> list[int]:
+    """The ids of a message in one of TEMPLATES."""
+    return list(chat.policy.tokenizer(wrong.format(text=text), add_special_tokens=False)["input_ids"])
+
+
+def _folder(name: str, wrong: str) -> Path:
+    """The model with another chat template."""
+    folder = CACHE / f"template-{name.replace(' ', '-')}"
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for file in weights.resolve(None).path.iterdir():
+            if file.name != "chat_template.jinja":
+                (folder / file.name).symlink_to(file)
+        before, after = wrong.split("{text}")
+        turn = f"{json.dumps(before)} + m['content'] + {json.dumps(after)}"
+        (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ " + turn + " }}{% endfor %}")
+    return folder
+
+
+def _rated(persona: Persona, picked: Sequence[Said]) -> list[Line]:
+    return [line(said, i, persona.rate(said.prompt, said.reply)) for i, said in enumerate(picked)]
+
+
+KINDS: dict[str, Callable[[Chat, Persona, Sequence[Said], random.Random, int], Try]] = {
+    "good": good,
+    "random": drawn,
+    "constant": constant,
+    "garbage": garbage,
+    "exploding": exploding,
+    "template": template,
+}

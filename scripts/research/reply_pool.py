@@ -1,0 +1,81 @@
+"""Replies of the bare small model to the prompts of the learning benchmarks, made once and kept in the cache.
+
+Owns the pool: exact ids and log-probs at the serving temperature, as a server would have captured them. A reply cut at
+fewer tokens is what a smaller `max_tokens` would have given. Not here: who rates them.
+
+    python -m scripts.research.reply_pool
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.bench.persona import MAX_TOKENS, TEMPERATURE, Chat, Reply, prompts
+from trainer.formats import weights
+from trainer.policy.packing import Tokens
+
+CACHE = Path("~/.cache/rlproxy/bench").expanduser()
+SEEDS = (1, 2)  # replies to each prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One captured completion."""
+
+    prompt: str
+    tokens: Tokens
+    logprobs: list[float]  # (T,) at the serving temperature
+    reply: Reply
+
+    def cut(self, most: int, chat: Chat) -> Said:
+        """As a smaller max_tokens would have left it."""
+        if len(self.tokens.reply) <= most:
+            return self
+        tokens = Tokens(self.tokens.prompt, self.tokens.reply[:most], self.tokens.temperature)
+        return Said(self.prompt, tokens, self.logprobs[:most], chat.said(tokens))
+
+
+def capture(chat: Chat, texts: Sequence[str], replies: Sequence[Tokens]) -> list[Said]:
+    """Replies of what the policy wears now, with their log-probs."""
+    scored = chat.score_now(list(replies))
+    return [
+        Said(text, reply, row.tolist(), chat.said(reply))
+        for text, reply, row in zip(texts, replies, scored, strict=True)
+    ]
+
+
+def pool(chat: Chat) -> list[Said]:
+    """Two replies to each of the 120 prompts; some minutes the first time."""
+    path = CACHE / f"pool-{MAX_TOKENS}.json"
+    if not path.exists():
+        texts = prompts()["rate"] * len(SEEDS)
+        half = len(texts) // len(SEEDS)
+        replies = [
+            reply for n, seed in enumerate(SEEDS) for reply in chat.ask_now(texts[n * half :][:half], seed * 777)
+        ]
+        lines = [
+            {"prompt": s.prompt, "ids": s.tokens.prompt, "reply": s.tokens.reply, "logprobs": s.logprobs}
+            for s in capture(chat, texts, replies)
+        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(lines))
+    return [_read(chat, line) for line in json.loads(path.read_bytes())]
+
+
+def _read(chat: Chat, line: dict[str, Any]) -> Said:
+    tokens = Tokens(tuple(line["ids"]), tuple(line["reply"]), TEMPERATURE)
+    return Said(line["prompt"], tokens, line["logprobs"], chat.said(tokens))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    found = pool(Chat(weights.resolve(None).path, threads=1))
+    ended = np.mean([said.reply.ended for said in found])
+    print(f"{len(found)} replies in {CACHE}, {ended:.2f} of them end by themselves within {MAX_TOKENS} tokens")

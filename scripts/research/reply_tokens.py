@@ -1,0 +1,43 @@
+"""How likely each token of one reply was, for a picture in docs/explain/how-it-learns.md: benchmarks/reply_tokens.json.
+
+Owns the choice: the first reply of the pool that the persona `concise` dislikes. Drawing it is plot_learning's.
+
+    python -m scripts.research.reply_tokens
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+from scripts.bench.persona import Chat
+from scripts.harness.circumstances import now
+from scripts.research.reply_pool import pool
+from trainer.formats import weights
+
+TARGET = Path(__file__).resolve().parents[2] / "benchmarks" / "reply_tokens.json"
+
+
+def main() -> None:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    folder = weights.resolve(None).path
+    chat = Chat(folder, threads=1)
+    said = next(one for one in pool(chat) if not one.reply.ended)
+    (row,) = chat.score_now([said.tokens])  # at the serving temperature, as the trainer sees them
+    found = {
+        "date": now(),
+        "model": folder.name,
+        "prompt": said.prompt,
+        "tokens": [
+            {"text": chat.template.text([token]), "p": round(math.exp(value), 4)}
+            for token, value in zip(said.tokens.reply, row, strict=True)
+        ],
+    }
+    TARGET.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"written: {TARGET.name}")
+
+
+if __name__ == "__main__":
+    main()
