@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test docs audit fuzz chaos soak test-mlx test-agents test-backends test-ollama test-openclaw test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo test docs audit fuzz chaos soak test-mlx test-agents test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -51,6 +51,10 @@ test-ollama:
 # Nor this: OpenClaw from npm with the Node that it wants, 900 MB; it runs with our plugin in it.
 test-openclaw: setup
 	@scripts/test_openclaw
+
+# Nor this: Open WebUI itself, 1.3 GB, with our function in it, driven with Debian's Chromium.
+test-openwebui: setup
+	@scripts/test_openwebui
 
 # Nor this: it installs Debian's Chromium and drives the page with it.
 test-browser: setup

@@ -35,6 +35,7 @@ from proxy.core.tasks import Tasks
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect
 from proxy.feedback.chat_acts import chat_acts
 from proxy.feedback.chat_command import ChatCommands
+from proxy.feedback.open_webui import OpenWebUI
 from proxy.feedback.ratings import Feedback
 from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
@@ -115,6 +116,7 @@ class Wiring:
         underway = Underway()
         screen = OnScreen(store, redactor, underway)
         self.feedback = feedback = Feedback(store, events, metrics, redactor, screen)
+        self.open_webui = OpenWebUI(store, feedback, screen, redactor)
 
         # one version answers, and another takes its place
         self.swap = swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent))
@@ -197,6 +199,7 @@ class Wiring:
             *(web.get(p + "/v1/responses/{id}", self.stored.get) for p in rooms),
             *(web.delete(p + "/v1/responses/{id}", self.stored.delete) for p in rooms),
             web.post("/v1/feedback", self.feedback.post),
+            web.post("/v1/feedback/open-webui", self.open_webui.post),
             web.delete("/v1/feedback/{id}", self.feedback.delete),
             *self.control.routes(),
             *KeyRoutes(self.keys).routes(),

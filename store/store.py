@@ -240,9 +240,16 @@ class Store:
         """Several, those that are there, by their ids."""
         return await recent_answers.these(self._reader, ids)
 
-    async def said_to(self, askers: Sequence[Asker], *, limit: int, longest: int) -> list[Lately]:
-        """What these were answered lately, newest first; texts up to a character beyond `longest`."""
-        return await recent_answers.of(self._reader, askers, limit, longest)
+    async def said_to(
+        self, askers: Sequence[Asker], *, limit: int, longest: int, session: str | None = None
+    ) -> list[Lately]:
+        """What these were answered lately, in a session if given; newest first, texts up to a character beyond
+        `longest`."""
+        return await recent_answers.of(self._reader, askers, limit, longest, session)
+
+    async def askers_in(self, session: str) -> list[Asker]:
+        """All who asked in this session."""
+        return await recent_answers.askers(self._reader, session)
 
     async def main_turns_of(self, askers: Sequence[Asker], *, limit: int) -> list[Lately]:
         """The newest main turns of these, newest first, in brief."""
@@ -419,6 +426,12 @@ class Store:
 
     async def rating_of_event(self, source: str, event_id: str, rater: str | None = None) -> Rating | None:
         return await ratings.of_event(self._reader, source, event_id, rater)
+
+    async def ratings_of_events(
+        self, source: str, prefix: str, *, rater: str | None = None, live: bool = False
+    ) -> list[Rating]:
+        """Those of a source whose events' ids begin so, newest first; with `live` those that count."""
+        return await ratings.of_events(self._reader, source, prefix, rater=rater, live=live)
 
     async def live_rating(self, completion_id: str, rater: str) -> Rating | None:
         return await ratings.live(self._reader, completion_id, rater)

@@ -1,95 +1,146 @@
 """
 title: rlproxy thumbs
-description: 👍 and 👎 under each answer rate it in rlproxy.
-version: 0.1.0
+description: Open WebUI's own 👍 and 👎, with scale, reason, comment and edited answer, rate in rlproxy.
+version: 0.2.0
 required_open_webui_version: 0.12.4
 license: MIT
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Any
 
 import aiohttp
 from pydantic import BaseModel, Field
 
+log = logging.getLogger("rlproxy")
 
-def _icon(path: str) -> str:
-    svg = (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 24 24' fill='none' stroke='gray' stroke-width='2'>{path}"
-    )
-    return "data:image/svg+xml;utf8," + (svg + "</svg>").replace("#", "%23")
+TRIES_S = (0, 2, 5)  # rlproxy may be starting again
+MESSAGE = ("role", "content", "originalContent", "output")  # all that rlproxy needs of one
 
 
-_HAND = "M7 10v11H3V10h4zm0 0 5-8c2 0 3 1 3 3l-1 4h6c1 0 2 1 2 2l-2 8c0 1-1 2-2 2H7"
-
-
-class Action:
-    actions = [  # noqa: RUF012 - Open WebUI reads it as it is
-        {"id": "good", "name": "Good (rlproxy)", "icon_url": _icon(f"<path d='{_HAND}'/>")},
-        {
-            "id": "bad",
-            "name": "Bad (rlproxy)",
-            "icon_url": _icon(f"<path transform='rotate(180 12 12)' d='{_HAND}'/>"),
-        },
-    ]
+class Event:
+    """Called by Open WebUI for each of its events; it runs in the background, so nobody waits for it."""
 
     class Valves(BaseModel):
         url: str = Field("http://127.0.0.1:8484", description="Where rlproxy is; in a container the host's name.")
-        api_key: str = Field("", description="server.api_key of rlproxy, if it has one.")
+        api_key: str = Field("", description="The key by which Open WebUI asks rlproxy, if there is one.")
 
     def __init__(self) -> None:
         self.valves = self.Valves()
+        self._turn = asyncio.Lock()  # what is read last is sent last
+        self._edited: set[str] = set()  # feedback whose answer was edited after it
+        self._later: list[dict[str, Any]] = []  # deletions that rlproxy has not heard of
 
-    async def action(self, body: dict[str, Any], __user__: dict[str, Any], __id__: str, __event_emitter__: Any) -> None:
-        """Raises nothing: what went wrong is shown to the person."""
+    async def event(self, event: dict[str, Any], __event_name__: str) -> None:
+        subject = event.get("subject") or {}
+        async with self._turn:
+            if __event_name__ in ("feedback.created", "feedback.updated"):
+                await self._given(subject["id"])
+            elif __event_name__ == "feedback.deleted":
+                await self._deleted({"deleted": subject["id"]})
+            elif __event_name__ == "feedback.deleted_all":
+                whose = {"rater": event["actor"]["email"]} if subject.get("type") == "user" else {}
+                await self._deleted({"deleted": "all", **whose})
+            elif __event_name__ == "chat.updated":
+                await self._edits(subject["id"])
+
+    async def _given(self, id: str) -> None:
+        from open_webui.models.feedbacks import Feedbacks
+
+        feedback = await Feedbacks.get_feedback_by_id(id)
+        if feedback is not None:
+            await self._rate(feedback, messages_of(feedback.snapshot, feedback.meta), "given")
+
+    async def _edits(self, chat_id: str) -> None:
+        """The answer of a feedback was edited: what it reads like now is a correction."""
+        from open_webui.models.chats import Chats
+        from open_webui.models.feedbacks import Feedbacks
+
+        feedbacks = await Feedbacks.get_feedbacks_by_chat_id(chat_id)
+        chat = await Chats.get_chat_by_id(chat_id) if feedbacks else None
+        for feedback in feedbacks if chat is not None else ():
+            now = messages_of({"chat": {"chat": chat.chat}}, feedback.meta)
+            if now and (now[-1:] != messages_of(feedback.snapshot, feedback.meta)[-1:] or feedback.id in self._edited):
+                self._edited.add(feedback.id)
+                await self._rate(feedback, now, "edited")
+
+    async def _rate(self, feedback: Any, messages: list[dict[str, Any]], how: str) -> None:
+        from open_webui.models.users import Users
+
+        user = await Users.get_user_by_id(feedback.user_id)
+        body = {
+            "feedback": feedback.model_dump(exclude={"snapshot"}), "messages": messages, "how": how,
+            "rater": user.email if user is not None else None,
+        }  # fmt: skip
         try:
-            said, kind = await self._rate(body, __user__, __id__), "success"
+            answer = await self._send(body)
         except (aiohttp.ClientError, LookupError, TimeoutError) as error:
-            said, kind = f"Not rated: {error}", "error"
-        await __event_emitter__({"type": "notification", "data": {"type": kind, "content": said}})
+            if how == "given":
+                log.error("rlproxy has not taken feedback %s: %s", feedback.id, error)
+                await self._tell(feedback, "error", f"Not rated in rlproxy: {error}")
+        else:
+            if answer["result"] == "rated":
+                await self._tell(feedback, "success", answer["line"])
 
-    async def _rate(self, body: dict[str, Any], user: dict[str, Any], rating: str) -> str:
+    async def _deleted(self, body: dict[str, Any]) -> None:
+        self._later.append(body)
+        while self._later:
+            try:
+                await self._send(self._later[0])
+            except LookupError as error:
+                log.error("rlproxy has not taken back %s: %s", self._later[0]["deleted"], error)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                log.error("rlproxy will hear of %d deleted feedbacks with the next one: %s", len(self._later), error)
+                return
+            self._later.pop(0)
+
+    async def _send(self, body: dict[str, Any]) -> dict[str, Any]:
+        """What rlproxy answers. Raises LookupError with its sentence, ClientError, TimeoutError."""
+        for wait_s in TRIES_S:
+            await asyncio.sleep(wait_s)
+            try:
+                return await self._post(body)
+            except (aiohttp.ClientConnectionError, TimeoutError) as error:
+                last = error
+        raise last
+
+    async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {self.valves.api_key}"} if self.valves.api_key else {}
-        timeout = aiohttp.ClientTimeout(total=15)
-        async with aiohttp.ClientSession(self.valves.url, headers=headers, timeout=timeout) as http:
-            given = {
-                "completion_id": await self._completion(http, body), "rating": rating,
-                "rater": user["email"], "source": "open-webui",
-            }  # fmt: skip
-            async with http.post("/v1/feedback", json=given) as response:
-                answer = await response.json()
-                if response.status not in (200, 201):
-                    raise LookupError(answer["error"]["message"])
-        return f"Rated {rating}."
+        url = f"{self.valves.url.rstrip('/')}/v1/feedback/open-webui"
+        timeout = aiohttp.ClientTimeout(total=30)
+        async with (
+            aiohttp.ClientSession(headers=headers, timeout=timeout) as http,
+            http.post(url, json=body) as response,
+        ):
+            try:
+                answer = await response.json(content_type=None)
+                if response.status in (200, 201):
+                    return dict(answer)
+                said = answer["error"]["message"]
+            except (ValueError, KeyError, TypeError):
+                said = f"{url} answered {response.status}, and not as rlproxy does. Is the function's valve right?"
+            raise LookupError(said)
 
-    async def _completion(self, http: aiohttp.ClientSession, body: dict[str, Any]) -> str:
-        """The answer of this chat that reads as the message does. Raises LookupError."""
-        message = next(one for one in body["messages"] if one["id"] == body["id"])
-        wanted = _letters(message["content"])
-        async with http.get("/rl/completions", params={"session": body["chat_id"], "limit": "200"}) as response:
-            answer = await response.json()
-            if response.status != 200:
-                raise LookupError(answer["error"]["message"])
-        for row in answer["data"]:  # newest first
-            if row["turn"] == "main" and _letters(row["text"]) == wanted:
-                return str(row["id"])
-        raise LookupError(
-            "rlproxy knows no such answer in this chat; was Open WebUI started with ENABLE_FORWARD_USER_INFO_HEADERS?"
-        )
+    async def _tell(self, feedback: Any, kind: str, said: str) -> None:
+        """In the chat, where the thumb was pressed."""
+        from open_webui.socket.main import get_event_emitter
+
+        meta = feedback.meta or {}
+        where = {"user_id": feedback.user_id, "chat_id": meta.get("chat_id"), "message_id": meta.get("message_id")}
+        emit = await get_event_emitter(where, update_db=False)
+        await emit({"type": "notification", "data": {"type": kind, "content": said}})
 
 
-def _letters(text: str) -> str:
-    """Open WebUI puts reasoning into the message, and tidies the rest: only letters and digits count."""
-    for begin, end in (('<details type="reasoning"', "</details>"), ("<think>", "</think>")):
-        text = _without(text, begin, end)
-    return "".join(c for c in text.casefold() if c.isalnum())
-
-
-def _without(text: str, begin: str, end: str) -> str:
-    """Without what is between these, and them; one pass, whatever the model wrote."""
-    kept, at = [], 0
-    while (start := text.find(begin, at)) >= 0 and (stop := text.find(end, start)) >= 0:
-        kept.append(text[at:start])
-        at = stop + len(end)
-    return "".join(kept) + text[at:]
+def messages_of(snapshot: dict[str, Any] | None, meta: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The chat up to the rated message."""
+    chat = ((snapshot or {}).get("chat") or {}).get("chat") or {}
+    every = (chat.get("history") or {}).get("messages") or {}
+    path: list[dict[str, Any]] = []
+    at = (meta or {}).get("message_id")
+    while at in every and len(path) < len(every):
+        path.append({key: every[at][key] for key in MESSAGE if every[at].get(key)})
+        at = every[at].get("parentId")
+    return path[::-1]

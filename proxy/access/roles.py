@@ -75,6 +75,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "control",
         "rate",
         "POST /v1/feedback",
+        "POST /v1/feedback/open-webui",
         "DELETE /v1/feedback/{id}",
         "POST /rl/links",
         "GET /rl/events",

@@ -119,14 +119,24 @@ data_app.command()(forget)
 
 @data_app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="What `rlproxy export` wrote.")],
+    file: Annotated[Path, typer.Argument(help="What `rlproxy export` wrote, or the word open-webui.")],
+    feedback: Annotated[
+        Path | None, typer.Argument(help="After open-webui: its exported feedback (JSON), or its webui.db.")
+    ] = None,
     ours: Annotated[bool, typer.Option("--ours", help="Its version numbers are those of this home.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take in an export; what is here already is passed over."""
+    """Take in an export, or the ratings that were given in Open WebUI; what is here already is passed over."""
     from proxy.cli.import_file import Unreadable, batches
 
+    if str(file) == "open-webui":
+        from proxy.cli.import_open_webui import import_open_webui
+
+        import_open_webui(feedback, home, as_json)
+        return
+    if feedback is not None:
+        fail("an export is one file; two names are for `rlproxy import open-webui FILE`. Nothing was taken.", 2)
     client = client_of(home)
     total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "refused": []}
     try:

@@ -56,7 +56,7 @@ EXAMPLES: Final = {
     "promote": ("promote v3", "promote base"),
     "reset": ("reset",),
     "export": ("export --rated -o rated.jsonl", "export --since 2026-11-01 --version 3"),
-    "import": ("import rated.jsonl", "import rated.jsonl --ours"),
+    "import": ("import rated.jsonl", "import rated.jsonl --ours", "import open-webui webui.db"),
     "capture": ("capture off trip", "capture on trip"),
     "forget": ("forget session trip", "forget user ann --retrain --yes"),
     "backup": ("backup rlproxy-backup.db",),
@@ -72,7 +72,7 @@ EXITS: Final = {
     "doctor": "0 no problem, 1 a problem, 3 no proxy answers.",
     "service status": "0 it runs, 1 it does not or is not installed.",
     "audit verify": "1 also where the log is broken.",
-    "import": "1 also where some lines were not taken.",
+    "import": "1 also where some lines, or some feedback, were not taken.",
     "forget": "1 also where nobody said yes.",
 }
 

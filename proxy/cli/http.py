@@ -21,6 +21,10 @@ ANOTHER_HOME: Final = 421  # a proxy is there, and it is not the one of this hom
 class Refused(Exception):
     """The proxy's own sentence."""
 
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
 
 class NoProxyAnswers(Exception):
     pass
@@ -102,7 +106,7 @@ class Client:
         if response.status >= 400:
             if (message := _message(self._read(response))) is None:
                 raise self._somebody_else()
-            raise NoProxyAnswers(message) if response.status == ANOTHER_HOME else Refused(message)
+            raise NoProxyAnswers(message) if response.status == ANOTHER_HOME else Refused(message, response.status)
         return response
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:

@@ -69,6 +69,7 @@ REFERENCE: Final = (
     "the answer above this command came as a reference to an id that I do not know, so nothing was rated. `rlproxy "
     "good` rates the newest one; on the page you can rate any."
 )
+OURS: Final = "that is rlproxy's own answer to a command, and no model's, so nothing was rated."
 NOT_BEGUN: Final = (
     "the newest answer is not finished, and nothing of it has come yet, so nothing was rated. Say it again when you "
     "see the answer; on the page you can rate any other one."
@@ -127,7 +128,18 @@ class OnScreen:
             return await self._unanswered(history, place)
         if _is_reference(history[-1]):
             raise CannotTell(REFERENCE)
-        return await self._below(await self._reply(history, place), place)
+        return await self._below(await self._reply(history, place, place.reach.own()), place)
+
+    async def rendered(self, shown: Sequence[dict[str, Any]], place: Place, askers: Sequence[Asker]) -> Lately:
+        """The answer that ends these messages as a client has them on its screen, however old it is, among the answers
+        of `askers`. Where the place has a session, an answer of another session is none. Raises CannotTell."""
+        kept = without_commands(shown, place.agent)
+        if not kept or kept[-1] != len(shown) - 1:
+            raise CannotTell(OURS)
+        found = await self._reply([shown[i] for i in kept], place, askers, within=place.session)
+        if place.session is not None and found.session not in (None, place.session):
+            raise CannotTell(UNKNOWN)
+        return found
 
     async def last(self, askers: Sequence[Asker], session: str | None) -> Lately | None:
         """The newest main turn of these, as far as it was shown. Raises CannotTell."""
@@ -151,8 +163,10 @@ class OnScreen:
 
     # The answer above
 
-    async def _reply(self, history: list[dict[str, Any]], place: Place) -> Lately:
-        askers = place.reach.own()
+    async def _reply(
+        self, history: list[dict[str, Any]], place: Place, askers: Sequence[Asker], *, within: str | None = None
+    ) -> Lately:
+        """`within`: the session whose answers are looked through first, also those that are not of late."""
         sent, kept = await asyncio.to_thread(self._sent_back, history, place)  # it may have pictures in it
         found = [] if sent is None else await self._store.find_reply(sent, askers)
         if len(found) > 1:
@@ -160,7 +174,8 @@ class OnScreen:
         if found:
             one = await self._store.lately(found[0].id)
         else:
-            one = await self._by_words(kept, sent, askers, place)
+            one = await self._by_words(kept, sent, askers, place, within) if within else None
+            one = one or await self._by_words(kept, sent, askers, place)
         if one is None:
             raise CannotTell(UNKNOWN)
         return one
@@ -175,7 +190,12 @@ class OnScreen:
         return sent, [as_chat(message) for message in kept]
 
     async def _by_words(
-        self, history: list[dict[str, Any]], sent: SentBack | None, askers: Sequence[Asker], place: Place
+        self,
+        history: list[dict[str, Any]],
+        sent: SentBack | None,
+        askers: Sequence[Asker],
+        place: Place,
+        within: str | None = None,
     ) -> Lately | None:
         """The client has rewritten the conversation. Raises Ambiguous."""
         *before, reply = history
@@ -183,7 +203,7 @@ class OnScreen:
         if not text and not reply.get("tool_calls"):
             return None
         longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
-        rows = await self._store.said_to(askers, limit=LATELY, longest=longest)
+        rows = await self._store.said_to(askers, limit=LATELY, longest=longest, session=within)
         rows = [await self._so_far(one) for one in rows]
         forms = Forms()
         close = await asyncio.to_thread(_close, reply, text, rows, forms)

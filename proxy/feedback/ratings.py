@@ -44,7 +44,7 @@ T = TypeVar("T")
 Words = Mapping[str, str]  # how answers begin, by their completions' ids
 
 _WORDS: Final = {"good": 1.0, "bad": -1.0, "up": 1.0, "down": -1.0, "👍": 1.0, "👎": -1.0}
-_SOURCES: Final = frozenset(("http", "chat", "cli", "page", *PLATFORMS))
+_SOURCES: Final = frozenset(("http", "chat", "cli", "page", "open-webui", *PLATFORMS))
 _STARS: Final = re.compile(r"([1-5])(?:/5)?")
 
 
@@ -233,7 +233,7 @@ class Feedback:
             raise BadRequest("Each rating of a batch must be a JSON object.")
         body = ours(given)
         value, scale = judged(body.get("rating"), body.get("scale"))
-        rater = _rater(named := _text(body, "rater", 200), who, user)
+        rater = rater_of(named := _text(body, "rater", 200), who, user)
         # Whoever says in a header who speaks passes on what they wrote: that is no admin's.
         trusted = who.role == "admin" and user is None
         source, event_id = _text(body, "source", 100) or "http", _text(body, "source_event_id", 200)
@@ -258,13 +258,13 @@ class Feedback:
         """`DELETE /v1/feedback/{id}`; `last` undoes the rater's newest."""
         rating_id, who, user = request.match_info["id"], who_asks(request), user_in(request.headers)
         if rating_id == "last":
-            rater = _rater(request.query.get("rater") or None, who, user)
+            rater = rater_of(request.query.get("rater") or None, who, user)
             last = await self._store.last_rating(rater, session=request.query.get("session"))
             if last is None:
                 raise Conflict(f"{rater} has no rating to undo.")
             rating_id = last.id
         elif (found := await self._store.rating(rating_id)) is not None:
-            _rater(found.rater, who, user)
+            rater_of(found.rater, who, user)
         rating = await self.retract(rating_id)
         return web.json_response(as_json(rating, await self._words([rating], who, user)))
 
@@ -340,7 +340,7 @@ def as_json(rating: Rating, words: Words) -> dict[str, Any]:
     }
 
 
-def _rater(named: str | None, who: Who, user: str | None) -> str:
+def rater_of(named: str | None, who: Who, user: str | None) -> str:
     """By whose name this is. A key that was handed out to rate is one person's, and so is a request whose header says
     who speaks (`user`): a server put it there, and passes on a body that it did not write. Raises Forbidden."""
     if user is not None and named not in (None, user):

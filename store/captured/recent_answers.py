@@ -47,12 +47,20 @@ async def these(reader: Reader, ids: Sequence[str]) -> dict[str, Lately]:
     return {row["id"]: _lately(row) for row in rows}
 
 
-async def of(reader: Reader, askers: Sequence[Asker], limit: int, longest: int) -> list[Lately]:
+async def of(
+    reader: Reader, askers: Sequence[Asker], limit: int, longest: int, session: str | None = None
+) -> list[Lately]:
     """The newest of these, each at most `limit`, main and side turns, with their whole texts; of those whose text is
-    over `longest` characters the beginning. Newest first."""
+    over `longest` characters the beginning; of a session alone, if given. Newest first."""
     select = _COLUMNS.format(text=f"substr(c.text, 1, {longest + 1:d})")
-    found = await _of(reader, select, askers, _SEEN, limit)
+    found = await _of(reader, select, askers, _SEEN, limit, session)
     return sorted(found, key=lambda one: one.seq, reverse=True)
+
+
+async def askers(reader: Reader, session: str) -> list[Asker]:
+    """All who asked in this session, each once."""
+    rows = await reader.rows("SELECT DISTINCT c.key, c.user FROM completions c WHERE c.session = ?", (session,))
+    return [Asker(row["key"], row["user"]) for row in rows]
 
 
 async def brief(reader: Reader, askers: Sequence[Asker], limit: int) -> list[Lately]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+import sys
 import time
 from dataclasses import replace
 
@@ -121,6 +122,18 @@ async def one(reader: Reader, id: str) -> Rating | None:
 async def of_event(reader: Reader, source: str, event_id: str, rater: str | None) -> Rating | None:
     """The one that this event gave; by whomever, without a rater."""
     return _rating(await reader.row(EVENT, (source, event_id, rater)))
+
+
+async def of_events(
+    reader: Reader, source: str, prefix: str, *, rater: str | None = None, live: bool = False
+) -> list[Rating]:
+    """Those of a source whose events' ids begin so, newest first; of one rater if given, and the live ones alone."""
+    rows = await reader.rows(
+        """SELECT r.* FROM ratings r WHERE r.source = ? AND r.source_event_id BETWEEN ? AND ?
+        AND r.rater = coalesce(?, r.rater) AND +r.live >= ? ORDER BY r.seq DESC""",
+        (source, prefix, prefix + chr(sys.maxunicode), rater, int(live)),
+    )
+    return [to_rating(row) for row in rows]
 
 
 async def live(reader: Reader, completion_id: str, rater: str) -> Rating | None:

@@ -209,7 +209,7 @@ def open_webui(link: Link, home: Home) -> Setup:
         + "\n  ".join(lines)
         + "\nor, in Admin Panel → Settings → Connections, add an OpenAI API connection with that URL and key. In a "
         "container, use the host's name instead of 127.0.0.1. The last line tells rlproxy chat and user. "
-        "Rate with /rl good as a message of its own.",
+        "Rate with /rl good as a message of its own, or with its own thumbs: integrations/open-webui has the function.",
     )
 
 

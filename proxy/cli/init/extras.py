@@ -66,6 +66,7 @@ def needed(extras: tuple[str, ...]) -> Needed:
             f"{sys.prefix} has no pip; install the extra {', '.join(extras)} with what made this environment."
         )
     packages = [text for extra in extras for text in requirements(declared, extra)]
+    packages.sort(key=lambda text: not text.startswith("torch"))  # the largest is read first
     return Needed(extras, [sys.executable, "-P", "-m", "pip", "install", *dict.fromkeys(packages)])
 
 

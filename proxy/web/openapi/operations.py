@@ -107,6 +107,13 @@ RATINGS: Final = (
         takes=requests.AnyFeedback, headers=RATER, fails=responses.Problem | responses.Batch,
     ),
     Operation(
+        "post", "/v1/feedback/open-webui", "ratings",
+        "A feedback of Open WebUI, as our function there sends it; it says by itself which answer it is about. 404 or "
+        "409: none, or several.",
+        {200: responses.OpenWebUITaken, 201: responses.OpenWebUITaken},
+        takes=requests.OpenWebUIFeedback | requests.OpenWebUIDeletion, headers=RATER,
+    ),
+    Operation(
         "delete", "/v1/feedback/{id}", "ratings", "Take a rating back; `last` is the rater's newest.",
         {200: responses.Rating}, query={"rater": TEXT, "session": TEXT}, headers=RATER,
     ),

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from proxy.access.keys import NAME
 from proxy.feedback.feedback_adapters import ENDINGS, NAMES
+from proxy.feedback.open_webui_form import LONGEST_ID, MOST_MESSAGES
 from proxy.feedback.ratings import MAX_TEXT, OWNER
 from proxy.relay.capture_optout import LONGEST
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
@@ -128,6 +129,35 @@ class TensorZeroFeedback(BaseModel):
 
 Piece = Feedback | ChatKitItemFeedback | LangSmithFeedback | LangfuseScore | TensorZeroFeedback
 AnyFeedback = Piece | ChatKitFeedback | Annotated[list[Piece], Field(min_length=1, max_length=1000)]
+
+
+class OpenWebUIThumb(BaseModel):
+    rating: Annotated[Any, WithJsonSchema({"enum": [1, -1, "1", "-1"]})]
+    reason: str | None = None
+    comment: str | None = None
+    details: dict[str, Any] | None = Field(None, description="`rating`: 1 to 10.")
+
+
+class OpenWebUIRecord(BaseModel):
+    """As Open WebUI keeps it, without its snapshot."""
+
+    id: str = Field(min_length=1, max_length=LONGEST_ID)
+    data: OpenWebUIThumb
+    meta: dict[str, Any] | None = Field(None, description="`chat_id`: the session.")
+
+
+class OpenWebUIFeedback(BaseModel):
+    feedback: OpenWebUIRecord
+    messages: list[dict[str, Any]] = Field(max_length=MOST_MESSAGES, description="The chat up to the rated answer.")
+    rater: Id | None = Field(None, description="Who; default whom the answer was for.")
+    how: Literal["given", "edited", "earlier"] = Field(
+        "given", description="`edited`: the answer was, after it; `earlier`: what was said here since stays."
+    )
+
+
+class OpenWebUIDeletion(BaseModel):
+    deleted: str = Field(min_length=1, description="A feedback's id, or `all`.")
+    rater: Id | None = Field(None, description="Of `all`, this rater's only.")
 
 
 class Link(BaseModel):

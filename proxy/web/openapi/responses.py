@@ -53,6 +53,12 @@ class Rating(BaseModel):
     replaced: str | None = Field(description="The rating whose place this one took.")
 
 
+class OpenWebUITaken(BaseModel):
+    result: Literal["rated", "known", "taken back", "nothing"]
+    line: str = Field(description="What a person would be told.")
+    rating: Rating | None
+
+
 class Taken(BaseModel):
     status: Literal[200, 201]
     rating: Rating

@@ -137,6 +137,11 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:  # noq
     rating = {"completion_id": ids[0], "rating": "good", "comment": "so", "source": "t", "source_event_id": "1"}
     stored = await ask("post", "/v1/feedback", 201, json=rating)
     await ask("post", "/v1/feedback", 200, json=rating)
+    heard = {"id": "f1", "data": {"rating": -1}, "meta": {"chat_id": "s"}}
+    shown = [{"role": "user", "content": "hello 5"}, {"role": "assistant", "content": "You said: hello 5"}]
+    await ask("post", "/v1/feedback/open-webui", 201, json={"feedback": heard, "messages": shown})
+    await ask("post", "/v1/feedback/open-webui", 200, json={"deleted": "f1"})
+    await ask("post", "/v1/feedback/open-webui", 404, json={"feedback": heard, "messages": shown[:1]})
     await ask("post", "/v1/feedback", 201, json=[{"completion_id": one, "rating": "bad"} for one in ids[1:3]])
     await ask("post", "/v1/feedback", 207, json=[{"completion_id": ids[3], "rating": 0.5}, {"rating": 9}])
     await ask("post", "/v1/feedback", 404, json=[{"completion_id": "none", "rating": "good"}])

@@ -59,6 +59,16 @@ async def test_what_came_of_each(store: Store) -> None:
     assert found is not None and found.calls == call and await store.lately("x") is None
 
 
+async def test_those_of_a_session(store: Store) -> None:
+    await put(store, "a", session="s", user="u", key="k")
+    await put(store, "b", session="s", user="u", key="k", turn="side")
+    await put(store, "c", session="s")
+    await put(store, "d", session="t", user="u", key="k")
+    k = Asker("k", "u")
+    assert set(await store.askers_in("s")) == {k, NOBODY} and await store.askers_in("none") == []
+    assert [one.id for one in await store.said_to([k], limit=9, longest=9, session="s")] == ["b", "a"]
+
+
 async def test_items_by_the_ids_of_their_backend(store: Store) -> None:
     items = (Item("msg_1", "message"), Item("fc_1", "function_call"), Item("fc_2", "function_call"))
     for id in ("a", "b"):

@@ -88,6 +88,21 @@ async def test_an_event_is_stored_once_even_after_it_was_taken_back(store: Store
     assert not (await store.rate(rating("a", source="discord", source_event_id="e1"))).duplicate
 
 
+async def test_ratings_by_how_the_ids_of_their_events_begin(store: Store) -> None:
+    await put(store, "a", "b")
+    for at, (id, event, rater) in enumerate((("a", "f:0", "me"), ("a", "f:1", "me"), ("b", "f2:0", "her"))):
+        await store.rate(rating(id, 1.0 - at, source="there", source_event_id=event, rater=rater))
+    await store.rate(rating("b", source="elsewhere", source_event_id="f:2"))
+
+    async def found(prefix: str, **only: object) -> list[str | None]:
+        rows = await store.ratings_of_events("there", prefix, **only)  # type: ignore[arg-type]
+        return [one.source_event_id for one in rows]
+
+    assert await found("f:") == ["f:1", "f:0"] and await found("f:", live=True) == ["f:1"]
+    assert await found("") == ["f2:0", "f:1", "f:0"] and await found("", rater="her") == ["f2:0"]
+    assert await found("g") == []
+
+
 async def test_retracting_twice_is_retracting_once(store: Store) -> None:
     await put(store, "a")
     given = await store.rate(rating("a"))

@@ -1,0 +1,245 @@
+"""`POST /v1/feedback/open-webui`: Open WebUI's own thumbs, as our function there sends them, or an import.
+
+A feedback has an id and changes: its rating, its comment, the text of the answer that it is about. Owns which
+completion it is about, what of it is new, and what becomes of a rating whose feedback was deleted. What its members
+mean is `open_webui_form`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
+from aiohttp import web
+
+from proxy.access.keys import Who
+from proxy.access.reach import Reach
+from proxy.access.security import who_asks
+from proxy.conversation.answer_on_screen import OURS, Ambiguous, CannotTell, OnScreen, Place
+from proxy.conversation.first_words import quoted
+from proxy.conversation.redaction import Redactor
+from proxy.conversation.same_text import Alike, alike, text_in
+from proxy.core.errors import BadRequest, NotFound
+from proxy.core.json_edit import loads
+from proxy.core.offload import off_loop
+from proxy.dialects.speaker import user_in
+from proxy.feedback.open_webui_form import MAX_TEXT, Given, given, plain, said
+from proxy.feedback.ratings import Feedback, as_json, rater_of
+from store.learning.ratings import judgement
+from store.records import Asker, NewRating, Rating
+from store.store import Store
+
+SOURCE: Final = "open-webui"
+EVERYTHING: Final = "all"
+
+SEVERAL: Final = (
+    "several answers that rlproxy has captured fit this one, so nothing was rated. Rate the one you mean on rlproxy's "
+    "page, or with `rlproxy good --id ID`."
+)
+NONE: Final = (
+    "rlproxy has not captured this answer in this chat, or it has expired, or it was edited before it was rated. "
+    "Nothing was rated; Open WebUI has kept your feedback."
+)
+
+How = Literal["given", "edited", "earlier"]
+Result = Literal["rated", "known", "taken back", "nothing"]
+
+
+class Shown(NamedTuple):
+    """The completion that a feedback is about."""
+
+    completion_id: str
+    answer: str  # its first words, quoted
+    user: str | None  # whom it was for
+    correction: str | None  # what a person has made of it in the chat
+
+
+class Done(NamedTuple):
+    result: Result
+    line: str  # for people
+    rating: Rating | None = None
+    answer: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        rating = self.rating and as_json(self.rating, {self.rating.completion_id: self.answer or ""})
+        return {"result": self.result, "line": self.line, "rating": rating}
+
+
+class OpenWebUI:
+    def __init__(self, store: Store, feedback: Feedback, screen: OnScreen, redactor: Redactor) -> None:
+        self._store = store
+        self._feedback = feedback
+        self._screen = screen
+        self._redactor = redactor
+        self._turn = asyncio.Lock()  # one at a time: each looks at what came before it
+
+    async def post(self, request: web.Request) -> web.Response:
+        """One feedback, or that one was deleted."""
+        raw = await request.read()
+        try:
+            body = await off_loop(len(raw), loads, raw)
+        except ValueError as error:
+            raise BadRequest(f"The body is not valid JSON ({error}).") from None
+        async with self._turn:
+            done = await self._take(body, who_asks(request), user_in(request.headers))
+        status = 201 if done.result == "rated" else 200
+        return web.Response(status=status, body=orjson.dumps(done.as_json()), content_type="application/json")
+
+    async def _take(self, body: Any, who: Who, user: str | None) -> Done:
+        """Raises ProxyError."""
+        if not isinstance(body, dict):
+            raise BadRequest("The body must be a JSON object; nothing was stored.")
+        rater = body.get("rater")
+        if rater is not None and not (isinstance(rater, str) and 0 < len(rater) <= 200):
+            raise BadRequest("`rater` must be text of at most 200 characters.", param="rater")
+        if (gone := body.get("deleted")) is not None:
+            return await self._deleted(gone, who, rater and rater_of(rater, who, user))
+        feedback, messages = body.get("feedback"), body.get("messages")
+        if not isinstance(feedback, dict) or not isinstance(messages, list):
+            raise BadRequest("Send `feedback` and `messages`, or `deleted`; nothing was stored.")
+        how = body.get("how", "given")
+        if how not in ("given", "edited", "earlier"):
+            raise BadRequest("`how` must be given, edited or earlier; nothing was stored.", param="how")
+        return await self._rated(given(feedback), messages, rater, how, who, user)
+
+    async def _rated(
+        self, new: Given, messages: list[Any], rater: str | None, how: How, who: Who, user: str | None
+    ) -> Done:
+        own = _own(who)
+        before = await self._store.ratings_of_events(SOURCE, f"{own}{new.id}:")
+        shown = await self._shown(new, messages, before, Reach(who, rater), rater)
+        name = rater_of(rater or (before[0].rater if before else shown.user or new.user_id), who, user)
+        theirs = [one for one in await self._store.ratings_of(shown.completion_id) if one.rater == name]
+        comment = await asyncio.to_thread(self._redactor.text, _comment(new, before))
+        rating = NewRating(
+            completion_id=shown.completion_id, rater=name, value=new.value,
+            comment=comment or _emptied("comment", before, theirs),
+            correction=shown.correction or _emptied("correction", before, theirs),
+            source=SOURCE, source_event_id=f"{own}{new.id}:{len(before)}", scale=new.scale,
+        )  # fmt: skip
+        if (known := _known(rating, before, theirs, new.at, how)) is not None:
+            return Done("known", f"rlproxy has this already: {shown.answer}", known, shown.answer)
+        stored = await self._feedback.rate(rating)
+        for one in before:  # the same message shows another answer now, or another person's name is on it
+            if one.live and (one.completion_id, one.rater) != (rating.completion_id, rating.rater):
+                await self._feedback.retract(one.id)
+        more = [word for word in ("comment", "correction") if getattr(stored, word)]
+        words = f", with your {' and '.join(more)}" if more else ""
+        return Done("rated", f"Rated {new.word} in rlproxy: {shown.answer}{words}", stored, shown.answer)
+
+    async def _shown(
+        self, new: Given, messages: list[Any], before: Sequence[Rating], reach: Reach, rater: str | None
+    ) -> Shown:
+        """By what is on the screen; else as an earlier rating of this feedback found it, and a person has edited the
+        answer since. Raises NotFound, BadRequest, CannotTell."""
+        history = await asyncio.to_thread(said, messages)
+        if not history or history[-1]["role"] != "assistant":
+            raise NotFound("The `messages` do not end with an answer, so nothing was rated.", param="messages")
+        place = Place(reach, new.chat, new.model, None)
+        askers = await self._askers(new.chat, reach, (rater, new.user_id))
+        why: CannotTell | None = None
+        original = messages[-1].get("originalContent")
+        texts = [history[-1]] + ([{"role": "assistant", "content": plain(original)}] if _is_text(original) else [])
+        for text in texts:
+            try:
+                found = await self._screen.rendered([*history[:-1], text], place, askers)
+                return await self._edited(found.id, found.asker.user, text_in(history[-1]))
+            except CannotTell as error:
+                why = why or error
+        for one in before:
+            whose = await self._store.whose(one.completion_id)
+            if whose is not None:
+                return await self._edited(one.completion_id, whose.user, text_in(history[-1]))
+        if why is not None and why.message == OURS:
+            raise why
+        raise CannotTell(SEVERAL) if isinstance(why, Ambiguous) else NotFound(NONE)
+
+    async def _edited(self, id: str, user: str | None, text: str) -> Shown:
+        completion = await self._store.completion(id)
+        if completion is None:
+            raise NotFound(f"The completion {id} went in this moment, so nothing was rated.")
+        captured = completion.end.text if completion.end is not None else ""
+        now = await asyncio.to_thread(self._redactor.text, text)
+        same = not captured or alike(now, captured) is not Alike.NOT or now.startswith(captured.strip())
+        correction = None if same or not now.strip() or len(now) > MAX_TEXT else now.strip()
+        return Shown(id, quoted(captured), user, correction)
+
+    async def _askers(self, chat: str | None, reach: Reach, people: Sequence[str | None]) -> list[Asker]:
+        """Whose answers this person may have rated: their own, and in this chat all that this key may read and that
+        are no other person's."""
+        found = dict.fromkeys(reach.own(unnamed=True))
+        named = {one for one in people if one is not None}
+        for one in await self._store.askers_in(chat) if chat is not None else ():
+            theirs = one.user is None or people[0] is None or one.user in named
+            if theirs and Reach(reach.who, one.user).covers(one):
+                found[one] = None
+        return list(found)
+
+    async def _deleted(self, gone: Any, who: Who, rater: str | None) -> Done:
+        if not isinstance(gone, str) or not gone:
+            raise BadRequest("`deleted` must be a feedback's id, or `all`.", param="deleted")
+        prefix = _own(who) if gone == EVERYTHING else f"{_own(who)}{gone}:"
+        live = await self._store.ratings_of_events(SOURCE, prefix, rater=rater, live=True)
+        taken = [await self._feedback.retract(one.id) for one in live]
+        if not taken:
+            return Done("nothing", "No rating in rlproxy came of that feedback, so there was nothing to take back.")
+        lately = await self._store.lately(taken[0].completion_id)
+        answer = quoted(lately.text, lately.calls) if lately is not None else None
+        count = "The rating" if len(taken) == 1 else f"{len(taken)} ratings"
+        return Done(
+            "taken back", f"{count} in rlproxy {'is' if len(taken) == 1 else 'are'} taken back.", taken[0], answer
+        )
+
+
+def _own(who: Who) -> str:
+    """What events of this key begin with: none takes one of another key back."""
+    return "" if who.role == "admin" else f"{who.key}:"
+
+
+def _known(new: NewRating, before: Sequence[Rating], theirs: Sequence[Rating], at: float, how: How) -> Rating | None:
+    """What stays as it is: `new` says nothing new, or something newer was said since. `before` are the earlier ones of
+    this feedback, `theirs` all of this rater and completion; newest first. Raises NotFound."""
+    if how == "given":
+        return next((one for one in theirs if _counts(one, new)), None)
+    if how == "earlier":
+        if before and _adds_nothing(new, before[0]):  # also where it was undone here
+            return before[0]
+        return next(
+            (one for one in theirs if max(one.created_at, one.retracted_at or 0.0) >= at or _counts(one, new)), None
+        )
+    if not before:
+        raise NotFound("No rating in rlproxy came of that feedback, so an edit changes nothing.")
+    return None if before[0].live and not _adds_nothing(new, before[0]) else before[0]  # an edit alone is no rating
+
+
+def _counts(known: Rating, new: NewRating) -> bool:
+    """And says all that `new` does."""
+    return known.live and _adds_nothing(new, known)
+
+
+def _adds_nothing(new: NewRating, known: Rating) -> bool:
+    """Words that are left out stay as they were."""
+    comment = known.comment if new.comment is None else new.comment
+    correction = known.correction if new.correction is None else new.correction
+    said = (new.value, new.weight, new.scale, comment or None, correction or None)
+    return new.completion_id == known.completion_id and said == judgement(known)
+
+
+def _comment(new: Given, before: Sequence[Rating]) -> str:
+    """What was written for the other thumb stays in Open WebUI's form when the thumb is turned: it is none for this
+    one."""
+    others = (one.comment for one in before if one.comment and (one.value > 0) != (new.value > 0))
+    return "" if any(old == new.comment or old.endswith(f": {new.comment}") for old in others) else new.comment
+
+
+def _emptied(word: str, before: Sequence[Rating], theirs: Sequence[Rating]) -> str | None:
+    """Empty text where Open WebUI had these words and has none now; None where they came from elsewhere, or never."""
+    old = getattr(before[0], word) if before else None
+    elsewhere = (getattr(one, word) for one in theirs if one.source != SOURCE)
+    return "" if old and old not in elsewhere else None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
