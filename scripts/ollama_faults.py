@@ -238,7 +238,7 @@ async def _other_weights(house: House) -> None:
     other = house.folder / "other.gguf"
     if not other.exists():
         await LocalLauncher().fuse(house.adapters[2], base_gguf(), other)
-    (house.folder / "Modelfile").write_text(f"FROM {other}\n")
+    (house.folder / "Modelfile").write_text(f"FROM {other}\nPARAMETER num_thread 1\n")
     await house.server.run("create", MODEL, "-f", "Modelfile")
 
 

@@ -214,7 +214,7 @@ async def test_other_weights_under_its_name(proxy: Proxy, server: OllamaServer, 
     """A version is never put on weights that it was not trained on, whoever takes it out."""
     texts, tag = await texts_of(proxy), f"{MODEL}-rl:v{{}}-{proxy.mark}"
     await LocalLauncher().fuse(adapters[0], base_gguf(), server.folder / "other.gguf")
-    (server.folder / "Modelfile").write_text("FROM other.gguf\n")
+    (server.folder / "Modelfile").write_text("FROM other.gguf\nPARAMETER num_thread 1\n")
     await server.run("create", MODEL, "-f", "Modelfile")
     base, _ = await said(proxy, f"{MODEL}@base")
     assert base not in texts["base"], "the model itself is the new one"
