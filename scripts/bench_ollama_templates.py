@@ -142,7 +142,7 @@ async def outcome(served: Serving) -> dict[str, Any]:
     while time.monotonic() - began < PATIENCE_S:
         status = await served.status()
         run = status["last_run"]
-        if run and run["ended_at"] and (run["status"] != "passed" or status["live"] > 0 or status["problem"]):
+        if run and run["ended_at"] and (run["status"] != "done" or status["live"] > 0 or status["problem"]):
             return status
         if not run and status["training"]["run"] is None and refused(status):
             return status
@@ -186,7 +186,7 @@ async def doctor_of(home: Path) -> tuple[int, list[str]]:
     )
     said, _ = await process.communicate()
     lines = [line.replace(str(home), "HOME") for line in said.decode().splitlines()]
-    return process.returncode or 0, [line for line in lines if line[2:].startswith(LINES)]
+    return process.returncode or 0, [line for line in lines if line[1:].lstrip().startswith(LINES)]
 
 
 def ran(home: Path, run: dict[str, Any] | None) -> dict[str, Any] | None:
