@@ -198,7 +198,7 @@ def ran(home: Path, run: dict[str, Any] | None) -> dict[str, Any] | None:
     found["seconds"] = run["ended_at"] - run["started_at"]
     if (told := folder / "result.json").exists():
         samples = json.loads(told.read_bytes())["samples"]
-        found["samples"] = dict(Counter(str(one.get("status")) for one in samples.values()))
+        found["samples"] = dict(Counter("trained" if one["used"] else str(one["cause"]) for one in samples.values()))
     if (told := folder / "progress.jsonl").exists():
         events = [json.loads(line) for line in told.read_text().splitlines()]
         found["choices"] = {e["name"]: [e["value"], e.get("why")] for e in events if e["event"] == "choice"}
