@@ -56,10 +56,25 @@ class Seen:
 
     answers: int = 0
     by: Counter[str] = field(default_factory=Counter)  # versions
+    unknown: list[tuple[str, str]] = field(default_factory=list)  # version and text, of no text known by then
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     failed: Counter[str] = field(default_factory=Counter)
     whole: list[str] = field(default_factory=list)  # ids of answers that came to their end
+
+    def met(self, label: str, text: str, texts: dict[str, set[str]]) -> None:
+        """An answer, as that version, while `texts` is what versions are known to say."""
+        self.answers += 1
+        self.by[label] += 1
+        if text not in texts.get(label, ()):
+            self.unknown.append((label, text))
+
+    def judge(self, texts: dict[str, set[str]]) -> None:
+        """Once the fault is over. A version that went live meanwhile answered before its texts were learned."""
+        for label, text in self.unknown:
+            if text not in texts.get(label, ()):
+                others = [name for name, known in texts.items() if name != label and text in known]
+                self.wrong.append(f"{label} said {text!r}" + (f", as {' and '.join(others)} do" if others else ""))
 
 
 class House:
@@ -136,12 +151,8 @@ async def client(house: House, seen: Seen, first: int) -> None:
         except (aiohttp.ClientError, TimeoutError) as error:
             seen.failed[f"connection: {type(error).__name__}"] += 1
             continue
-        seen.answers += 1
-        seen.by[label] += 1
+        seen.met(label, text, house.texts)
         seen.whole.append(id)
-        if text not in house.texts.get(label, ()):
-            others = [name for name, texts in house.texts.items() if name != label and text in texts]
-            seen.wrong.append(f"{label} said {text!r}" + (f", as {' and '.join(others)} do" if others else ""))
         status, told = await house.proxy.rate(completion_id=id, rating="good")
         if status != 201:
             seen.lost.append(f"{id}: rating {status} {told}")
@@ -223,7 +234,7 @@ async def _other_weights(house: House) -> None:
     other = house.folder / "other.gguf"
     if not other.exists():
         await LocalLauncher().fuse(house.adapters[2], base_gguf(), other)
-    (house.folder / "Modelfile").write_text(f"FROM {other}\n")
+    (house.folder / "Modelfile").write_text(f"FROM {other}\nPARAMETER num_thread 1\n")
     await house.server.run("create", MODEL, "-f", "Modelfile")
 
 
@@ -287,6 +298,7 @@ async def through(house: House, fault: Fault, each: int) -> dict[str, Any]:
         await more(seen, 2 * each)
     await asyncio.sleep(PAUSE_S)
     await stored(house, seen)
+    seen.judge(house.texts)
     status = await house.proxy.get("/rl/status")
     return {
         "answers": seen.answers, "by": dict(seen.by), "wrong": seen.wrong, "lost": seen.lost,
@@ -328,7 +340,7 @@ def _keep(label: str, name: str, about: dict[str, Any], found: dict[str, Any]) -
     OUT.write_text(json.dumps(kept, indent=1) + "\n")
 
 
-def _version(binary: Path) -> str:
+def version_of(binary: Path) -> str:
     """As it says it where no server answers: the last word."""
     env = {**os.environ, "OLLAMA_HOST": "127.0.0.1:1"}
     return subprocess.run([binary, "--version"], capture_output=True, text=True, env=env).stdout.split()[-1]
@@ -342,7 +354,7 @@ async def main() -> None:
     os.environ["OLLAMA_NUM_PARALLEL"] = "1"  # what else is in a batch changes an answer a little
     for binary in binaries():
         about = circumstances()
-        version = await asyncio.to_thread(_version, binary)
+        version = await asyncio.to_thread(version_of, binary)
         with tempfile.TemporaryDirectory(prefix="faults-") as work:
             await one(binary, version, asked.faults, asked.each, Path(work), about)
 

@@ -333,6 +333,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),
     "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
+    "ollama_templates": ("benchmarks/ollama_templates.json", tables_ollama.templates),
     "versions": ("benchmarks/versions.json", tables_ollama.versions),
     "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
     "versus": ("benchmarks/versus.json", tables_learning.versus),

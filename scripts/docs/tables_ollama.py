@@ -1,6 +1,8 @@
-"""The tables of docs/lab/ollama.md: what clients met while things happened, and what a version of a large model costs.
+"""The tables of docs/lab/ollama.md: what clients met while things happened, what was learned after other templates than
+the weights', and what a version of a large model costs.
 
-Owns their rows. Not here: putting them into the page (tables), the measurements (ollama_faults, bench/versions).
+Owns their rows. Not here: putting them into the page (tables), the measurements (ollama_faults,
+bench.ollama_templates, bench.versions).
 """
 
 from __future__ import annotations
@@ -38,6 +40,33 @@ def _met(fault: Mapping[str, Any] | None) -> str:
     live = "base" if fault["live_after"] == 0 else f"v{fault['live_after']}"
     bad = f"{len(fault['wrong'])} wrong, {len(fault['lost'])} lost"
     return f"{fault['answers']} answers, {bad}, {fault['failed']} told why not; then {live}"
+
+
+def templates(found: Mapping[str, Any]) -> str:
+    heads = "server | template | seed | good of 32 | prompts of the run | trained | run | liked, held out: base | after"
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    flat = {}
+    for server, by_template in found.items():
+        for template, by_seed in by_template.items():
+            for seed, one in by_seed.items():
+                flat[f"{server} {template} {seed}"] = one
+                asked = ", asked with a tool" if one["tools"] else ""
+                lines.append(f"| {server} | {template}{asked} | {seed} | {one['good']} | {_learned(one)} |")
+    counts = sorted({one["held_out"] for one in flat.values()})
+    held = " or ".join(map(str, counts))
+    error = 0.5 / counts[0] ** 0.5
+    return "\n".join([*lines, "", f"{held} held-out prompts: a standard error of {error:.2f} at most. {_when(flat)}"])
+
+
+def _learned(one: Mapping[str, Any]) -> str:
+    before = f"{one['base']['liked']:.2f}"
+    if (run := one["run"]) is None:
+        return f"– | – | none starts: {one['match']['line']} | {before} | –"
+    prompts = (run.get("choices") or {}).get("prompts", ["–"])[0]
+    samples = run.get("samples") or {}
+    after = "–" if one["after"] is None else f"{one['after']['liked']:.2f}"
+    ended = f"v{one['live']} is live" if one["live"] else f"{run['status']}: {run['reason']}"
+    return f"{prompts} | {samples.get('trained', 0)} | {ended}, {run['seconds']:.0f} s | {before} | {after}"
 
 
 def versions(found: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 PINNED: Final = {"system", "developer"}  # roles in whose place a template puts its default system text
 MOST: Final = 0.5  # share of the known prompts that a way has to explain: the others may have been cut by the server
+CUT: Final = 0.5  # of the tokens of a rendering: no other template is so short
 FAR: Final = 10**6  # tokens, by which a prompt differs that cannot be compared by their number
 Ids = tuple[int, ...]
 
@@ -108,7 +109,10 @@ def _why(known: Sequence[Known], render: Callable[[Known, Way], Ids | None]) -> 
         read = one.tokens if one.ids is None else len(one.ids)
         if rendered is not None and not _explains(rendered, one):
             made = "other ones" if len(rendered) == read else f"{len(rendered)}"
-            return f"the server read {read} tokens where the weights' chat template makes {made}: another chat template"
+            why = "another chat template"
+            if read is not None and read < len(rendered) * CUT:
+                why = "it cut the prompt, or has another chat template"
+            return f"the server read {read} tokens where the weights' chat template makes {made}: {why}"
     return "the weights' chat template refuses these conversations"
 
 

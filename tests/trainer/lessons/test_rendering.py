@@ -154,6 +154,19 @@ def test_a_prompt_that_was_cut_is_refused_alone_and_with_both_numbers(weights: T
         parse(cut, "rt-1", template, max_seq_len=1000)
 
 
+def test_where_all_prompts_were_cut_that_is_said_and_not_only_another_template(
+    weights: Template, tmp_path: Path
+) -> None:
+    """Of conversations longer than its context an older Ollama reads the last message."""
+    long = [{"role": "user", "content": "x " * 400}, *TALK[1:]]
+    lines = [line("no default system text", long, served=False) | {"prompt_tokens": 11} for _ in range(3)]
+    template = chosen(weights, lines, tmp_path)
+    with pytest.raises(
+        BadLine, match=r"read 11 tokens where the weights' chat template makes \d+: it cut the prompt, or"
+    ):
+        parse(lines[0], "rt-1", template, max_seq_len=2000)
+
+
 def test_white_space_around_messages_is_not_kept_and_costs_no_sample(weights: Template, tmp_path: Path) -> None:
     """Agents end their messages with line breaks; the store has them without."""
     lines = [line("no default system text", chat, served=False) for chat in (TALK, TALK[:1])]
