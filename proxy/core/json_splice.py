@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from proxy.core.json_edit import EACH, HIDDEN, Rules, rewrite
+from proxy.core.json_skip import past_white
 
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _OBJECT: Final = rb'\{(?:[^"{}]++|%s)*+\}' % _STRING
 _DEEP: Final = 4  # objects in objects: log-probs have two
 _ESCAPED: Final = re.compile(rb"\\u00[567]")  # a letter as one may write it in a name
 _COLON: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+")
+
+
+_WHITE: Final = b" \t\r\n"
 
 
 def _nested() -> bytes:
@@ -28,6 +32,7 @@ def _nested() -> bytes:
 
 
 _VALUE: Final = re.compile(rb"null|true|false|-?[0-9][0-9.eE+-]*+|%s|%s" % (_STRING, _nested()), re.DOTALL)
+_LIST: Final = re.compile(rb'\[(?:[^"{}\[\]]++|%s|%s)*+\]' % (_STRING, _nested()), re.DOTALL)
 
 
 class Splicer:
@@ -78,7 +83,7 @@ class _Place(NamedTuple):
     literal: bytes  # the name in its quotes
     top: bool  # that of the object itself
     within: tuple[str, ...]  # those of each object in these lists
-    new: bytes
+    new: bytes | None  # None: the member is taken out
 
     def expected(self, parsed: Mapping[str, Any], name: str) -> int:
         lists = [found for key in self.within if isinstance(found := parsed.get(key), list)]
@@ -91,10 +96,10 @@ def _places(rules: Rules) -> dict[str, _Place] | None:
     """By name. None where a search cannot be enough."""
     places: dict[str, _Place] = {}
     for name, rule in rules.items():
-        if isinstance(rule, bytes):
+        if rule is None or isinstance(rule, bytes):
             found = [_Place(b'"%s"' % name.encode(), True, (), rule)]
         elif isinstance(rule, Mapping) and isinstance(below := rule.get(EACH), Mapping) and len(rule) == 1:
-            if not all(isinstance(new, bytes) for new in below.values()):
+            if not all(new is None or isinstance(new, bytes) for new in below.values()):
                 return None
             found = [_Place(b'"%s"' % key.encode(), False, (name,), new) for key, new in below.items()]  # type: ignore[arg-type]
         else:
@@ -106,13 +111,15 @@ def _places(rules: Rules) -> dict[str, _Place] | None:
                 return None
             within = place.within if before is place else before.within + place.within
             places[key] = _Place(place.literal, before.top or place.top, within, place.new)
-    return places
+    # Of two neighbours that go, the comma between them is both's.
+    return None if sum(place.new is None for place in places.values()) > 1 else places
 
 
 def _alone(places: Mapping[str, _Place] | None) -> bytes | None:
     """The name to look for, where it is the only one and that of the object itself."""
     found = list((places or {}).values())
-    return found[0].literal if len(found) == 1 and found[0].top and not found[0].within else None
+    alone = len(found) == 1 and found[0].top and not found[0].within and found[0].new is not None
+    return found[0].literal if alone else None
 
 
 class _Head(NamedTuple):
@@ -145,6 +152,9 @@ def _edits(
             return None
         new = place.new
         for start, end in found:
+            if new is None:
+                edits.append((*_with_comma(raw, raw.rfind(place.literal, 0, start), end), b""))
+                continue
             old = raw[start:end]
             if old != new and not (new is HIDDEN and old == b"[]"):
                 edits.append((start, end, new))
@@ -167,14 +177,28 @@ def _values(raw: bytes, literal: bytes, at: int) -> list[tuple[int, int]] | None
     return found
 
 
+def _with_comma(raw: bytes, start: int, end: int) -> tuple[int, int]:
+    """A member and the comma before it, or after it where it is the first; as `rewrite` takes it out."""
+    before = start - 1
+    while raw[before] in _WHITE:
+        before -= 1
+    if raw[before] == 0x2C:  # ,
+        return before, end
+    after = past_white(raw, end)
+    return start, past_white(raw, after + 1) if raw[after] == 0x2C else end
+
+
 def _end(raw: bytes, start: int) -> int:
     """The byte after a value; -1 where that is nothing simple."""
     if raw[start] != 0x5B:  # [
         value = _VALUE.match(raw, start)
         return -1 if value is None else value.end()
-    # Lists of numbers only, which may be long: one with objects in it is a matter for `rewrite`.
+    # Lists of numbers may be long; those of objects are log-probs.
     end = raw.find(b"]", start)
-    return -1 if any(raw.find(mark, start + 1, end) >= 0 for mark in (b"[", b'"', b"{")) else end + 1
+    if not any(raw.find(mark, start + 1, end) >= 0 for mark in (b"[", b'"', b"{")):
+        return end + 1
+    value = _LIST.match(raw, start)
+    return -1 if value is None else value.end()
 
 
 def _spliced(raw: bytes, found: list[tuple[int, int, bytes]]) -> bytes:

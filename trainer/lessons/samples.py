@@ -22,6 +22,7 @@ import numpy as np
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.run_folder import read_lines
 from trainer.lessons import degenerate, truncation
+from trainer.lessons.captured_tokens import Captured, Vocabulary, captured
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.prompts import comment_of, neutral
 from trainer.lessons.rendering import AS_IS, PINNED, Choice, Known, Way, choose, near, without_default_system
@@ -60,6 +61,9 @@ class Sample:
     human: bool
     tokens: Tokens
     behaviour: Floats | None  # (T,) ℓ_β as captured; None: to be recomputed under `version`
+    # (T,) the server's log-probs of another distribution than the one sampled from, NaN where it gave none.
+    served: Floats | None = None
+    served_at: float = 1.0  # the temperature of that distribution
     messages: tuple[dict[str, Any], ...] = ()
     tools: Any = None
     template_kwargs: dict[str, Any] | None = None  # what the chat template was given besides
@@ -74,6 +78,11 @@ class Sample:
     @property
     def exact(self) -> bool:
         return self.behaviour is not None
+
+    @property
+    def compared(self) -> bool:
+        """Its server's log-probs are compared with the policy's, token by token."""
+        return self.exact or self.served is not None
 
     @property
     def truncated(self) -> bool:
@@ -112,6 +121,7 @@ class Template:
         end = eos.of_turn(tokenizer)
         assert end is not None, "neither tokenizer nor chat template names an end token"
         self.end = end
+        self._pieces = Vocabulary(tokenizer)
         self._asked = {question: self._readable(each) for question, each in (asked or {}).items()}
 
     def as_served(self, known: Sequence[Known], asked: Mapping[str, Mapping[str, Any]] | None = None) -> Template:
@@ -167,6 +177,10 @@ class Template:
     def reply(self, text: str, *, ended: bool) -> tuple[int, ...]:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return (*ids, self.end) if ended else tuple(ids)
+
+    def captured(self, line: Mapping[str, Any]) -> Captured | None:
+        """What the server said of each token of a reply."""
+        return captured(line, self._pieces, self.end, size=self.vocabulary)
 
     def text(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -268,10 +282,11 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
     if (what := _more_than_text(line.get("messages"))) is not None:
         raise BadLine(f"{what}: the model saw more than text, and text is all that training sees")
     by: PromptBy = "captured"
+    served: Floats | None = None
     if line.get("exact") is True:
         tokens, behaviour = _exact(line, template)
     else:
-        tokens, by = _rendered(line, template)
+        tokens, served, by = _rendered(line, template)
         behaviour = None
     flags = degenerate.flags(tokens.reply, template.text(tokens.reply), line.get("finish_reason"))
     sample = Sample(
@@ -283,6 +298,8 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         human=bool(line.get("human", True)),
         tokens=tokens,
         behaviour=behaviour,
+        served=served,
+        served_at=tokens.temperature if line.get("logprobs_of") == "temperature" else 1.0,
         messages=_messages(line),
         tools=line.get("tools"),
         template_kwargs=_template_kwargs(line),
@@ -327,6 +344,7 @@ def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
         messages=tuple(dict(message) for message in chat),
         tokens=replace(sample.tokens, prompt=template.prompt(chat, sample.tools, sample.template_kwargs)),
         behaviour=None,
+        served=None,  # it is of the whole prompt
         captured=sample.behaviour,
         hinted=None,  # it was rendered with all turns
         flags=(*sample.flags, "shortened"),
@@ -368,22 +386,25 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
     return tokens, None if penalised else behaviour
 
 
-def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, PromptBy]:
-    """An inexact line. All log-probs are recomputed; nothing is compared by mistake."""
+def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None, PromptBy]:
+    """An inexact line, with what its server said of each token, where it did."""
     messages, text = _messages(line), line.get("text")
+    captured = template.captured(line)
     if not messages:
         raise BadLine("not exact and without messages to render")
-    if not isinstance(text, str) or not text:
+    if captured is None and (not isinstance(text, str) or not text):
         raise BadLine("not exact and without text")
     for message in messages:
         _plain(message)  # raises BadLine where it holds more than text, whoever rendered it
     prompt, by = _prompt(line, template)
-    reply = template.reply(text, ended=line.get("finish_reason") == "stop")
+    ended = line.get("finish_reason") == "stop"
+    reply = captured.ids if captured is not None else template.reply(str(text), ended=ended)
     sampling = line.get("sampling")
     temperature = _number(sampling, "temperature", 1.0) if isinstance(sampling, dict) else 1.0
     if not prompt or not reply:
         raise BadLine("renders to no tokens")
-    return Tokens(prompt, reply, temperature if temperature > 0 else 1.0), by
+    tokens = Tokens(prompt, reply, temperature if temperature > 0 else 1.0)
+    return tokens, None if captured is None else captured.log_probs, by
 
 
 def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...], PromptBy]:
