@@ -49,7 +49,7 @@ async def test_a_visitor_takes_back_no_rating_of_another(proxy: Proxy, key: dict
     for gone in ("f-1", "all"):
         assert (await send(proxy, {"deleted": gone}, {**key, **ANN}))[1]["result"] == "nothing"
         assert (await send(proxy, {"deleted": gone, "rater": "bob"}, {**key, **ANN}))[0] == 403
-    own, said = await asked(proxy, {**key, **ANN})
+    _, said = await asked(proxy, {**key, **ANN})
     await send(proxy, feedback("f-1", said, rater="ann"), {**key, **ANN})  # the id of another's, used again
     assert await proxy.store.live_rating(id, "bob") is not None
     assert (await send(proxy, {"deleted": "all"}, {**key, **BOB}))[1]["result"] == "taken back"
