@@ -66,8 +66,8 @@ COUNTS = """SELECT
 (SELECT count(*) FROM completions c WHERE c.status = 'done') AS done,
 (SELECT count(*) FROM completions c WHERE c.status = 'partial') AS partial,
 (SELECT count(*) FROM completions c WHERE c.status = 'error') AS error,
-(SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.value > 0) AS good,
-(SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.value < 0) AS bad,
+(SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.value > 0) AS good,
+(SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.value < 0) AS bad,
 (SELECT count(*) FROM completions c WHERE c.status = 'done' AND c.created_at >= ?) AS captured_today"""
 
 

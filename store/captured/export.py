@@ -104,5 +104,6 @@ def rating(rating: Rating) -> dict[str, Any]:
         "scale": rating.scale,
         "weight": rating.weight,
         "source": rating.source,
+        "human": rating.human,
         "created_at": rating.created_at,
     }

@@ -19,7 +19,8 @@ async def days(reader: Reader, since: float, offset: float) -> list[Day]:
     rows = await reader.rows(
         """SELECT CAST((r.created_at + :offset) / 86400 AS INTEGER) AS day,
         sum(r.value > 0) AS good, sum(r.value < 0) AS bad, count(*) AS rated
-        FROM ratings r WHERE r.live = 1 AND r.created_at BETWEEN :since AND :until GROUP BY day ORDER BY day""",
+        FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.created_at BETWEEN :since AND :until
+        GROUP BY day ORDER BY day""",
         {"since": since, "until": time.time() + DAY, "offset": offset},
     )
     return [Day(row["day"] * DAY - offset, row["good"], row["bad"], row["rated"]) for row in rows]

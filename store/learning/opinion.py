@@ -35,7 +35,7 @@ async def votes(reader: Reader, version: int, share: float, raters: Mapping[str,
     rows = await reader.rows(
         """SELECT r.seq, r.id, r.completion_id, r.value, r.rater, r.weight
         FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
-        WHERE r.live = 1 AND c.version = ? AND c.turn = 'main' ORDER BY r.seq""",
+        WHERE r.live = 1 AND r.human = 1 AND c.version = ? AND c.turn = 'main' ORDER BY r.seq""",
         (version,),
     )
     first: dict[str, int] = {}
@@ -79,7 +79,8 @@ async def moments(reader: Reader, share: float, raters: Mapping[str, float]) -> 
     """Of all live ratings. A rater above the share counts for as much as the share allows beside all others."""
     rows = await reader.rows(
         """SELECT rater, total(weight) AS count, total(value * weight) AS sum, total(value * value * weight) AS squares
-        FROM (SELECT rater, value, max(min(weight, ?), ?) AS weight FROM ratings WHERE live = 1) GROUP BY rater""",
+        FROM (SELECT rater, value, max(min(weight, ?), ?) AS weight FROM ratings
+        WHERE live = 1 AND human = 1) GROUP BY rater""",
         (MOST_WEIGHT, LEAST_WEIGHT),
     )
     weights: dict[str, float] = {row["rater"]: row["count"] * raters.get(row["rater"], 1.0) for row in rows}
