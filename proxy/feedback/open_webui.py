@@ -108,10 +108,10 @@ class OpenWebUI:
         self, new: Given, messages: list[Any], rater: str | None, how: How, who: Who, user: str | None
     ) -> Done:
         own = _own(who)
-        before = await self._store.ratings_of_events(SOURCE, f"{own}{new.id}:")
+        before = await self._store.ratings.of_events(SOURCE, f"{own}{new.id}:")
         shown = await self._shown(new, messages, before, Reach(who, rater), rater)
         name = rater_of(rater or (before[0].rater if before else shown.user or new.user_id), who, user)
-        theirs = [one for one in await self._store.ratings_of(shown.completion_id) if one.rater == name]
+        theirs = [one for one in await self._store.ratings.history(shown.completion_id) if one.rater == name]
         comment = await asyncio.to_thread(self._redactor.text, _comment(new, before))
         rating = NewRating(
             completion_id=shown.completion_id, rater=name, value=new.value,
@@ -149,7 +149,7 @@ class OpenWebUI:
             except CannotTell as error:
                 why = why or error
         for one in before:
-            whose = await self._store.whose(one.completion_id)
+            whose = await self._store.reactions.whose(one.completion_id)
             if whose is not None:
                 return await self._edited(one.completion_id, whose.user, text_in(history[-1]))
         if why is not None and why.message == OURS:
@@ -157,7 +157,7 @@ class OpenWebUI:
         raise CannotTell(SEVERAL) if isinstance(why, Ambiguous) else NotFound(NONE)
 
     async def _edited(self, id: str, user: str | None, text: str) -> Shown:
-        completion = await self._store.completion(id)
+        completion = await self._store.completions.get(id)
         if completion is None:
             raise NotFound(f"The completion {id} went in this moment, so nothing was rated.")
         captured = completion.end.text if completion.end is not None else ""
@@ -171,7 +171,7 @@ class OpenWebUI:
         are no other person's."""
         found = dict.fromkeys(reach.own(unnamed=True))
         named = {one for one in people if one is not None}
-        for one in await self._store.askers_in(chat) if chat is not None else ():
+        for one in await self._store.answers.askers_in(chat) if chat is not None else ():
             theirs = one.user is None or people[0] is None or one.user in named
             if theirs and Reach(reach.who, one.user).covers(one):
                 found[one] = None
@@ -181,11 +181,11 @@ class OpenWebUI:
         if not isinstance(gone, str) or not gone:
             raise BadRequest("`deleted` must be a feedback's id, or `all`.", param="deleted")
         prefix = _own(who) if gone == EVERYTHING else f"{_own(who)}{gone}:"
-        live = await self._store.ratings_of_events(SOURCE, prefix, rater=rater, live=True)
+        live = await self._store.ratings.of_events(SOURCE, prefix, rater=rater, live=True)
         taken = [await self._feedback.retract(one.id) for one in live]
         if not taken:
             return Done("nothing", "No rating in rlproxy came of that feedback, so there was nothing to take back.")
-        lately = await self._store.lately(taken[0].completion_id)
+        lately = await self._store.answers.get(taken[0].completion_id)
         answer = quoted(lately.text, lately.calls) if lately is not None else None
         count = "The rating" if len(taken) == 1 else f"{len(taken)} ratings"
         return Done(
