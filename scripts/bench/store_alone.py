@@ -4,8 +4,8 @@
 
 Writes benchmarks/store.json; `--quick` takes 100,000 completions and writes nothing unless told where. The large home
 is kept in ~/.cache/rlproxy/bench and filled on where an earlier run stopped, so that it is made once. Writes go through
-`store.completions.begin` and `finish`, as the proxy's do, with synchronous=FULL; what the disk can do at most stands beside
-them: 4 kB written over and over, each time with fdatasync.
+`store.completions.begin` and `finish`, as the proxy's do, with synchronous=FULL. What the disk can do at most stands
+beside them: 4 kB written over and over, each time with fdatasync.
 """
 
 from __future__ import annotations
