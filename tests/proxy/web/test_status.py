@@ -22,7 +22,7 @@ STEP = {"event": "step", "step": 3, "steps": 8, "loss": 0.1234567, "acceptance":
             "step 3 of 8, 20 s to go",
         ),
         ({"step": {"step": 1, "steps": 2}}, "step 1 of 2"),
-        ({"phase": {"phase": "gate"}, "step": STEP}, "at the gate"),
+        ({"phase": {"phase": "gate"}, "step": STEP}, "the gate checks the new version"),
         ({"phase": {"phase": "train", "again": "no"}}, "second try, taking the first step"),
         (
             {"phase": {"phase": "train", "again": "no"}, "step": {"step": 1, "steps": 2}},
