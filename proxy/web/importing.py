@@ -163,6 +163,7 @@ def _rating(line: Mapping[str, Any], completion: str, keep: Callable[[str], str]
         source=_text(line, "source"), source_event_id=None, created_at=_moment(line, "created_at"), live=True,
         retracted_at=None,
         scale=scale if scale in ("thumb", "stars", "unit") else "unit",
+        human=line.get("human") is not False,
     )  # fmt: skip
     valid(NewRating(completion, rating.rater, rating.value, weight=rating.weight))
     return rating

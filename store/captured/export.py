@@ -105,6 +105,7 @@ def rating(rating: Rating) -> dict[str, Any]:
         "scale": rating.scale,
         "weight": rating.weight,
         "source": rating.source,
+        "human": rating.human,
         "created_at": rating.created_at,
     }
 

@@ -18,8 +18,8 @@ COUNTS: Final = """SELECT
 (SELECT count(*) FROM completions c WHERE c.status = 'done') AS done,
 (SELECT count(*) FROM completions c WHERE c.status = 'partial') AS partial,
 (SELECT count(*) FROM completions c WHERE c.status = 'error') AS error,
-(SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.value > 0) AS good,
-(SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.value < 0) AS bad,
+(SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.value > 0) AS good,
+(SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.value < 0) AS bad,
 (SELECT count(*) FROM completions c WHERE c.status = 'done' AND c.created_at >= ?) AS captured_today"""
 
 
@@ -29,7 +29,8 @@ class StatStore(StorePart):
         rows = await self._reader.rows(
             """SELECT CAST((r.created_at + :offset) / 86400 AS INTEGER) AS day,
             sum(r.value > 0) AS good, sum(r.value < 0) AS bad, count(*) AS rated
-            FROM ratings r WHERE r.live = 1 AND r.created_at BETWEEN :since AND :until GROUP BY day ORDER BY day""",
+            FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.created_at BETWEEN :since AND :until
+            GROUP BY day ORDER BY day""",
             {"since": since, "until": time.time() + DAY, "offset": offset},
         )
         return [Day(row["day"] * DAY - offset, row["good"], row["bad"], row["rated"]) for row in rows]

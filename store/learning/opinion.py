@@ -69,7 +69,7 @@ class OpinionStore(StorePart):
         rows = await self._reader.rows(
             """SELECT r.seq, r.id, r.completion_id, r.value, r.rater, r.weight
             FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
-            WHERE r.live = 1 AND c.version = ? AND c.turn = 'main' ORDER BY r.seq""",
+            WHERE r.live = 1 AND r.human = 1 AND c.version = ? AND c.turn = 'main' ORDER BY r.seq""",
             (version,),
         )
         first: dict[str, int] = {}
@@ -87,7 +87,8 @@ class OpinionStore(StorePart):
         rows = await self._reader.rows(
             """SELECT rater, total(weight) AS count, total(value * weight) AS sum,
             total(value * value * weight) AS squares
-            FROM (SELECT rater, value, max(min(weight, ?), ?) AS weight FROM ratings WHERE live = 1) GROUP BY rater""",
+            FROM (SELECT rater, value, max(min(weight, ?), ?) AS weight FROM ratings
+            WHERE live = 1 AND human = 1) GROUP BY rater""",
             (MOST_WEIGHT, LEAST_WEIGHT),
         )
         weights: dict[str, float] = {row["rater"]: row["count"] * raters.get(row["rater"], 1.0) for row in rows}

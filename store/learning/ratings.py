@@ -52,12 +52,12 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
         db.execute("UPDATE ratings SET live = 0 WHERE id = ?", (before["id"],))
     row = db.execute(
         """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source,
-        source_event_id, created_at, scale, live, replaced, repeats)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?) RETURNING *""",
+        source_event_id, created_at, scale, human, live, replaced, repeats)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?) RETURNING *""",
         (
             "rt-" + secrets.token_urlsafe(15), new.completion_id, new.rater, new.value, comment,
             correction, new.weight, new.source, new.source_event_id, time.time(), new.scale,
-            before and before["id"], repeated(db, new),
+            new.human, before and before["id"], repeated(db, new),
         ),
     ).fetchone()  # fmt: skip
     return to_rating(row)

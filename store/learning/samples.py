@@ -46,14 +46,15 @@ AT_MOST = 0.5  # of the samples, whatever the setting
 
 NOBODY: Final[Mapping[str, float]] = {}
 _CANDIDATE = """r.id, r.completion_id, r.value, r.rater, r.weight,
-r.correction IS NOT NULL OR (r.comment IS NOT NULL AND r.value < 0) AS teaches"""  # praise is no instruction
-RATERS = """SELECT rater, total(max(min(weight, 1), ?)) FROM ratings WHERE live = 1 AND created_at > ? GROUP BY rater"""
+r.correction IS NOT NULL OR (r.comment IS NOT NULL AND r.value < 0) AS teaches, r.human"""  # praise is no instruction
+RATERS = """SELECT rater, total(max(min(weight, 1), ?)) FROM ratings
+WHERE live = 1 AND human = 1 AND created_at > ? GROUP BY rater"""
 
 
 def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> list[Candidate]:
     return [
-        Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0)), bool(teaches))
-        for id, completion, value, rater, weight, teaches in rows
+        Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0)), bool(teaches), bool(human))
+        for id, completion, value, rater, weight, teaches, human in rows
     ]
 
 
@@ -102,7 +103,7 @@ def claim(
     if not taken or len(usable) < min_total:
         return None
     trained = _trained(db, taken)
-    may = [rating for rating in taken if rating.completion_id not in trained]
+    may = [rating for rating in taken if rating.completion_id not in trained and rating.human]  # gates ask people
     held = hold_back(may, held_share, _held_before(db, may))
     chosen = {rating.completion_id for rating in taken}
     kept_back = {rating.completion_id for rating in taken if rating.id in held}
