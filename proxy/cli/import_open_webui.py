@@ -67,7 +67,7 @@ def messages_of(feedback: Mapping[str, Any]) -> list[dict[str, Any]]:
     every = {id: one for id, one in chat.items() if isinstance(one, dict)}
     path: list[dict[str, Any]] = []
     at = _within(feedback, "meta").get("message_id")
-    while at in every and len(path) < len(every):
+    while isinstance(at, str) and at in every and len(path) < len(every):
         path.append({key: every[at][key] for key in MESSAGE if every[at].get(key)})
         at = every[at].get("parentId")
     return path[::-1]
@@ -86,7 +86,7 @@ def _of_database(file: Path) -> Iterator[dict[str, Any]]:
                     },
                     email,
                 )  # fmt: skip
-    except driver.errors(ValueError) as error:
+    except driver.errors(ValueError, TypeError, RecursionError) as error:
         raise Unreadable(
             f"{file} cannot be read as Open WebUI's database ({error}); what came before is taken."
         ) from None
@@ -95,12 +95,17 @@ def _of_database(file: Path) -> Iterator[dict[str, Any]]:
 def _of_export(file: Path) -> Iterator[dict[str, Any]]:
     try:
         found = json.loads(file.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(one, dict) and "id" in one for one in found):
         raise Unreadable(f"{file} is neither an export of Open WebUI's feedback as JSON nor its database; {WHERE_FROM}")
-    for one in sorted(found, key=lambda one: one.get("updated_at") or 0):
+    for one in sorted(found, key=_changed_at):
         yield _ours(one, _within(one, "user").get("email"))
+
+
+def _changed_at(feedback: Mapping[str, Any]) -> float:
+    at = feedback.get("updated_at")
+    return at if isinstance(at, int | float) else 0.0
 
 
 def _ours(feedback: dict[str, Any], email: str | None) -> dict[str, Any]:
