@@ -83,8 +83,10 @@ class _Ollama(Dialect):
         return OllamaFold(self)
 
     def terminal(self, event: Event) -> bool:
+        if b"true" not in event.raw:
+            return False
         try:
-            line = loads(event.raw)
+            line = event.json()
         except ValueError:
             return False
         return isinstance(line, dict) and line.get("done") is True
@@ -106,6 +108,7 @@ class _Ollama(Dialect):
 
 class OllamaChat(_Ollama):
     name: ClassVar[str] = "ollama"
+    marks: ClassVar[tuple[bytes, ...]] = (b"true",)
     paths: ClassVar[tuple[str, ...]] = ("/api/chat",)
 
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
