@@ -1,8 +1,8 @@
-"""The edits of `wire.rewrite` by searching for their keys, for JSON that has been parsed already: four times as fast.
+"""The edits of `json_edit.rewrite` by searching for their keys, for JSON that has been parsed already: four times as fast.
 
 Owns when a search is proof enough. In valid JSON the bytes `"key"` with no backslash before them are a whole string, so
 as many keys of that name as the parsed copy has in the places meant are those. Wherever that does not add up (the
-name is elsewhere too, escaped, twice), `wire.rewrite` looks at every token instead.
+name is elsewhere too, escaped, twice), `json_edit.rewrite` looks at every token instead.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _head(raw: bytes, found: list[tuple[int, int, bytes]]) -> _Head | None:
 def with_members(
     raw: bytes, parsed: Mapping[str, Any], add: Mapping[str, bytes], apart: tuple[int, int] | None = None
 ) -> bytes:
-    """As `wire.rewrite(raw, {}, add)`, likewise. `apart`: where the items of one of its lists are, which need not be
+    """As `json_edit.rewrite(raw, {}, add)`, likewise. `apart`: where the items of one of its lists are, which need not be
     searched."""
     if not add:
         return raw

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 from proxy.core.errors import BadRequest, ProxyError
-from proxy.core.json_edit import Rules, dumps, loads
+from proxy.core.json_edit import Rules, dumps
 from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
 from proxy.dialects.chat import ChatFold

@@ -28,7 +28,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+import psutil
+
 ROOT: Final = Path(__file__).resolve().parents[2]
+SHAPES: Final = ["plain-1k-16", "stream-40-64", "exact-40-64", "new-100k-1", "turn-200"]
 TICK_S: Final = 0.002
 OURS: Final = ("config", "proxy", "store")
 
@@ -46,8 +49,8 @@ STEPS: Final = (
         "proxy.conversation.conversations:sight", "proxy.conversation.conversations:command_at",
         "proxy.conversation.conversations:is_command", "proxy.training.giving_way", "proxy.relay.request")),
     ("record: messages, hashes, secrets, turn", (
-        "proxy.relay.relay:_row", "proxy.relay.relay:Relay._row", "proxy.conversation", "store.captured.tree:message_hash",
-        "proxy.relay.capture", "proxy.relay.record")),
+        "proxy.relay.relay:_row", "proxy.relay.relay:Relay._row", "proxy.conversation",
+        "store.captured.tree:message_hash", "proxy.relay.capture", "proxy.relay.record")),
     ("ask the backend", ("proxy.relay.exchange:Exchange._send", "proxy.relay.exchange:Exchange._post",
                          "proxy.relay.exchange:Exchange._ask", "proxy.relay.exchange:Exchange._ask_once",
                          "proxy.core.upstream:upstream", "proxy.core.upstream:end_to_end", "proxy.backends",
@@ -67,7 +70,6 @@ _KERNEL: Final = {
     ("selector_events.py", "_read_from_self"), ("selector_events.py", "_write_to_self"),
     ("selector_events.py", "_write_send"), ("selector_events.py", "_write_sendmsg"),
 }  # fmt: skip
-_COMMITS: Final = ("Writer._commit",)
 
 
 class Sampler:
@@ -136,7 +138,12 @@ def step_of(function: str) -> str:
         return exact[0]
     module = function.partition(":")[0]
     return next(
-        (name for name, places in STEPS for p in places if ":" not in p and (module == p or module.startswith(p + "."))),
+        (
+            name
+            for name, places in STEPS
+            for p in places
+            if ":" not in p and (module == p or module.startswith(p + "."))
+        ),
         STEPS[-1][0],
     )
 
@@ -145,7 +152,7 @@ def serve(arguments: list[str]) -> None:
     """rlproxy, with the sampler in it."""
     Sampler().start()
     sys.argv = ["rlproxy", *arguments]
-    from proxy.cli.__main__ import main
+    from proxy.cli import main
 
     main()
 
@@ -195,7 +202,9 @@ def show(name: str, found: dict[str, Any], bare_us: float, functions: int) -> No
     kinds = ("own", "library", "kernel", "writer's thread")
     rows = sheet(found)
     total = sum(sum(row.values()) for row in rows.values())
-    print(f"\n### {name}: {total:.0f} µs of CPU an answer, {total / bare_us:.1f} times the bare relay's {bare_us:.0f}\n")
+    print(
+        f"\n### {name}: {total:.0f} µs of CPU an answer, {total / bare_us:.1f} times the bare relay's {bare_us:.0f}\n"
+    )
     print("| step | " + " | ".join(kinds) + " | all |\n|---|" + "---:|" * (len(kinds) + 1))
     for step, row in rows.items():
         print(f"| {step} | " + " | ".join(f"{row.get(k, 0):.0f}" for k in kinds) + f" | {sum(row.values()):.0f} |")
@@ -210,7 +219,9 @@ def show(name: str, found: dict[str, Any], bare_us: float, functions: int) -> No
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=["plain-1k-16", "stream-40-64", "exact-40-64", "new-100k-1", "turn-200"])
+    parser.add_argument(
+        "--only", nargs="+", default=["plain-1k-16", "stream-40-64", "exact-40-64", "new-100k-1", "turn-200"]
+    )
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--functions", type=int, default=0, help="also list the dearest functions")
     parser.add_argument("--json", type=Path)
@@ -237,8 +248,8 @@ def main() -> None:
                     show(shape.name, found, found["bare_us"], given.functions)
         finally:
             client.close()
-            for child in measure.psutil.Process().children():
-                measure.stop(child)
+            for child in psutil.Process().children():
+                targets.stop(child)
     if given.json is not None:
         given.json.write_text(json.dumps(result, indent=1) + "\n")
 
