@@ -19,6 +19,8 @@ from store import driver, schema
 from store.captured import completions, export, imports, inbox, items, recent_answers, stats, tree
 from store.errors import StoreError
 from store.learning import keys, meta, opinion, ratings, reactions, runs, samples, unlearning
+from store.learning.episode_groups import EpisodeGroupStore
+from store.learning.episodes import EpisodeStore
 from store.lock import Lock
 from store.reader import Reader
 from store.records import (
@@ -82,6 +84,8 @@ class Store:
         self._lock = lock
         self._writer = writer
         self._reader = reader
+        self.episodes = EpisodeStore(reader, writer)
+        self.episode_groups = EpisodeGroupStore(reader, writer)
         self._gaps = Gaps(home / schema.NAME)
         self._overwriting = asyncio.Lock()
         self._closed = False
