@@ -89,7 +89,7 @@ class ProgressPage:
             "waiting": waiting,
             "paused": self._when.paused,
             "told": self._learner.progress,
-            "line": under_way(self._learner.progress),
+            "doing": under_way(self._learner.progress),
             "never": await self._status.never_trains(),
             "due": due,
             "fresh": fresh,
