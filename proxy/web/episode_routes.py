@@ -130,8 +130,8 @@ def version_json(one: OfVersion) -> dict[str, Any]:
     return {
         "version": one.version,
         "split": one.split,
-        "episodes": one.count,
-        "success": round(one.successes / one.count, 4),
+        "episodes": one.episodes,
+        "success": round(one.successes / one.episodes, 4),
         "mean_reward": round(one.mean, 4),
     }
 

@@ -103,7 +103,7 @@ class OfVersion(NamedTuple):
 
     version: int | None
     split: Split
-    count: int
+    episodes: int
     successes: int  # reward above 0
     mean: float
 
