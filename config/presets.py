@@ -45,6 +45,7 @@ class Preset(BaseModel):
     credit: float = Field(gt=0, le=1)
     rate_credited: float = Field(gt=0, le=1)
     drift_credited: float = Field(gt=0)
+    drift_weak: float = Field(gt=0)
     w_stay: float = Field(ge=0)
     w_elsewhere: float = Field(ge=0)
     likely: float = Field(gt=0, le=1)

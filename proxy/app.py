@@ -306,7 +306,7 @@ async def _fill_search(store: Store) -> None:
     """The words of what was captured, behind the capture."""
     while True:
         try:
-            more = 0 if store.integrity.state == "damaged" else await store.index_words()
+            more = 0 if store.integrity.state == "damaged" else await store.inbox.index_words()
         except StoreError as error:
             log.error("the search does not know the newest completions yet", error=str(error))
             more = 0

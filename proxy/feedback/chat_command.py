@@ -187,7 +187,7 @@ class ChatCommands:
         return f"rated bad, with your text as what would have been right{_replaced(rating, new)}. {about.words} {UNDO}"
 
     async def _undo(self, about: About) -> str:
-        rating = await self._store.live_rating(*about.whose)
+        rating = await self._store.ratings.live(*about.whose)
         if rating is None:
             return "you have not rated the answer above, so there is nothing to undo."
         await self._feedback.retract(rating.id)

@@ -231,13 +231,13 @@ class Relay:
         if row.above is None:
             if not await off_loop(heavy, may_quote, asked.messages):
                 return None
-            lately = await store.main_turns_of(whose, limit=QUOTABLE)
+            lately = await store.answers.main_turns_of(whose, limit=QUOTABLE)
             quoted = await off_loop(heavy, quotes, asked.messages, lately)
             return QUOTATION if quoted else None
         if not any(message.role in ASIDE for message in row.prompt):
             return None
         newest = next((m.role for m in reversed(row.prompt) if m.role not in ASIDE), "")
-        goes_on = await store.goes_on_from(row.above, whose, SYSTEM)
+        goes_on = await store.answers.goes_on_from(row.above, whose, SYSTEM)
         # A character has at most four bytes.
         bodies = [message.body[: 4 * SYSTEM] for message in row.prompt if message.role in ASIDE]
         system = [body.decode(errors="ignore") for body in bodies[:SYSTEM_TEXTS]]

@@ -63,16 +63,16 @@ class When:
         self.trainer: int | None = None  # its process
 
     async def start(self) -> None:
-        self.paused = bool(await self._store.get_meta("paused", False))
-        self.by_hand = await self._store.get_meta("by_hand", None)
+        self.paused = bool(await self._store.meta.get("paused", False))
+        self.by_hand = await self._store.meta.get("by_hand", None)
 
     async def pause(self, paused: bool) -> None:
         self.paused = paused
-        await self._store.set_meta("paused", paused)
+        await self._store.meta.set("paused", paused)
 
     async def asked_for(self, run_id: int) -> None:
         self.by_hand = run_id
-        await self._store.set_meta("by_hand", run_id)
+        await self._store.meta.set("by_hand", run_id)
 
     @property
     def doubt(self) -> str | None:
@@ -81,7 +81,7 @@ class When:
 
     async def fresh(self, *, before_run: int | None = None) -> Fresh:
         train = self._settings.train
-        return await self._store.fresh(
+        return await self._store.samples.fresh(
             live=self._swap.live,
             max_version_gap=train.max_version_gap,
             before_run=before_run,
@@ -92,7 +92,7 @@ class When:
 
     async def needed(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
-        last = next(iter(await self._store.runs(limit=1)), None)
+        last = next(iter(await self._store.runs.recent(limit=1)), None)
         seen = (await self.fresh(before_run=last.id)).total if last else 0
         return needed(self._settings.train, last, seen)
 
@@ -133,7 +133,7 @@ class When:
             return obstacle
         if self.paused:
             return "paused; `rlproxy resume` goes on"
-        if self.kept is not None and (waiting := await self._store.open_runs()):
+        if self.kept is not None and (waiting := await self._store.runs.still_open()):
             return f"run {waiting[0].id} waits at its last step: {self.kept}"
         return None
 

@@ -20,7 +20,7 @@ from proxy.training import run_folder
 from proxy.training.cloud_student import NEWEST, Foreign
 from proxy.training.gpu_sharing import Lending
 from proxy.versions.live_version import Overtaken, Swap
-from store.learning.runs import WAITING
+from store.learning.versions import WAITING
 from store.records import BASE, Adapter, Run
 from store.store import Store
 from trainer.launch import AdapterError, verify_adapter
@@ -60,7 +60,7 @@ class Outcome:
         if self._foreign:
             await self._foreign.publishes(run.version)
         waits = None if self._foreign else await self._overtaken(adapter)
-        await self._store.publish(run.id, adapter, found, None if waits else found.get("baseline_after"))
+        await self._store.runs.publish(run.id, adapter, found, None if waits else found.get("baseline_after"))
         self._ended(run, "done", found.get("reason", ""))
         if self._foreign:
             await self._foreign.published(run.version)
@@ -71,9 +71,9 @@ class Outcome:
 
     async def _overtaken(self, adapter: Adapter) -> str | None:
         """Why a version is not to go live by itself: what it was trained from does not answer any more."""
-        parent = await self._store.adapter(adapter.parent)
+        parent = await self._store.versions.get(adapter.parent)
         name = "the base model" if adapter.parent == BASE else f"v{adapter.parent}"
-        live = (await self._store.pointer()).live  # read last: the baseline that is published next goes by it
+        live = (await self._store.versions.pointer()).live  # read last: the baseline that is published next goes by it
         if live == adapter.version:  # a person was quicker
             return None
         if parent is not None and parent.withdrawn:
@@ -108,7 +108,7 @@ class Outcome:
                 await asyncio.sleep(pause)
 
     async def end(self, run: Run, status: Any, reason: str, found: dict[str, Any] | None) -> None:
-        await self._store.end_run(run.id, status, reason, found)
+        await self._store.runs.end(run.id, status, reason, found)
         self._ended(run, status, reason)
 
     def _ended(self, run: Run, status: str, reason: str) -> None:
@@ -119,12 +119,14 @@ class Outcome:
 
     async def finish_swap(self) -> None:
         """A version that was published just before a crash goes live now; not one that nobody was to serve."""
-        adapters = await self._store.adapters()
-        live = (await self._store.pointer()).live  # of a backend that is still asleep, the swap does not know it yet
+        adapters = await self._store.versions.all()
+        live = (
+            await self._store.versions.pointer()
+        ).live  # of a backend that is still asleep, the swap does not know it yet
         if adapters and not self._foreign:
             newest = max(adapters, key=lambda a: a.version)
-            if newest.version == await self._store.get_meta(NEWEST, None):
+            if newest.version == await self._store.meta.get(NEWEST, None):
                 return
-            waiting = await self._store.get_meta(WAITING, None) == newest.version
+            waiting = await self._store.meta.get(WAITING, None) == newest.version
             if waiting and newest.withdrawn is None and newest.parent == live:
                 await self._go_live(newest)

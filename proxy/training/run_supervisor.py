@@ -113,7 +113,7 @@ class Learner:
         """Start as soon as a run can, whatever the threshold. Raises Conflict where it cannot, with the reason."""
         if self.run is not None:
             raise Conflict(f"Run {self.run.id} is under way already.")
-        if not self._when.paused and (waiting := await self._store.open_runs()):
+        if not self._when.paused and (waiting := await self._store.runs.still_open()):
             return await self._go_on(waiting[0])
         await self._when.look_at_base(asked=True)
         due = await self._when.due(asked=True)
@@ -146,7 +146,7 @@ class Learner:
     async def cancel(self) -> Run:
         """End the run under way, or the one that waits; its ratings are fresh again. Raises Conflict."""
         await self._begun.wait()
-        run = self.run or next(iter(await self._store.open_runs()), None)
+        run = self.run or next(iter(await self._store.runs.still_open()), None)
         if run is None:
             raise Conflict("There is no run to cancel.")
         if (at_work := self.run) is not None:
@@ -180,7 +180,7 @@ class Learner:
             await self._swap.to(0, "reset", actor)
         if self._foreign:
             await self._foreign.reset(actor)
-        await self._store.set_meta("baseline", 0.0)
+        await self._store.meta.set("baseline", 0.0)
 
     async def stop(self) -> None:
         """The trainer stops at its next step; the run goes on when rlproxy starts again."""
@@ -219,7 +219,7 @@ class Learner:
     async def _step(self) -> None:
         if self._when.paused or self._stopping or self._when.doubt is not None:
             return
-        for run in await self._store.open_runs():  # left by a crash, a stop, a pause or a rule
+        for run in await self._store.runs.still_open():  # left by a crash, a stop, a pause or a rule
             over = self._cancelled == run.id or run_folder.result(Path(run.folder)) is not None
             self._when.kept = None if over else await self._when.kept_from(run.id, starting=True)
             if self._when.kept is not None:
@@ -245,7 +245,7 @@ class Learner:
 
     async def _is_strange(self, run: Run) -> bool:
         """Whether its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
-        samples = await self._store.run_samples(run.id)
+        samples = await self._store.samples.of_run(run.id)
         return any((s.completion.new.version is None) != (self._foreign is not None) for s in samples)
 
     async def trains(self) -> dict[str, Any] | None:
@@ -256,8 +256,8 @@ class Learner:
         train = self._settings.train
         runs = self._settings.home / "runs"
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
-        version = max(await self._store.next_version(), 1 + newest)
-        claimed = await self._store.claim(
+        version = max(await self._store.versions.next(), 1 + newest)
+        claimed = await self._store.samples.claim(
             model=self._foreign.model if self._foreign else self._swap.model,
             live=await self._foreign.parent() if self._foreign else self._swap.live,
             max_version_gap=train.max_version_gap,
@@ -291,19 +291,21 @@ class Learner:
             return
         weights = self._when.weights()
         assert weights is not None, "due() has checked it"
-        calibration = await self._store.unrated(version=run.parent, limit=self._settings.train.calibration)
+        calibration = await self._store.completions.exact_unrated(
+            version=run.parent, limit=self._settings.train.calibration
+        )
         train = self._settings.train
         again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
         again = 0 if self._foreign else again
-        adapters = {a.version: a.path for a in await self._store.adapters() if not a.gone}
-        if (rebuild := await self._store.rebuild()) is not None:
+        adapters = {a.version: a.path for a in await self._store.versions.all() if not a.gone}
+        if (rebuild := await self._store.unlearning.state()) is not None:
             adapters |= rebuild.paths  # to tell how likely they found their own replies
         groups = (
-            await self._store.run_samples(run.id),
-            await self._store.recent_held(HELD_BEFORE),
-            await self._store.earlier(run, max_version_gap=train.max_version_gap, each=again) if again else [],
+            await self._store.samples.of_run(run.id),
+            await self._store.samples.recent_held(HELD_BEFORE),
+            await self._store.samples.earlier(run, max_version_gap=train.max_version_gap, each=again) if again else [],
         )
-        moments = await self._store.moments(train.max_rater_share, train.raters)
+        moments = await self._store.opinions.moments(train.max_rater_share, train.raters)
         lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments)
         served = Served()
         if not self._foreign:  # whose replies no server of ours has given
@@ -318,11 +320,11 @@ class Learner:
             weights=weights,
             adapters=adapters,
             out=self._model_folder() / f"v{run.version:04d}",
-            baseline=float(await self._store.get_meta("baseline", 0.0)),
+            baseline=float(await self._store.meta.get("baseline", 0.0)),
             neutral=served.neutral,
             objective=self._foreign.objective if self._foreign else None,
             choices=[*(self._foreign.choices if self._foreign else ()), *served.choices],
-            seal=Seal(await self._store.run_key(run.id)),
+            seal=Seal(await self._store.runs.key(run.id)),
         )
 
     # One run
@@ -387,8 +389,8 @@ class Learner:
                 await self._outcome.end(run, "failed", reason, None)
                 return None
             else:
-                await self._store.run_started(run.id)
-                run = await self._store.run(run.id) or run
+                await self._store.runs.started(run.id)
+                run = await self._store.runs.get(run.id) or run
             self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
             self._exceeded = None
             status = await self._supervise(run)
@@ -400,7 +402,7 @@ class Learner:
                 return None
             halted = self._halted and run_folder.result(folder) is None
             if halted:  # whatever holds by now
-                await self._store.run_paused(run.id)
+                await self._store.runs.paused(run.id)
             if halted or self._when.paused or self._stopping:
                 return None
             log.info("trainer ended", run=run.id, status=status)
@@ -437,7 +439,7 @@ class Learner:
                 threads=train.threads,
                 nice=train.nice,
                 max_memory_gb=train.max_memory_gb,
-                key=await self._store.run_key(run.id),
+                key=await self._store.runs.key(run.id),
             )
         except LaunchError as error:
             log.error("trainer did not start", run=run.id, error=str(error))

@@ -122,7 +122,7 @@ class Swap:
             self._loaded = {BASE}
             if not self._backend.capabilities.adapters:
                 return  # what the store points at waits for a backend that can
-            self._pointer = await self._store.pointer()
+            self._pointer = await self._store.versions.pointer()
             # The live one last: where a server has room for one, that is the one that stays in its memory.
             for version in dict.fromkeys((self._pointer.previous, self._pointer.live)):
                 try:
@@ -141,7 +141,7 @@ class Swap:
             except (AdapterError, BackendBroke, NotFound):
                 continue
             broken = f"v{self._pointer.live} {'cannot answer' if isinstance(error, Misfit) else 'is damaged'}"
-            self._pointer = await self._store.point(version, f"{broken}: {error}", "rlproxy")
+            self._pointer = await self._store.versions.point(version, f"{broken}: {error}", "rlproxy")
             self._failed(f"{broken}, {self._label(version)} answers instead: {error}")
             return
 
@@ -255,7 +255,7 @@ class Swap:
                     if not at_once:  # what is being taken back is not to answer for a moment longer
                         await self._warm_up.read_ahead(self.name(version))
                     warm = time.perf_counter()
-                    self._pointer = await self._store.point(version, reason, actor)
+                    self._pointer = await self._store.versions.point(version, reason, actor)
             except (ProxyError, AdapterError, StoreError) as error:
                 self._failed(f"{self._label(version)} did not go live: {error} {self._label(self.live)} still answers.")
                 self._tasks.spawn("unload-failed", self._unload_unused())  # what cannot answer is in the way
@@ -303,13 +303,13 @@ class Swap:
 
     async def _withdrawn(self, version: int) -> str | None:
         """Why it goes live by name only; None where it may answer, or where it is gone and cannot."""
-        adapter = await self._store.adapter(version)
+        adapter = await self._store.versions.get(version)
         return None if adapter is None or adapter.gone else adapter.withdrawn
 
     async def read_again(self) -> None:
         """What the store has changed: the version that a rollback returns to may be gone for good."""
         async with self._changing:
-            if (pointer := await self._store.pointer()).live == self._pointer.live:
+            if (pointer := await self._store.versions.pointer()).live == self._pointer.live:
                 self._pointer = pointer
         await self._unload_unused()
 
@@ -365,7 +365,7 @@ class Swap:
             raise
 
     async def _adapter(self, version: int) -> Adapter:
-        adapter = await self._store.adapter(version)
+        adapter = await self._store.versions.get(version)
         if adapter is None:
             raise NotFound(f"There is no version v{version}; `rlproxy adapters` lists them.", param="model")
         if adapter.gone:

@@ -79,7 +79,7 @@ class EpisodeRoutes:
                 param="id",
             )
         told = {turn.completion_id: turn.reward for turn in await self._store.episodes.turns(episode)}
-        turns = await self._store.completions_by_id(list(told))
+        turns = await self._store.completions.many(list(told))
         of = segments(turns)
         return _json({
             **episode_json(episode),

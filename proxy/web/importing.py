@@ -58,9 +58,9 @@ class Importing:
         rows, refused = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, ours)
         if not rows and not refused:
             raise BadRequest("The body holds no line of an export.")
-        taken = await self._store.take(rows)
+        taken = await self._store.transfer.take(rows)
         if taken.stored:
-            await self._store.audit("admin", "import", {**taken._asdict(), "refused": len(refused)})
+            await self._store.meta.audit("admin", "import", {**taken._asdict(), "refused": len(refused)})
         return web.Response(body=dumps({**taken._asdict(), "refused": refused}), content_type="application/json")
 
     def _read(self, raw: bytes, ours: bool) -> tuple[list[Imported], list[dict[str, Any]]]:
@@ -163,6 +163,7 @@ def _rating(line: Mapping[str, Any], completion: str, keep: Callable[[str], str]
         source=_text(line, "source"), source_event_id=None, created_at=_moment(line, "created_at"), live=True,
         retracted_at=None,
         scale=scale if scale in ("thumb", "stars", "unit") else "unit",
+        human=line.get("human") is not False,
     )  # fmt: skip
     valid(NewRating(completion, rating.rater, rating.value, weight=rating.weight))
     return rating

@@ -66,7 +66,7 @@ class StatusReport:
         self._rebuilding = rebuilding
 
     async def full(self) -> dict[str, Any]:
-        runs = await self._store.runs(limit=1)
+        runs = await self._store.runs.recent(limit=1)
         fresh = await self._when.fresh()  # after the runs: one that is shown as ended has given its ratings back
         needed, _ = await self._when.needed()
         due, pointer, run = await self._when.due(), self._swap.pointer, self._learner.run
@@ -101,10 +101,10 @@ class StatusReport:
                 "bad": fresh.bad,
                 "stale": fresh.stale,
                 "dampened": fresh.dampened,
-                "untrainable": await self._store.untrainable(),
+                "untrainable": await self._store.samples.untrainable(),
                 "needed": needed,
             },
-            "baseline": await self._store.get_meta("baseline", 0.0),
+            "baseline": await self._store.meta.get("baseline", 0.0),
             "training": {
                 "paused": self._when.paused,
                 "share_gpu": self._lending.on,
@@ -118,7 +118,7 @@ class StatusReport:
             "watch": await self._watch.report(),
             "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
-            "counts": await self._store.counts(),
+            "counts": await self._store.stats.counts(),
             "database": self._database(),
             "problem": self._damage()
             or self._health.problem

@@ -20,9 +20,8 @@ import orjson
 from store.captured import completions
 from store.captured.rows import to_run
 from store.learning.episodes import SELECT, TOOK, Episode, to_episode
-from store.reader import Reader
+from store.part import StorePart
 from store.records import Completion, Run
-from store.writer import Writer
 
 LeftOut = Literal["no-variance", "stale", "mixed", "no-turns"]
 # A turn that trains, as a rated completion that does (samples.FRESH).
@@ -171,11 +170,7 @@ def claim(
     return to_run(row)
 
 
-class EpisodeGroupStore:
-    def __init__(self, reader: Reader, writer: Writer) -> None:
-        self._reader = reader
-        self._writer = writer
-
+class EpisodeGroupStore(StorePart):
     async def ready(self, *, live: int, max_version_gap: int, size: int, timeout_s: float) -> Ready:
         """What a run could take now, and what has been left out so far."""
         rows = await self._reader.rows(_MEMBERS)

@@ -14,8 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from store.captured.rows import from_json, to_json
 from store.errors import EpisodeEnded, EpisodeTaken, EpisodeUsed, NoReward, UnknownCompletion, UnknownEpisode
-from store.reader import Reader
-from store.writer import Writer
+from store.part import StorePart
 
 Split = Literal["train", "eval"]
 State = Literal["open", "rewarded", "error"]
@@ -275,11 +274,7 @@ def to_episode(row: sqlite3.Row) -> Episode:
     )
 
 
-class EpisodeStore:
-    def __init__(self, reader: Reader, writer: Writer) -> None:
-        self._reader = reader
-        self._writer = writer
-
+class EpisodeStore(StorePart):
     async def open(self, new: NewEpisode) -> tuple[Episode, bool]:
         """The episode, and whether it is new. Raises EpisodeTaken."""
         return await self._writer.submit(lambda db: open_one(db, new))

@@ -50,9 +50,9 @@ async def ask(proxy: Proxy, form: Form, *said: str, messages: list[dict[str, Any
 
 
 async def nothing_was_done(proxy: Proxy, asked: int) -> None:  # noqa: F811
-    counts = await proxy.store.counts()
+    counts = await proxy.store.stats.counts()
     assert (counts["good"], counts["bad"]) == (0, 0)
-    assert (await proxy.store.pointer()).changed_at == 0 and await proxy.store.runs() == []
+    assert (await proxy.store.versions.pointer()).changed_at == 0 and await proxy.store.runs.recent() == []
     assert not (await proxy.get("/rl/status"))["training"]["paused"]
     assert len(proxy.backend.requests) == asked  # each of them went to the model
 
@@ -337,6 +337,6 @@ def test_reading_a_text_takes_time_in_proportion(hostile: str) -> None:
 async def test_what_the_person_types_rates_the_answer_above(proxy: Proxy, form: Form) -> None:  # noqa: F811
     reply = await ask(proxy, form, "one")
     assert "rated good, because “clear”" in await ask(proxy, form, "one", reply, "/rl good clear")
-    (row,) = await proxy.store.completions(limit=9)
+    (row,) = await proxy.store.completions.page(limit=9)
     assert [(r.value, r.comment) for r in row.ratings] == [(1.0, "clear")]
     assert len(proxy.backend.requests) == 1

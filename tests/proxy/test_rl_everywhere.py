@@ -136,16 +136,16 @@ async def test_every_verb(proxy: Proxy, dialect: str, stream: bool, form: Form) 
     question = ("user", "one")
     reply = await send(proxy, dialect, stream, question)
     assert reply == "You said: one "
-    (row,) = await proxy.store.completions(limit=9)
+    (row,) = await proxy.store.completions.page(limit=9)
     for line, answer, expected in VERBS:
         if dialect == "completions":  # raw text of several lines may be a file
             line, expected = line.replace("\n", " "), expected and (expected[0], _one_line(expected[1]), expected[2])
         turns: list[Turn] = [question, ("assistant", reply), ("user", form(dialect, line))]
         said = await send(proxy, dialect, stream, *turns, **form.headers(dialect))
         assert said.startswith("rlproxy: ") and answer in said, (line, said)
-        rating = await proxy.store.live_rating(row.new.id, "owner")
+        rating = await proxy.store.ratings.live(row.new.id, "owner")
         assert (rating and (rating.value, rating.comment, rating.correction)) == expected, line
-    assert len(await proxy.store.completions(limit=9)) == len(proxy.backend.requests) == 1
+    assert len(await proxy.store.completions.page(limit=9)) == len(proxy.backend.requests) == 1
 
 
 @forms
@@ -178,12 +178,12 @@ async def test_a_prompt_alone_is_about_its_own_persons_last_answer(proxy: Proxy)
     assert "nothing was rated" in await prompt("/rl good")  # whoever this is, it is not Ann
     await prompt("two", **bob)
     assert "rated good" in await prompt("/rl good", **ann)
-    rated = {c.new.user: [r.rater for r in c.ratings] for c in await proxy.store.completions(limit=9)}
+    rated = {c.new.user: [r.rater for r in c.ratings] for c in await proxy.store.completions.page(limit=9)}
     assert rated == {"ann": ["ann"], "bob": []}
     await prompt("three", **{"x-rl-session": "s", **ann})
     await prompt("four", **ann)
     assert "rated 5 of 5" in await prompt("/rl 5", **{"x-rl-session": "s", **ann})
-    assert [c.ratings[0].value for c in await proxy.store.completions(limit=2) if c.ratings] == [1.0]
+    assert [c.ratings[0].value for c in await proxy.store.completions.page(limit=2) if c.ratings] == [1.0]
 
 
 @streams
@@ -201,7 +201,7 @@ async def test_beside_a_tools_result(proxy: Proxy, stream: bool) -> None:
     turns: list[Turn] = [("user", "one"), ("assistant", blocks)]
     beside = [result, {"type": "text", "text": REMINDER}, {"type": "text", "text": "/rl bad too hasty"}]
     answer = await send(proxy, "messages", stream, *turns, ("user", beside), **CLAUDE_CODE)
-    assert "rated" not in answer and await proxy.store.live_rating(id, "owner") is None
+    assert "rated" not in answer and await proxy.store.ratings.live(id, "owner") is None
     assert "/rl bad too hasty" in json.dumps(proxy.backend.requests[-1]["messages"])
 
 

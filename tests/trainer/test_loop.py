@@ -197,7 +197,7 @@ def test_a_runaway_by_token_is_stopped_and_not_brought_back(tmp_path, model):
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides={"learning_rate": 1.0}))
     assert {e["name"]: e["value"] for e in of(events, "choice")}["pushed"] == "by token"
     assert result["status"] == "failed" and result["adapter"] is None
-    assert "the very first step went too far: the last step undone" in result["reason"]
+    assert "the very first step went too far: " in result["reason"]
     assert "lower train.overrides.learning_rate" in result["reason"]
     # The first try is told as it was: advice is for a run that came to nothing.
     assert not any("learning_rate" in event["message"] for event in of(events, "warning"))

@@ -64,7 +64,7 @@ def database(ui: FakeOpenWebUI, folder: Path) -> Path:
 
 
 async def live(proxy: Proxy, id: str) -> list[tuple[str, float, str | None]]:  # noqa: F811
-    return [(one.rater, one.value, one.comment) for one in await proxy.store.ratings_of(id) if one.live]
+    return [(one.rater, one.value, one.comment) for one in await proxy.store.ratings.history(id) if one.live]
 
 
 @pytest.mark.parametrize("made", [exported, database])
@@ -86,7 +86,7 @@ async def test_what_rlproxy_has_captured_is_rated(
     found = json.loads(out)
     assert code == 0 and (found["stored"], found["known"], len(found["unplaced"])) == (0, 1, 2)
     assert {one["chat"] for one in found["unplaced"]} == {"chat-2"} and found["refused"] == []
-    assert len(await cli.store.ratings_of(id)) == 1
+    assert len(await cli.store.ratings.history(id)) == 1
 
 
 async def test_what_was_said_since_stays(cli: Proxy, before: tuple[FakeOpenWebUI, str], tmp_path: Path) -> None:  # noqa: F811
@@ -117,7 +117,7 @@ async def test_new_tags_are_no_new_rating(cli: Proxy, before: tuple[FakeOpenWebU
         assert (await rlproxy(cli.home, "import", "open-webui", str(file)))[1].startswith(
             "0 ratings taken, 1 were here"
         )
-        assert len(await cli.store.ratings_of(id)) == 1
+        assert len(await cli.store.ratings.history(id)) == 1
         await cli.http.delete("/v1/feedback/last", params={"rater": USER["email"]})
     assert await live(cli, id) == []
 

@@ -22,7 +22,7 @@ STEP = {"event": "step", "step": 3, "steps": 8, "loss": 0.1234567, "acceptance":
             "step 3 of 8, 20 s to go",
         ),
         ({"step": {"step": 1, "steps": 2}}, "step 1 of 2"),
-        ({"phase": {"phase": "gate"}, "step": STEP}, "at the gate"),
+        ({"phase": {"phase": "gate"}, "step": STEP}, "the gate checks the new version"),
         ({"phase": {"phase": "train", "again": "no"}}, "second try, taking the first step"),
         (
             {"phase": {"phase": "train", "again": "no"}, "step": {"step": 1, "steps": 2}},
@@ -58,18 +58,18 @@ async def test_a_run_that_ends_meanwhile_is_not_half_shown(proxy: Proxy, monkeyp
     for i in range(4):
         response = await proxy.chat(f"q{i}")
         await proxy.rate(completion_id=response.headers["x-rl-completion-id"], rating="good")
-    claimed = await proxy.store.claim(
+    claimed = await proxy.store.samples.claim(
         model="fake", live=0, max_version_gap=8, limit=4, held_share=0, folder_of=str, version=1, min_total=1
     )
     assert claimed is not None
-    read = proxy.store.fresh
+    read = proxy.store.samples.fresh
 
     async def and_then_it_ends(**about: Any) -> Any:
         found = await read(**about)
-        if await proxy.store.open_runs():
-            await proxy.store.end_run(claimed[0].id, "rejected", "no better", None)
+        if await proxy.store.runs.still_open():
+            await proxy.store.runs.end(claimed[0].id, "rejected", "no better", None)
         return found
 
-    monkeypatch.setattr(proxy.store, "fresh", and_then_it_ends)
+    monkeypatch.setattr(proxy.store.samples, "fresh", and_then_it_ends)
     status = await proxy.get("/rl/status")
     assert (status["last_run"]["status"], status["ratings"]["fresh"]) in (("claimed", 0), ("rejected", 4))

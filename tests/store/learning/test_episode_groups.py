@@ -105,7 +105,7 @@ async def test_what_made_no_version_comes_again(store: Store, status: Any) -> No
     await attempt(store, "a0", 1.0, group=None)
     run = await claim(store)
     assert (await ready(store)).episodes == 0 and await claim(store) is None
-    await store.end_run(run.id, status, "so be it", None)
+    await store.runs.end(run.id, status, "so be it", None)
     assert (await ready(store)).episodes == 1
 
 

@@ -82,8 +82,8 @@ async def test_what_was_forgotten_never_trains(store: Store) -> None:
     await put(store, "c3", session="t", key="k")
     await say(store, "s", 1.0)
     await say(store, "t", 1.0)
-    await store.forget_for_good("completion", "c1", "me")
-    await store.forget_for_good("session", "t", "me")
+    await store.erasure.forget("completion", "c1", "me")
+    await store.erasure.forget("session", "t", "me")
     left = await store.episodes.page(limit=9)
     assert [(one.id, one.left_out) for one in left] == [("s", "forgotten")]
     assert await claim(store) is None
@@ -95,9 +95,9 @@ async def test_the_versions_that_trained_on_an_episode_are_known_when_it_is_forg
     await put(store, "c1", session="s", key="k")
     await say(store, "s", 1.0)
     run = await claim(store)
-    assert (await store.would_forget("session", "s")).open_run == run.id
-    await store.publish(run.id, adapter(1, run.id), {"status": "passed"}, None)
-    found = await store.would_forget("session", "s")
+    assert (await store.erasure.look("session", "s")).open_run == run.id
+    await store.runs.publish(run.id, adapter(1, run.id), {"status": "passed"}, None)
+    found = await store.erasure.look("session", "s")
     assert found.trained == (1,) and found.open_run is None
 
 
@@ -106,8 +106,8 @@ async def test_rewarded_turns_do_not_expire_and_empty_open_episodes_do(store: St
     await put(store, "c2", session="t", key="k")
     await store.episodes.open(NewEpisode("empty", "k", 0))
     await say(store, "s", 1.0)
-    assert await store.would_expire(2e9) == 1
-    assert await store.expire(2e10) == 1
+    assert await store.completions.expiring(2e9) == 1
+    assert await store.completions.expire(2e10) == 1
     assert [one.id for one in await store.episodes.page(limit=9)] == ["s"]
 
 
