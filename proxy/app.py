@@ -46,6 +46,7 @@ from proxy.relay.exchange import Parts
 from proxy.relay.models import Models
 from proxy.relay.relay import Relay
 from proxy.training import relocation
+from proxy.training.claim import Claims
 from proxy.training.cloud_student import Foreign
 from proxy.training.giving_way import GivingWay, longest
 from proxy.training.gpu_sharing import Lending
@@ -53,6 +54,7 @@ from proxy.training.preconditions import When
 from proxy.training.publish import Outcome
 from proxy.training.rehearsal import Rehearsal
 from proxy.training.run_files import RunFiles
+from proxy.training.run_state import RunState
 from proxy.training.run_supervisor import Learner
 from proxy.training.system_load import Machine
 from proxy.training.unlearning import Rebuilding
@@ -130,16 +132,18 @@ class Wiring:
         machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
         match = Match(settings, store, backend, launcher, events)
         foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
+        state = RunState()
         when = When(
-            settings, store, backend, swap, launcher, machine, lending, match, foreign, lambda: self.relay.last_request
-        )
+            settings, store, backend, swap, launcher, machine, lending, match, foreign,
+            lambda: self.relay.last_request, state,
+        )  # fmt: skip
         self.rehearsal = rehearsal = Rehearsal(settings, store, backend, launcher, events, match, when, health, door)
         outcome = Outcome(store, swap, lending, events, metrics, foreign)
         self.rebuilding = rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
         self.run_files = run_files = RunFiles(store, settings.home)
         self.learner = learner = Learner(
-            settings, store, backend, swap, launcher, events, tasks, lending, match, foreign, when, outcome,
-            rebuilding, run_files,
+            settings, store, swap, launcher, events, tasks, lending, foreign, state, when,
+            Claims(settings, store, backend, swap, foreign, run_files), outcome, rebuilding,
         )  # fmt: skip
         self.watch = watch = Watch(train, store, swap, events)
 
