@@ -38,6 +38,7 @@ class Preset(BaseModel):
     band: Literal["calibrated", "paper", "off"]
     band_low: float = Field(gt=0, le=1)
     band_high: float = Field(ge=1)
+    late_moment: float = Field(ge=0)
     ema_decay: float = Field(ge=0, lt=1)
     advantage_clip: float = Field(gt=0)
     weight_good: float = Field(ge=0)

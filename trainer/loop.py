@@ -373,6 +373,9 @@ def _account(run: Run, learned: Lessons, trained: Trained, checks: dict[str, Che
     run.result["seconds_before"] = trained.seconds_before
     run.result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     run.result["metrics"] |= metrics_of(trained.metrics)
+    late = [one.sample.rating for one in learned.train if not one.extra and one.sample.version != run.spec.parent]
+    if late:
+        run.result["metrics"] |= {"late": float(len(late)), "late_trained": float(len(used & set(late)))}
     run.result["gate"] |= {name: check.json() for name, check in checks.items()}
 
 

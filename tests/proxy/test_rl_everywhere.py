@@ -111,10 +111,13 @@ VERBS: list[tuple[str, str, tuple[float, str | None, str | None] | None]] = [
     # what is typed, what is answered, the rating after it: value, comment, correction
     ("/rl good", "rated good", (1.0, None, None)),
     ("/rl good very clear", "because “very clear”", (1.0, "very clear", None)),
-    ("/rl bad: too\nlong", "rated bad", (-1.0, "too\nlong", None)),
-    *((f"/rl {n}", f"rated {n} of 5", ((n - 3) / 2, "too\nlong", None)) for n in (1, 2, 3)),
+    ("/rl bad: too long", "rated bad", (-1.0, "too long", None)),
+    *((f"/rl {n}", f"rated {n} of 5", ((n - 3) / 2, "too long", None)) for n in (1, 2, 3)),
     *((f"/rl {n}", f"rated {n} of 5", ((n - 3) / 2, None, None)) for n in (4, 5)),
     ("/rl 4 nice", "rated 4 of 5, because “nice” (your earlier rating of it is replaced)", (0.5, "nice", None)),
+    ("/rl bad\nand more", "nothing was rated", (0.5, "nice", None)),
+    ("/rl fix: It is\n5.", "nothing is rated yet", (0.5, "nice", None)),
+    ("/rl fix", "would have been right", (-1.0, None, "It is\n5.")),
     ("/rl fix: It is 4.", "would have been right", (-1.0, None, "It is 4.")),
     ("/rl status", "the base model answers", (-1.0, None, "It is 4.")),
     ("/rl help", "/rl undo", (-1.0, None, "It is 4.")),
@@ -123,10 +126,6 @@ VERBS: list[tuple[str, str, tuple[float, str | None, str | None] | None]] = [
     ("/rl undo", "(bad) is taken back", None),
     ("/rl undo", "nothing to undo", None),
 ]
-
-
-def _one_line(text: str | None) -> str | None:
-    return text and text.replace("\n", " ")
 
 
 @forms
@@ -138,8 +137,8 @@ async def test_every_verb(proxy: Proxy, dialect: str, stream: bool, form: Form) 
     assert reply == "You said: one "
     (row,) = await proxy.store.completions.page(limit=9)
     for line, answer, expected in VERBS:
-        if dialect == "completions":  # raw text of several lines may be a file
-            line, expected = line.replace("\n", " "), expected and (expected[0], _one_line(expected[1]), expected[2])
+        if dialect == "completions" and ("\n" in line or line == "/rl fix"):  # raw text of several lines may be a file
+            continue
         turns: list[Turn] = [question, ("assistant", reply), ("user", form(dialect, line))]
         said = await send(proxy, dialect, stream, *turns, **form.headers(dialect))
         assert said.startswith("rlproxy: ") and answer in said, (line, said)

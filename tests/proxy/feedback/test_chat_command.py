@@ -20,12 +20,14 @@ from tests.proxy.relay.test_relay import events
     [
         ("/rlreset", ("/rlreset", "")), ("good why", ("good", "why")),
         ("/rl", ("", "")), ("/rl good", ("good", "")), ("  /rl BAD  too long ", ("bad", "too long")),
-        ("/rl bad: too\nlong", ("bad", "too\nlong")), ("/rl 4 nice", ("4", "nice")),
+        ("/rl bad: too\nlong", ("bad", "too\nlong")), ("/rl bad\nlong", ("bad", "long")),
+        ("/rl\nbad", ("bad", "")), ("/rl 4 nice", ("4", "nice")),
         ('/rl "bad too long"', ("bad", "too long")), ('/rl good "x"', ("good", '"x"')), ('/rl "', ('"', "")),
     ],
 )  # fmt: skip
 def test_parse(text: str, command: tuple[str, str]) -> None:
-    assert parse(text) == command
+    assert parse(text)[:2] == command
+    assert parse(text).several_lines == ("\n" in text.strip())
 
 
 async def test_good_rates_the_reply_above(proxy: Proxy) -> None:
@@ -165,7 +167,10 @@ async def test_a_tools_result_never_rates(proxy: Proxy) -> None:
 async def test_a_correction(proxy: Proxy) -> None:
     reply, id = await ask(proxy, [says("user", "one")])
     assert "Nothing was rated" in await proxy.say("one", reply, "/rl fix:")
-    assert "what would have been right" in await proxy.say("one", reply, "/rl fix: two\nlines")
+    said = await proxy.say("one", reply, "/rl fix: two\nlines")
+    assert "your text, from “two” to “lines”, would have been right in place of “You said: one”" in said
+    assert await proxy.store.ratings.live(id, "owner") is None
+    assert "what would have been right" in await proxy.say("one", reply, "/rl fix: two\nlines", said, "/rl fix")
     rating = await proxy.store.ratings.live(id, "owner")
     assert rating is not None and (rating.value, rating.correction, rating.comment) == (-1.0, "two\nlines", None)
     assert "is replaced; its correction stays)" in await proxy.say("one", reply, "/rl bad too long")
@@ -177,6 +182,22 @@ async def test_a_correction(proxy: Proxy) -> None:
     rating = await proxy.store.ratings.live(id, "owner")
     assert rating is not None and (rating.correction, rating.comment) == (None, None)
     assert "so nothing was rated" in await proxy.say("one", reply, "/rl good " + "x" * 20_001)
+    assert "so nothing was rated" in await proxy.say("one", reply, "/rl fix: x\n" + "x" * 20_001)
+
+
+async def test_a_correction_of_several_lines_is_confirmed_by_whoever_sent_it(proxy: Proxy) -> None:
+    """For the same answer, by the same person."""
+    reply, id = await ask(proxy, [says("user", "one")])
+    other, _ = await ask(proxy, [says("user", "two")])
+    await proxy.say("one", reply, "/rl fix: a\nb")
+    assert "Nothing was rated" in await proxy.say("two", other, "/rl fix")
+    ann = {"x-rl-user": "ann"}
+    theirs = await (await proxy.chat("one", reply, "/rl fix", headers=ann)).json()
+    assert "nothing was rated" in theirs["choices"][0]["message"]["content"]
+    assert "so nothing was rated" in await proxy.say("one", reply, "/rl good two\nlines")
+    assert "nothing is rated yet" in await proxy.say("one", reply, "/rl fix: c\n\nd")
+    assert "what would have been right" in await proxy.say("one", reply, "/rl fix")
+    assert [rating.correction for rating in await proxy.store.ratings.history(id)] == ["c\n\nd"]
 
 
 async def test_an_admins_acts(proxy: Proxy) -> None:

@@ -46,9 +46,11 @@ async def test_status_says_in_one_line_why_nothing_trains(proxy: Proxy) -> None:
 def test_what_kept_tokens_from_training() -> None:
     metrics = {"acceptance": 0.9, "rejected_fresh_mismatch": 0.0, "rejected_stale": 0.08, "rejected_token": 0.02}
     assert acceptance(metrics) == (
-        "90.0% of the rated tokens can train; left out 8.0% (the model has moved on since they were said), "
+        "90.0% of the rated tokens can train; left out 8.0% (of earlier versions, moved on since), "
         "2.0% (drifted one by one)"
     )
+    late = {"acceptance": 1.0, "late": 12.0, "late_trained": 9.0}
+    assert acceptance(late) == "100.0% of the rated tokens can train; 9 of 12 late ratings trained"
     assert acceptance({"acceptance": 1.0}) == "100.0% of the rated tokens can train" and acceptance({}) == ""
 
 
@@ -67,7 +69,7 @@ async def test_a_run_that_ends_meanwhile_is_not_half_shown(proxy: Proxy, monkeyp
     async def and_then_it_ends(**about: Any) -> Any:
         found = await read(**about)
         if await proxy.store.runs.still_open():
-            await proxy.store.runs.end(claimed[0].id, "rejected", "no better", None)
+            await proxy.store.runs.end(claimed.id, "rejected", "no better", None)
         return found
 
     monkeypatch.setattr(proxy.store.samples, "fresh", and_then_it_ends)
