@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 
@@ -30,6 +30,14 @@ log = structlog.get_logger()
 RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 
 
+Ending = Literal["rejected", "empty", "failed"]
+
+
+class Published(NamedTuple):
+    adapter: Adapter
+    waits: str | None  # why it does not go live by itself
+
+
 class Outcome:
     def __init__(
         self, store: Store, swap: Swap, lending: Lending, events: Events, metrics: Metrics, foreign: Foreign | None
@@ -40,14 +48,12 @@ class Outcome:
         self._events = events
         self._metrics = metrics
         self._foreign = foreign
-        self.recorded = asyncio.Event()  # what became of the run under way; set where there is none
-        self.recorded.set()
 
-    async def take(self, run: Run, found: dict[str, Any]) -> None:
-        """The trainer's last word, into the store; a passed candidate goes live."""
+    async def record(self, run: Run, found: dict[str, Any]) -> Published | None:
+        """The trainer's last word, into the store; the version that it leaves, if any."""
         if found["status"] != "passed":
             await self.end(run, found["status"], found.get("reason", ""), found)
-            return
+            return None
         try:
             path = Path(found["adapter"])
             if str(path) != run_folder.ordered(Path(run.folder)):
@@ -55,15 +61,20 @@ class Outcome:
             manifest = await asyncio.to_thread(verify_adapter, path)
         except (AdapterError, KeyError) as error:
             await self.end(run, "failed", f"the adapter is not what the trainer wrote: {error}", found)
-            return
+            return None
         adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
         if self._foreign:
             await self._foreign.publishes(run.version)
         waits = None if self._foreign else await self._overtaken(adapter)
         await self._store.runs.publish(run.id, adapter, found, None if waits else found.get("baseline_after"))
         self._ended(run, "done", found.get("reason", ""))
+        return Published(adapter, waits)
+
+    async def put_live(self, published: Published) -> None:
+        """Let the version answer, unless it has to wait for a person."""
+        adapter, waits = published
         if self._foreign:
-            await self._foreign.published(run.version)
+            await self._foreign.published(adapter.version)
         elif waits:
             self._wait(adapter, waits)
         else:
@@ -107,12 +118,11 @@ class Outcome:
                     return
                 await asyncio.sleep(pause)
 
-    async def end(self, run: Run, status: Any, reason: str, found: dict[str, Any] | None) -> None:
+    async def end(self, run: Run, status: Ending, reason: str, found: dict[str, Any] | None) -> None:
         await self._store.runs.end(run.id, status, reason, found)
         self._ended(run, status, reason)
 
     def _ended(self, run: Run, status: str, reason: str) -> None:
-        self.recorded.set()
         self._metrics.runs.labels(status).inc()
         log.info("run ended", run=run.id, status=status, reason=reason)
         self._events.emit("run", run=run.id, event="ended", status=status, reason=reason)

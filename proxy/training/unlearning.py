@@ -59,8 +59,6 @@ class Rebuilding:
 
     async def start(self) -> None:
         """Before any version is loaded: one that is gone is not what the pointer names."""
-        state = await self._store.unlearning.state()
-        self._when.rebuilds = state is not None and state.over is None
         adapters, pointer = await self._store.versions.all(), await self._store.versions.pointer()
         if (to := clean_of(adapters, pointer.live)) != pointer.live:
             await self._store.versions.point(to, _because(pointer.live), ACTOR)
@@ -70,7 +68,6 @@ class Rebuilding:
         state = await self._store.unlearning.state()
         if state is None or state.over is not None:
             return None
-        self._when.rebuilds = True
         await self._step_back()
         log.info("rebuilding", versions=state.versions, clean=state.clean)
         self._events.emit("rebuild", versions=state.versions, line=_line(state))
@@ -79,8 +76,7 @@ class Rebuilding:
     async def wanted(self) -> bool:
         """Whether the next run is one of these. Ends it where nothing is left to do. Raises StoreError."""
         state = await self._store.unlearning.state()
-        self._when.rebuilds = state is not None and state.over is None
-        if state is None or not self._when.rebuilds or not await self._step_back():
+        if state is None or state.over is not None or not await self._step_back():
             return False
         last = await self._store.runs.get(state.made[-1]) if state.made else None
         train = self._settings.train
@@ -155,7 +151,6 @@ class Rebuilding:
         if outside:
             line += f"; not in this home, and left for you to delete: {', '.join(map(str, outside))}"
         await self._store.unlearning.end(line)
-        self._when.rebuilds = False
         log.info("rebuilt", line=line)
         self._events.emit("rebuild", versions=state.versions, line=line)
 

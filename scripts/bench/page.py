@@ -102,7 +102,7 @@ async def fill(store: Store, count: int) -> None:
         version=1, min_total=1,
     )  # fmt: skip
     assert claimed is not None
-    await store.runs.publish(claimed[0].id, Adapter(1, 0, claimed[0].id, "smollm2", "/nowhere", now, {}), {}, 0.0)
+    await store.runs.publish(claimed.id, Adapter(1, 0, claimed.id, "smollm2", "/nowhere", now, {}), {}, 0.0)
     await store.versions.withdraw(1, "made up", "bench")  # there are no files to go live with
     store._writer._db.execute("PRAGMA synchronous = FULL")
 

@@ -89,8 +89,8 @@ async def publish(http: aiohttp.ClientSession, store: Store, home: Path, version
         folder_of=lambda run: str(home / "runs" / str(run)),
     )  # fmt: skip
     assert claimed is not None
-    adapter = Adapter(version, 0, claimed[0].id, MODEL, str(folder), time.time(), {})
-    await store.runs.publish(claimed[0].id, adapter, {"status": "passed"}, 0.0)
+    adapter = Adapter(version, 0, claimed.id, MODEL, str(folder), time.time(), {})
+    await store.runs.publish(claimed.id, adapter, {"status": "passed"}, 0.0)
 
 
 class Timed:

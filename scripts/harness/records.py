@@ -53,8 +53,10 @@ async def rated(store: Store, count: int, **fields: Any) -> list[str]:
 
 
 async def claim(store: Store, **fields: Any) -> Any:
+    """A run and its samples; None where there is none."""
     defaults: dict[str, Any] = {
         "model": "m", "live": 0, "max_version_gap": 8, "limit": 256, "held_share": 0.125,
         "folder_of": "runs/r{:05}".format, "version": 1, "min_total": 1,
     }  # fmt: skip
-    return await store.samples.claim(**(defaults | fields))
+    run = await store.samples.claim(**(defaults | fields))
+    return run and (run, await store.samples.of_run(run.id))

@@ -138,12 +138,12 @@ async def _dated(store: Store) -> None:
 
 
 async def _version(store: Store, home: Path, version: int, at: float) -> list[str]:
-    claimed = await store.samples.claim(
+    run = await store.samples.claim(
         model="smollm2", live=version - 1, max_version_gap=0, limit=24, held_share=0.125,
         folder_of=lambda run: str(home / "runs" / f"r{run:05d}"), version=version, min_total=1,
     )  # fmt: skip
-    assert claimed is not None
-    run, samples = claimed
+    assert run is not None
+    samples = await store.samples.of_run(run.id)
     ratings = [sample.rating.id for sample in samples]
     outcomes = {
         sample.rating.id: {

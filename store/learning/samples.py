@@ -274,7 +274,7 @@ class SampleStore(StorePart):
         raters: Mapping[str, float] = NOBODY,
         above: int = 0,
         rebuilds: bool = False,
-    ) -> tuple[Run, list[Sample]] | None:
+    ) -> Run | None:
         """Make a run of the `limit` newest completions with fresh ratings, and of all those; one that `rebuilds` takes
         the oldest, as those did whose place it takes. Its number is `above` those of folders that are there.
 
@@ -304,8 +304,7 @@ class SampleStore(StorePart):
                 unlearning.claimed(db, claimed.id)
             return claimed
 
-        run = await self._writer.submit(take)
-        return None if run is None else (run, await self.of_run(run.id))
+        return await self._writer.submit(take)
 
     async def given_back(self, of: Rebuild, *, live: int, max_version_gap: int, foreign: bool) -> tuple[int, int]:
         """Ratings that the runs of a rebuild gave back and no run has taken since: that could train, and too old."""

@@ -40,7 +40,7 @@ class ProgressPage:
         return self._view.page(
             request,
             "progress.html",
-            under_way=self._learner.run is not None,
+            under_way=self._learner.state.run is not None,
             shares=await self._shares(),
             runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
             days=DAYS,
@@ -81,15 +81,15 @@ class ProgressPage:
         return web.Response(body=orjson.dumps(found), content_type="application/json")
 
     async def _now(self) -> dict[str, Any]:
-        due, fresh, run = await self._when.due(), await self._when.fresh(), self._learner.run
+        due, fresh, run = await self._when.due(), await self._when.fresh(), self._learner.state.run
         needed, _ = await self._when.needed()
         waiting = None if run else next(iter(await self._store.runs.still_open()), None)
         return {
             "run": run,
             "waiting": waiting,
-            "paused": self._when.paused,
-            "told": self._learner.progress,
-            "doing": under_way(self._learner.progress),
+            "paused": self._learner.state.paused,
+            "told": self._learner.state.progress,
+            "doing": under_way(self._learner.state.progress),
             "never": await self._status.never_trains(),
             "due": due,
             "fresh": fresh,
@@ -115,7 +115,7 @@ class ProgressPage:
 
     async def _steps(self) -> list[list[float | None]]:
         """Step, loss and acceptance of the run under way, else of the last one."""
-        last = self._learner.run or next(iter(await self._store.runs.recent(limit=1)), None)
+        last = self._learner.state.run or next(iter(await self._store.runs.recent(limit=1)), None)
         if last is None:
             return []
         told = await asyncio.to_thread(run_folder.progress, Path(last.folder))
