@@ -26,11 +26,13 @@ START: Final[Mapping[str, str]] = {
 }
 
 
-async def ask(backend: Backend, address: Address, body: Mapping[str, Any], timeout_s: float) -> tuple[int, bytes]:
-    """Status and body of the answer. Raises BackendDown."""
+async def ask(
+    backend: Backend, address: Address, body: Mapping[str, Any], timeout_s: float, what: str = "a question"
+) -> tuple[int, bytes]:
+    """Status and body of the answer. Raises BackendDown, which says `what` was not answered."""
     named = {key: loads(value) for key, value in address.members.items()}
     headers = {**backend.headers(), "content-type": "application/json"}
-    with reaching(address.url, backend.kind, "POST /v1/chat/completions", timeout_s):
+    with reaching(address.url, backend.kind, what, timeout_s):
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as http,
             http.post(f"{address.url}/v1/chat/completions", data=dumps({**body, **named}), headers=headers) as response,

@@ -33,7 +33,7 @@ class WarmUp:
     async def answers(self, addresses: Sequence[Address]) -> tuple[int, str]:
         """Status and text of the first of these that does not answer with 200, else of any. Raises BackendDown."""
         for address in addresses:
-            status, text = await ask(self._backend, address, HELLO, WARM_UP_S)
+            status, text = await ask(self._backend, address, HELLO, WARM_UP_S, "the warm-up request")
             if status != 200:
                 return status, text.decode(errors="replace")
         return 200, ""
