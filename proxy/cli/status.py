@@ -20,8 +20,9 @@ from rich.text import Text
 from proxy.cli.common import print_json, some
 from proxy.cli.http import HomeClient
 from proxy.cli.rendering_words import side_by_side
-from proxy.cli.tables import acceptance, console, gate, named, verdict
+from proxy.cli.tables import acceptance, console, gate, verdict
 from proxy.client import Refused, Unreachable
+from proxy.core.version_names import version_in_words
 
 EVERY_S: Final = 1.0
 ENOUGH: Final = 8  # ratings of one kind, after which the other is missed
@@ -87,8 +88,8 @@ def _answering(s: dict[str, Any], url: str) -> list[Row]:
     if trains:
         rows.append(("model", f"{s['model'] or 'whichever is asked for'}, not ours", ""))
     else:
-        before = f" (before: {named(s['previous'])})" if s["previous"] != s["live"] else ""
-        who = f"{named(s['live'])} answers{before}"
+        before = f" (before: {version_in_words(s['previous'])})" if s["previous"] != s["live"] else ""
+        who = f"{version_in_words(s['live'])} answers{before}"
         rows.append(("model", f"{s['model'] or 'not known yet'}, {who}", ""))
     rows.append(("backend", s["backend"]["state"], ""))
     if trains:
