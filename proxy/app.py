@@ -34,6 +34,7 @@ from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect
 from proxy.feedback.chat_command import ChatCommands
+from proxy.feedback.episodes import Episodes
 from proxy.feedback.open_webui import OpenWebUI
 from proxy.feedback.ratings import Feedback
 from proxy.feedback.webhooks.routes import Webhooks
@@ -64,6 +65,7 @@ from proxy.versions.rollback_monitor import Watch
 from proxy.versions.warm_up import WarmUp
 from proxy.web import error_middleware, openapi
 from proxy.web.control import Control
+from proxy.web.episode_routes import EpisodeRoutes
 from proxy.web.forgetting import Forgetter
 from proxy.web.importing import Importing
 from proxy.web.key_routes import KeyRoutes
@@ -121,7 +123,8 @@ class Wiring:
         self.open_webui = OpenWebUI(store, feedback, screen, redactor)
 
         # one version answers, and another takes its place
-        self.swap = swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent))
+        self.episodes = episodes = Episodes(store, events, redactor)
+        self.swap = swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent), episodes.versions)
         self.lending = lending = Lending(settings, store, backend, swap, door, events, tasks)
 
         # ratings become versions
@@ -156,7 +159,7 @@ class Wiring:
         giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
-            self.uncaptured, recent, Memory(tasks), giving_way, underway,
+            self.uncaptured, recent, Memory(tasks), giving_way, underway, episodes,
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands, retries)
         self.counts = CountTokens(parts)
@@ -209,6 +212,7 @@ class Wiring:
             web.delete("/v1/feedback/{id}", self.feedback.delete),
             *self.control.routes(),
             *KeyRoutes(self.keys).routes(),
+            *EpisodeRoutes(self.store, self.episodes, self.swap).routes(),
             openapi.route(),
             *self.uncaptured.routes(),
             web.post("/rl/import", self.importing.post),
@@ -226,6 +230,7 @@ class Wiring:
         """From the start to the stop, in their order."""
         asyncio.get_running_loop().set_exception_handler(self.health.files.heard)
         await self.keys.start(self.store)
+        await self.episodes.start()
         await relocation.find_again(self.settings, self.store)
         async with self._towards_backend() as http:
             self.relay.parts.http = http
@@ -297,7 +302,7 @@ async def _tell_of_damage(store: Store, events: Events) -> None:
 
 async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> None:
     async for happened in events.listen():
-        if happened.kind in ("rating", "rebuild"):
+        if happened.kind in ("rating", "rebuild", "episode"):
             learner.wake()
         if happened.kind in ("rating", "retracted"):
             watch.wake()

@@ -21,6 +21,8 @@ from store.captured.recent_answers import AnswerStore
 from store.captured.stats import StatStore
 from store.errors import StoreError
 from store.learning import keys
+from store.learning.episode_groups import EpisodeGroupStore
+from store.learning.episodes import EpisodeStore
 from store.learning.keys import KeyStore
 from store.learning.meta import MetaStore, set_meta
 from store.learning.opinion import OpinionStore
@@ -65,6 +67,8 @@ class Store:
         self.runs = RunStore(reader, writer, encrypted=self.encrypted)
         self.versions = VersionStore(reader, writer)
         self.unlearning = RebuildStore(reader, writer)
+        self.episodes = EpisodeStore(reader, writer)
+        self.episode_groups = EpisodeGroupStore(reader, writer)
         self.keys = KeyStore(reader, writer, home)
         self.meta = MetaStore(reader, writer)
         # Safety

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
@@ -59,14 +59,23 @@ class Lease:
 
 class Swap:
     def __init__(
-        self, store: Store, backend: Backend, tasks: Tasks, events: Events, door: Door, warm_up: WarmUp
+        self,
+        store: Store,
+        backend: Backend,
+        tasks: Tasks,
+        events: Events,
+        door: Door,
+        warm_up: WarmUp,
+        pinned: Callable[[], set[int]] = set,
     ) -> None:
+        """`pinned`: versions that will be asked for again, kept loaded where the backend has room for any number."""
         self._store = store
         self._backend = backend
         self._tasks = tasks
         self._events = events
         self._door = door
         self._warm_up = warm_up
+        self._pinned_elsewhere = pinned
         self._loaded: set[int] = {BASE}
         self._in_use: Counter[int] = Counter()
         self._changing = asyncio.Lock()
@@ -142,6 +151,10 @@ class Swap:
         if (pinned := self._pinned(asked)) is not None:
             return pinned
         return self.live if self._known(asked) in ("", self.model) else None
+
+    def names_version(self, asked: str) -> bool:
+        """Whether a request for this model pins a version itself."""
+        return self._pinned(asked) is not None
 
     async def acquire(self, asked: str, promised: int | None = None) -> Lease:
         """The version that a request for the model `asked` gets, or the one that it was promised. Raises NotFound,
@@ -305,7 +318,8 @@ class Swap:
         return "The base model" if version == BASE else f"v{version}"
 
     def _kept(self) -> set[int]:
-        return {BASE, self._pointer.live, self._pointer.previous}
+        kept = {BASE, self._pointer.live, self._pointer.previous}
+        return kept | self._pinned_elsewhere() if self._backend.places is None else kept
 
     async def _load(self, version: int) -> None:
         """Needs the lock."""

@@ -42,7 +42,10 @@ x'7b7d' AS request, NULL AS forms, NULL AS request_apart, NULL AS prompt_token_i
 FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
 EXPIRING = """c.created_at < ? AND +c.status <> 'pending'
-AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)"""
+AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)
+AND NOT EXISTS (SELECT 1 FROM episodes e WHERE e.id = c.session AND e.ended_at IS NOT NULL AND e.left_out IS NULL)"""
+OPEN_AND_EMPTY = """DELETE FROM episodes WHERE ended_at IS NULL AND opened_at < ?
+AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.session = episodes.id)"""
 # The best first, of those the newest. Of a greeting there are thousands: how many are alike is not counted to the end.
 REPLIES = """SELECT c.id, c.created_at, substr(c.text, 1, 200) AS text, c.session, c.reply_hash, c.model, c.system,
 8 * (c.session IS :session) + 4 * (c.reply_hash IS :path) + 2 * (c.system = :system) + (c.model = :model) AS fits
@@ -122,6 +125,8 @@ def expire(db: sqlite3.Connection, before: float) -> int:
         gone += forget(db, [id])
         if db.total_changes - start >= CHANGES:
             break
+    if not gone:
+        db.execute(OPEN_AND_EMPTY, (before,))
     return gone
 
 
