@@ -21,7 +21,7 @@ from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
-from proxy.core.version_names import version_in_words, label, listed
+from proxy.core.version_names import label, listed, version_in_words
 from proxy.training.cloud_student import Foreign
 from proxy.training.preconditions import When
 from proxy.training.relocation import folder_of, is_ours
