@@ -40,7 +40,8 @@ def export(
     """What was captured, one completion a line: docs/guides/export.md."""
     from urllib.parse import urlencode
 
-    from proxy.cli.http import NO_PROXY, NoProxyAnswers
+    from proxy.cli.http import NO_PROXY
+    from proxy.client import Unreachable
 
     only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}
     only |= {"since": since and int(since.timestamp()), "until": until and int(until.timestamp())}
@@ -49,7 +50,7 @@ def export(
     try:
         with _writing(output) as out:
             count = _write(lines, out, as_json)
-    except NoProxyAnswers as error:
+    except Unreachable as error:
         kept = f"{output} was not written" if output else "what was printed is not all"
         fail(f"the export broke off and {kept}: {error}", NO_PROXY)
     except BrokenPipeError:
