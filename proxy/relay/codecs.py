@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from proxy.backends.base import Capabilities
+from proxy.core import sse
 from proxy.core.errors import BackendBroke, ProxyError
 from proxy.core.json_edit import Answer, Rules, dumps, loads, rewrite
 from proxy.core.json_splice import Splicer, with_members
@@ -36,6 +37,14 @@ class Way(ABC):
     @abstractmethod
     def event(self, event: Event) -> bytes:
         """An event of the stream as the client gets it. Raises BackendBroke."""
+
+    def through(self, piece: bytes) -> bytes | None:
+        """Whole events, none of them terminal, as the client gets them; None where each has to be looked at."""
+        return None
+
+    def edited(self, piece: bytes, parsed: Sequence[Any]) -> bytes | None:
+        """The same, by what they say."""
+        return None
 
     @abstractmethod
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
@@ -67,6 +76,7 @@ class Native(Way):
         self._dialect, self._question, self._rules = dialect, question, rules
         self._splicer = Splicer(rules)
         self._last: bytes | None = None  # the data of the newest event
+        self._through = b""  # the newest events, where they went through at once
 
     def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
         asks = self.asks if asking else {}
@@ -79,7 +89,7 @@ class Native(Way):
         data = event.data
         if data is None or not data.startswith(b"{"):
             return event.raw
-        self._last = data
+        self._last, self._through = data, b""
         if not self._rules:
             return event.raw
         try:
@@ -94,6 +104,28 @@ class Native(Way):
             changed, self._role = with_role(changed, self._role), b""
         return event.raw if changed == data else event.with_data(changed)
 
+    def through(self, piece: bytes) -> bytes | None:
+        if self._role:
+            return None
+        if not self._rules:
+            said: bytes | None = piece
+        else:
+            said = self._splicer.through(piece) if self._dialect.framing == "sse" else None
+        if said is not None:
+            self._through = piece
+        return said
+
+    def edited(self, piece: bytes, parsed: Sequence[Any]) -> bytes | None:
+        if self._hides and self.asks and (self._role or any(map(self._only_tokens, parsed))):
+            return None
+        said = self._splicer.edited_all(piece, parsed)
+        if said is not None:
+            self._through = piece
+        return said
+
+    def _only_tokens(self, said: Any) -> bool:
+        return isinstance(said, dict) and self.reads.only_tokens(said)
+
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
         return b"", b"" if event is None else self.event(event)
 
@@ -107,7 +139,9 @@ class Native(Way):
             return answer.raw
 
     def broken(self, error: ProxyError) -> bytes:
-        return self._dialect.error_event(error, self._last)
+        newest = sse.Splitter().feed(self._through) if self._dialect.framing == "sse" else ()
+        said = [one.data for one in newest if one.data is not None and one.data.startswith(b"{")]
+        return self._dialect.error_event(error, said[-1] if said else self._last)
 
 
 class Translated(Way):
