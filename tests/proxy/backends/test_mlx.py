@@ -146,7 +146,7 @@ async def test_captures_are_inexact(served: Proxy) -> None:
 async def test_what_only_we_asked_for_is_hidden(served: Proxy, server: FakeMlx) -> None:
     response = await served.chat("who?")
     assert "logprobs" not in (await response.json())["choices"][0]
-    row = await served.store.completion(response.headers["x-rl-completion-id"])
+    row = await served.store.completions.get(response.headers["x-rl-completion-id"])
     assert row is not None and row.end is not None and row.end.token_ids == [0, 1, 2, 3, 4, 5]
 
 

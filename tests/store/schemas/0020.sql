@@ -16,8 +16,8 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79550450445296478274e+09,'admin','promote','{"version":1}',X'41F707D6978B830BBCC5643483E1A5CA99FA1968BFE1F75BA2EE611EF8C220E4');
-INSERT INTO "audit" VALUES(2,1.79550450445302247999e+09,'admin','pause','{}',X'2A9DD76B48E703BDE2342C7B94F622E7FCC65911ED17547D639C9061B735F836');
+INSERT INTO "audit" VALUES(1,1.79550641960378599168e+09,'admin','promote','{"version":1}',X'F9A54EACD7791DB2D7A4BC3C4F512491B25FEF75D988ACEE7751DC9F13CBE5E9');
+INSERT INTO "audit" VALUES(2,1.79550641960383701323e+09,'admin','pause','{}',X'709E1A5E24414FDF6001E32F5C20B7BB05B4C8A1A9A80C34D78DC5F968EB675B');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
@@ -61,6 +61,26 @@ CREATE TABLE completions (
     logprobs         BLOB   -- float32
 , thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT, forms TEXT, pieces BLOB, logprobs_of TEXT) STRICT;
 INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+CREATE TABLE episodes (
+    seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+    id          TEXT NOT NULL,  -- the session's name
+    key         TEXT NOT NULL,  -- of its completions; '' where they are from before keys were kept
+    posted      INTEGER NOT NULL,  -- 1: opened by a call of its own, 0: by its first request or its reward
+    task        TEXT,
+    team        TEXT,  -- its group: several attempts at one task
+    team_size   INTEGER,
+    split       TEXT NOT NULL CHECK (split IN ('train', 'eval')),
+    meta        TEXT,
+    version     INTEGER,  -- that all its requests get; NULL: not pinned
+    opened_at   REAL NOT NULL,
+    reward      REAL CHECK (reward BETWEEN -1 AND 1),
+    comment     TEXT,
+    error       TEXT,  -- why its reward says nothing
+    rewarded_at REAL,
+    ended_at    REAL,
+    left_out    TEXT,  -- why it never trains
+    UNIQUE (id, key)
+) STRICT;
 CREATE TABLE items (
     id            TEXT NOT NULL,
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
@@ -143,8 +163,8 @@ CREATE TABLE ratings (
     live            INTEGER NOT NULL,
     retracted_at    REAL,
     replaced        TEXT
-, scale TEXT NOT NULL DEFAULT 'unit' CHECK (scale IN ('thumb', 'stars', 'unit')), repeats TEXT) STRICT;
-INSERT INTO "ratings" VALUES(1,'rt-1','rl-a','owner',1.0,'so kind',NULL,1.0,'http',NULL,2.0,1,NULL,NULL,'unit',NULL);
+, scale TEXT NOT NULL DEFAULT 'unit' CHECK (scale IN ('thumb', 'stars', 'unit')), repeats TEXT, human INTEGER NOT NULL DEFAULT 1 CHECK (human IN (0, 1))) STRICT;
+INSERT INTO "ratings" VALUES(1,'rt-1','rl-a','owner',1.0,'so kind',NULL,1.0,'http',NULL,2.0,1,NULL,NULL,'unit',NULL,1);
 CREATE TABLE reactions (
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
     rater         TEXT NOT NULL,
@@ -161,6 +181,11 @@ CREATE TABLE requests (
     hash BLOB PRIMARY KEY,
     body BLOB NOT NULL
 ) STRICT;
+CREATE TABLE run_episodes (
+    run_id  INTEGER NOT NULL REFERENCES runs (id),
+    episode INTEGER NOT NULL REFERENCES episodes (seq) ON DELETE CASCADE,
+    PRIMARY KEY (run_id, episode)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE run_samples (
     run_id    INTEGER NOT NULL REFERENCES runs (id),
     rating_id TEXT NOT NULL REFERENCES ratings (id) ON DELETE CASCADE,
@@ -193,6 +218,13 @@ INSERT INTO "search_data" VALUES(1,X'');
 INSERT INTO "search_data" VALUES(10,X'00000000000000');
 CREATE TABLE 'search_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
 CREATE TABLE 'search_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
+CREATE TABLE turn_rewards (
+    episode       INTEGER NOT NULL REFERENCES episodes (seq) ON DELETE CASCADE,
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    value         REAL NOT NULL CHECK (value BETWEEN -1 AND 1),
+    at            REAL NOT NULL,
+    PRIMARY KEY (episode, completion_id)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE webhook_events (
     platform TEXT NOT NULL,
     event_id TEXT NOT NULL,
@@ -229,25 +261,6 @@ CREATE INDEX listed_version ON listed (version);
 CREATE INDEX listed_unrated ON listed (seq) WHERE rated = 0;
 CREATE INDEX listed_opinions ON listed (version, turn, opinion) WHERE rated > 0;
 CREATE INDEX listed_unsearched ON listed (seq) WHERE searched = 0;
-CREATE INDEX ratings_days ON ratings (created_at, value) WHERE live = 1;
-CREATE TRIGGER listed_with_a_new_rating AFTER INSERT ON ratings WHEN NEW.live = 1
-BEGIN
-    UPDATE listed SET (rated, opinion) = (
-        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = NEW.completion_id AND +r.live = 1)
-    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = NEW.completion_id);
-END;
-CREATE TRIGGER listed_without_an_old_rating AFTER UPDATE OF live ON ratings
-BEGIN
-    UPDATE listed SET (rated, opinion) = (
-        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = NEW.completion_id AND +r.live = 1)
-    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = NEW.completion_id);
-END;
-CREATE TRIGGER listed_without_a_forgotten_rating AFTER DELETE ON ratings WHEN OLD.live = 1
-BEGIN
-    UPDATE listed SET (rated, opinion) = (
-        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = OLD.completion_id AND +r.live = 1)
-    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = OLD.completion_id);
-END;
 CREATE TRIGGER search_forgets BEFORE DELETE ON completions
 WHEN (SELECT l.searched FROM listed l WHERE l.seq = OLD.seq) = 1
 BEGIN
@@ -264,15 +277,6 @@ BEGIN
 END;
 CREATE UNIQUE INDEX keys_name ON keys (name) WHERE revoked_at IS NULL;
 CREATE INDEX listed_conversation ON listed (conversation);
-CREATE TRIGGER listed_when_it_ends AFTER UPDATE OF status ON completions
-WHEN OLD.status = 'pending' AND NEW.status <> 'pending'
-BEGIN
-    INSERT INTO listed (seq, turn, model, version, session, conversation, rated, opinion)
-    SELECT NEW.seq, NEW.turn, NEW.model, NEW.version, NEW.session, coalesce(NEW.conversation, NEW.seq),
-        count(*), total(r.value)
-    FROM ratings r WHERE r.completion_id = NEW.id AND +r.live = 1;
-END;
-CREATE INDEX ratings_completion ON ratings (completion_id, live, value);
 CREATE INDEX prompt_blocks_parent ON prompt_blocks (parent);
 CREATE INDEX completions_prompt_block ON completions (prompt_block) WHERE prompt_block IS NOT NULL;
 CREATE INDEX completions_request ON completions (request_hash) WHERE request_hash IS NOT NULL;
@@ -285,6 +289,43 @@ END;
 CREATE INDEX completions_key ON completions (key, user);
 CREATE UNIQUE INDEX ratings_event ON ratings (source, source_event_id, rater) WHERE source_event_id IS NOT NULL;
 CREATE INDEX items_completion ON items (completion_id);
+CREATE INDEX ratings_of_programs ON ratings (rater, live) WHERE human = 0;
+CREATE INDEX ratings_completion ON ratings (completion_id, live, human, value);
+CREATE INDEX ratings_days ON ratings (created_at, value) WHERE live = 1 AND human = 1;
+CREATE TRIGGER listed_when_it_ends AFTER UPDATE OF status ON completions
+WHEN OLD.status = 'pending' AND NEW.status <> 'pending'
+BEGIN
+    INSERT INTO listed (seq, turn, model, version, session, conversation, rated, opinion)
+    SELECT NEW.seq, NEW.turn, NEW.model, NEW.version, NEW.session, coalesce(NEW.conversation, NEW.seq),
+        count(*), total(r.value)
+    FROM ratings r WHERE r.completion_id = NEW.id AND +r.live = 1 AND +r.human = 1;
+END;
+CREATE TRIGGER listed_with_a_new_rating AFTER INSERT ON ratings WHEN NEW.live = 1
+BEGIN
+    UPDATE listed SET (rated, opinion) = (
+        SELECT count(*), total(r.value) FROM ratings r
+        WHERE r.completion_id = NEW.completion_id AND +r.live = 1 AND +r.human = 1)
+    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = NEW.completion_id);
+END;
+CREATE TRIGGER listed_without_an_old_rating AFTER UPDATE OF live ON ratings
+BEGIN
+    UPDATE listed SET (rated, opinion) = (
+        SELECT count(*), total(r.value) FROM ratings r
+        WHERE r.completion_id = NEW.completion_id AND +r.live = 1 AND +r.human = 1)
+    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = NEW.completion_id);
+END;
+CREATE TRIGGER listed_without_a_forgotten_rating AFTER DELETE ON ratings WHEN OLD.live = 1
+BEGIN
+    UPDATE listed SET (rated, opinion) = (
+        SELECT count(*), total(r.value) FROM ratings r
+        WHERE r.completion_id = OLD.completion_id AND +r.live = 1 AND +r.human = 1)
+    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = OLD.completion_id);
+END;
+CREATE INDEX episodes_team ON episodes (team) WHERE team IS NOT NULL;
+CREATE INDEX episodes_waiting ON episodes (ended_at) WHERE left_out IS NULL;
+CREATE INDEX episodes_version ON episodes (version, split);
+CREATE INDEX turn_rewards_completion ON turn_rewards (completion_id);
+CREATE INDEX run_episodes_episode ON run_episodes (episode);
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
