@@ -14,6 +14,8 @@ Status = Literal["pending", "done", "partial", "error"]
 Scale = Literal["thumb", "stars", "unit"]
 Target = Literal["completion", "session", "user", "rater"]  # what a person can have forgotten
 Role = Literal["use", "rate", "admin"]
+SignalKind = Literal["message", "tool", "regenerated", "edited", "aborted", "copied"]
+SignalState = Literal["waiting", "labelled", "dropped"]  # dropped: nobody will label it
 RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed"]
 
 BASE = 0  # the version number of the base model, no adapter
