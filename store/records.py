@@ -89,7 +89,7 @@ class FinishedCompletion:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A completion as stored: both halves above, and its live ratings. Lists have it in brief (`Store.completions`)."""
+    """A completion as stored: both halves above, and its live ratings. `store.completions.page` has it in brief."""
 
     seq: int
     new: NewCompletion

@@ -19,6 +19,7 @@ import typer
 from proxy.cli.common import AsJson, DryRun, Home, fail, print_json, settings_of
 from proxy.cli.data import data_app
 from proxy.cli.encrypt import encrypt_app
+from proxy.cli.episodes import episodes_app
 from proxy.cli.help_texts import Grouped
 from proxy.cli.init.command import init
 from proxy.cli.keys import keys_app
@@ -37,7 +38,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(init)
-for commands in (rate_app, learn_app, report_app, data_app, encrypt_app):  # no name: commands of their own
+for commands in (
+    rate_app,
+    learn_app,
+    episodes_app,
+    report_app,
+    data_app,
+    encrypt_app,
+):  # no name: commands of their own
     app.add_typer(commands)
 config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")

@@ -7,19 +7,19 @@ they are about is the proxy's affair (`proxy.feedback.open_webui`), and so is wh
 from __future__ import annotations
 
 import json
-import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import typer
 
 from proxy.cli.common import client_of, fail, print_json, some
 from proxy.cli.http import NO_PROXY, Client, NoProxyAnswers, Refused
 from proxy.cli.import_file import Unreadable
+from store import driver
 
 MESSAGE: Final = ("role", "content", "originalContent", "output")
 WHERE_FROM: Final = (
@@ -67,7 +67,7 @@ def messages_of(feedback: Mapping[str, Any]) -> list[dict[str, Any]]:
     every = {id: one for id, one in chat.items() if isinstance(one, dict)}
     path: list[dict[str, Any]] = []
     at = _within(feedback, "meta").get("message_id")
-    while at in every and len(path) < len(every):
+    while isinstance(at, str) and at in every and len(path) < len(every):
         path.append({key: every[at][key] for key in MESSAGE if every[at].get(key)})
         at = every[at].get("parentId")
     return path[::-1]
@@ -75,8 +75,7 @@ def messages_of(feedback: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _of_database(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        database = sqlite3.connect(f"file:{quote(str(file.resolve()))}?mode=ro", uri=True)
-        try:
+        with closing(driver.connect(file.resolve(), None, read_only=True)) as database:
             for *plain, email in database.execute(_ROWS):
                 id, user_id, kind, data, meta, snapshot, created, updated = plain
                 yield _ours(
@@ -87,9 +86,7 @@ def _of_database(file: Path) -> Iterator[dict[str, Any]]:
                     },
                     email,
                 )  # fmt: skip
-        finally:
-            database.close()
-    except (sqlite3.Error, ValueError) as error:
+    except driver.errors(ValueError, TypeError, RecursionError) as error:
         raise Unreadable(
             f"{file} cannot be read as Open WebUI's database ({error}); what came before is taken."
         ) from None
@@ -98,12 +95,17 @@ def _of_database(file: Path) -> Iterator[dict[str, Any]]:
 def _of_export(file: Path) -> Iterator[dict[str, Any]]:
     try:
         found = json.loads(file.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(one, dict) and "id" in one for one in found):
         raise Unreadable(f"{file} is neither an export of Open WebUI's feedback as JSON nor its database; {WHERE_FROM}")
-    for one in sorted(found, key=lambda one: one.get("updated_at") or 0):
+    for one in sorted(found, key=_changed_at):
         yield _ours(one, _within(one, "user").get("email"))
+
+
+def _changed_at(feedback: Mapping[str, Any]) -> float:
+    at = feedback.get("updated_at")
+    return at if isinstance(at, int | float) else 0.0
 
 
 def _ours(feedback: dict[str, Any], email: str | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REJECTED = {
     "rejected_fresh_mismatch": "the server computes them otherwise than the trainer",
-    "rejected_stale": "the model has moved on since they were said",
+    "rejected_stale": "of earlier versions, moved on since",
     "rejected_token": "drifted one by one",
 }
 
@@ -69,7 +69,10 @@ def acceptance(metrics: dict[str, Any]) -> str:
     causes = ", ".join(
         f"{metrics[key]:.1%} ({words})" for key, words in REJECTED.items() if (metrics.get(key) or 0.0) >= 0.0005
     )
-    return f"{metrics['acceptance']:.1%} of the rated tokens can train" + (f"; left out {causes}" if causes else "")
+    found = f"{metrics['acceptance']:.1%} of the rated tokens can train" + (f"; left out {causes}" if causes else "")
+    if late := metrics.get("late"):
+        found += f"; {metrics.get('late_trained', 0):.0f} of {late:.0f} late ratings trained"
+    return found
 
 
 def show_adapters(found: dict[str, Any]) -> None:

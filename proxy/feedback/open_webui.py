@@ -111,11 +111,11 @@ class OpenWebUI:
     ) -> Done:
         """`user`: whom a server before us names. What that says binds all that the body says, as on every route."""
         own = _own(who)
-        before = await self._store.ratings_of_events(SOURCE, f"{own}{new.id}:", rater=user)
+        before = await self._store.ratings.of_events(SOURCE, f"{own}{new.id}:", rater=user)
         reach = Reach(who, rater, () if user is None else (user,))
         shown = await self._shown(new, messages, before, reach, None if user is not None else new.user_id)
         name = rater_of(rater or (before[0].rater if before else shown.user or new.user_id), who, user)
-        theirs = [one for one in await self._store.ratings_of(shown.completion_id) if one.rater == name]
+        theirs = [one for one in await self._store.ratings.history(shown.completion_id) if one.rater == name]
         comment = await asyncio.to_thread(self._redactor.text, _comment(new, before))
         rating = NewRating(
             completion_id=shown.completion_id, rater=name, value=new.value,
@@ -156,7 +156,7 @@ class OpenWebUI:
             except CannotTell as error:
                 why = why or error
         for one in before:
-            whose = await self._store.whose(one.completion_id)
+            whose = await self._store.reactions.whose(one.completion_id)
             if whose is not None:
                 return await self._edited(one.completion_id, whose.user, now)
         if why is not None and why.message == OURS:
@@ -164,7 +164,7 @@ class OpenWebUI:
         raise CannotTell(SEVERAL) if isinstance(why, Ambiguous) else NotFound(NONE)
 
     async def _edited(self, id: str, user: str | None, text: str) -> Shown:
-        completion = await self._store.completion(id)
+        completion = await self._store.completions.get(id)
         if completion is None:
             raise NotFound(f"The completion {id} went in this moment, so nothing was rated.")
         captured = completion.end.text if completion.end is not None else ""
@@ -181,7 +181,7 @@ class OpenWebUI:
         """Whose answers this person may have rated: their own, and in this chat all that this key may read and that
         are no other person's."""
         found = dict.fromkeys(reach.own(unnamed=True))
-        for one in await self._store.askers_in(chat) if chat is not None else ():
+        for one in await self._store.answers.askers_in(chat) if chat is not None else ():
             theirs = reach.user is None or one.user in (None, reach.user, also)
             if theirs and reach._replace(user=one.user).covers(one):
                 found[one] = None
@@ -191,11 +191,11 @@ class OpenWebUI:
         if not isinstance(gone, str) or not gone:
             raise BadRequest("`deleted` must be a feedback's id, or `all`.", param="deleted")
         prefix = _own(who) if gone == EVERYTHING else f"{_own(who)}{gone}:"
-        live = await self._store.ratings_of_events(SOURCE, prefix, rater=rater, live=True)
+        live = await self._store.ratings.of_events(SOURCE, prefix, rater=rater, live=True)
         taken = [await self._feedback.retract(one.id) for one in live]
         if not taken:
             return Done("nothing", "No rating in rlproxy came of that feedback, so there was nothing to take back.")
-        lately = await self._store.lately(taken[0].completion_id)
+        lately = await self._store.answers.get(taken[0].completion_id)
         answer = quoted(lately.text, lately.calls) if lately is not None else None
         count = "The rating" if len(taken) == 1 else f"{len(taken)} ratings"
         return Done(

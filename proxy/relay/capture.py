@@ -106,7 +106,7 @@ class Capture:
 
         async def begin() -> None:
             await make()
-            self._begun = self._store.begin(self._rows)  # the end of the request asks whether this failed
+            self._begun = self._store.completions.begin(self._rows)  # the end of the request asks whether this failed
 
         self._make = make
         self._underway.begun(self.id, self)
@@ -116,7 +116,7 @@ class Capture:
         """The rows, stored. Raises DuplicateCompletion."""
         self._number(row, seen)
         try:
-            self._begun = self._store.begin(self._rows)
+            self._begun = self._store.completions.begin(self._rows)
             await self._begun
         except DuplicateCompletion:
             raise
@@ -205,17 +205,17 @@ class Capture:
         """How many were kept; those that were forgotten while they ran stay forgotten."""
         if self._begun is not None:
             try:
-                await self._store.finish(rows)
+                await self._store.completions.finish(rows)
                 return len(rows)
             except UnknownCompletion:
                 if self._begun.exception() is None:  # it was begun before: what is gone now, somebody has deleted
                     return sum([await self._still_there(row) for row in rows])
-        await self._store.record(self._rows, rows)  # it ended at once, or the disk was full when it began
+        await self._store.completions.record(self._rows, rows)  # it ended at once, or the disk was full when it began
         return len(rows)
 
     async def _still_there(self, row: FinishedCompletion) -> bool:
         try:
-            await self._store.finish([row])
+            await self._store.completions.finish([row])
         except UnknownCompletion:
             return False
         return True
@@ -230,7 +230,7 @@ class Capture:
         """The disk takes something again: of what was lost, the rows that had been begun are not pending for ever."""
         lost = [FinishedCompletion(id, "error", time.time(), error=LOST) for id in self._health.lost]
         self._health.lost.clear()
-        await asyncio.gather(*(self._store.finish([one]) for one in lost), return_exceptions=True)
+        await asyncio.gather(*(self._store.completions.finish([one]) for one in lost), return_exceptions=True)
 
     def _keep(self, text: str | None) -> str | None:
         return None if text is None else self._redactor.text(text)

@@ -44,6 +44,7 @@ from proxy.core.tasks import Tasks
 from proxy.core.upstream import chunks, cut, end_to_end, message_in, no_http, splitter_for, upstream_url, whole
 from proxy.dialects import CHAT, Dialect
 from proxy.dialects.base import ODD, Question
+from proxy.feedback.episodes import Episodes
 from proxy.relay.capture import Capture, new_id
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.codecs import Native, Translated, Way, wishes
@@ -86,6 +87,7 @@ class Parts:
     memory: Memory
     giving_way: GivingWay
     underway: Underway
+    episodes: Episodes
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:

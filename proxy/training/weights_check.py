@@ -85,7 +85,7 @@ class Match:
 
     async def start(self) -> None:
         """What was found before this start. Whether it still is about the same two is asked before the next run."""
-        kept = await self._store.get_meta(META)
+        kept = await self._store.meta.get(META)
         if kept is not None and kept["of"].get("rules") == RULES:
             self._of, self.verdict = kept["of"], Verdict(**kept["verdict"])
 
@@ -127,7 +127,7 @@ class Match:
             keep = False  # asked again after a restart
         self._of, self.verdict = of, verdict
         if keep:
-            await self._store.set_meta(META, {"of": of, "verdict": verdict._asdict()})
+            await self._store.meta.set(META, {"of": of, "verdict": verdict._asdict()})
         self._tell(verdict)
 
     def _tell(self, verdict: Verdict) -> None:

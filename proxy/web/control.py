@@ -129,7 +129,7 @@ class Control:
 
     async def completions(self, request: web.Request) -> web.Response:
         """Newest first; `before` is the `seq` to go on from."""
-        rows = await self._store.completions(
+        rows = await self._store.completions.page(
             limit=number(request, "limit", PAGE, 1, 1000),
             before_seq=number(request, "before", None, 1, 2**62),
             session=request.query.get("session"),
@@ -140,7 +140,7 @@ class Control:
         return _json({"data": [completion_json(c) for c in rows]})
 
     async def completion(self, request: web.Request) -> web.Response:
-        found = await self._store.completion(bare(request.match_info["id"]))
+        found = await self._store.completions.get(bare(request.match_info["id"]))
         if found is None:
             raise NotFound("There is no such completion.", param="id")
         prompt = [{"role": m.role, **orjson.loads(m.body)} for m in found.new.prompt]
@@ -148,15 +148,17 @@ class Control:
 
     async def adapters(self, request: web.Request) -> web.Response:
         pointer = self._swap.pointer
-        return _json({"data": [adapter_json(a, pointer) for a in await self._store.adapters()], "live": pointer.live})
+        return _json(
+            {"data": [adapter_json(a, pointer) for a in await self._store.versions.all()], "live": pointer.live}
+        )
 
     async def runs(self, request: web.Request) -> web.Response:
-        runs = await self._store.runs(limit=number(request, "limit", PAGE, 1, 1000))
+        runs = await self._store.runs.recent(limit=number(request, "limit", PAGE, 1, 1000))
         return _json({"data": [run_json(r) for r in runs]})
 
     async def run(self, request: web.Request) -> web.Response:
         given = request.match_info["id"]
-        run = await self._store.run(int(given)) if given.isdecimal() and len(given) < 19 else None
+        run = await self._store.runs.get(int(given)) if given.isdecimal() and len(given) < 19 else None
         if run is None:
             raise NotFound(f"There is no run {given}.", param="id")
         return _json(await account(self._store, run))
@@ -173,7 +175,7 @@ class Control:
         )
         response = PacedStream(headers={"content-type": "application/x-ndjson"})
         await response.prepare(request)
-        async for row in self._store.export(only):
+        async for row in self._store.transfer.export(only):
             await response.write(orjson.dumps(row) + b"\n")
         await response.write_eof()
         return response

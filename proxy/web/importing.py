@@ -58,9 +58,9 @@ class Importing:
         rows, refused = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, ours)
         if not rows and not refused:
             raise BadRequest("The body holds no line of an export.")
-        taken = await self._store.take(rows)
+        taken = await self._store.transfer.take(rows)
         if taken.stored:
-            await self._store.audit("admin", "import", {**taken._asdict(), "refused": len(refused)})
+            await self._store.meta.audit("admin", "import", {**taken._asdict(), "refused": len(refused)})
         return web.Response(body=dumps({**taken._asdict(), "refused": refused}), content_type="application/json")
 
     def _read(self, raw: bytes, ours: bool) -> tuple[list[Imported], list[dict[str, Any]]]:

@@ -66,10 +66,10 @@ class StatusReport:
         self._rebuilding = rebuilding
 
     async def full(self) -> dict[str, Any]:
-        runs = await self._store.runs(limit=1)
+        runs = await self._store.runs.recent(limit=1)
         fresh = await self._when.fresh()  # after the runs: one that is shown as ended has given its ratings back
         needed, _ = await self._when.needed()
-        due, pointer, run = await self._when.due(), self._swap.pointer, self._learner.run
+        due, pointer, run = await self._when.due(), self._swap.pointer, self._learner.state.run
         return {
             "model": self._swap.model,
             "trains": await self._learner.trains(),
@@ -101,24 +101,24 @@ class StatusReport:
                 "bad": fresh.bad,
                 "stale": fresh.stale,
                 "dampened": fresh.dampened,
-                "untrainable": await self._store.untrainable(),
+                "untrainable": await self._store.samples.untrainable(),
                 "needed": needed,
             },
-            "baseline": await self._store.get_meta("baseline", 0.0),
+            "baseline": await self._store.meta.get("baseline", 0.0),
             "training": {
-                "paused": self._when.paused,
+                "paused": self._learner.state.paused,
                 "share_gpu": self._lending.on,
                 "run": run.id if run else None,
-                "progress": self._learner.progress,
+                "progress": self._learner.state.progress,
                 "waits_for": None if run or due.now else due.why,
-                "line": _training(run, self._learner.progress, due),
+                "line": _training(run, self._learner.state.progress, due),
             },
             "held": {"why": self._door.closed, "requests": self._door.waiting},
             **self.prompts(),
             "watch": await self._watch.report(),
             "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
-            "counts": await self._store.counts(),
+            "counts": await self._store.stats.counts(),
             "database": self._database(),
             "problem": self._damage()
             or self._health.problem
@@ -162,7 +162,7 @@ class StatusReport:
         return f"The disk is slow: {waiting} writes wait for it, and new requests with them; nothing is lost."
 
     def _hung(self, run: Run | None) -> str | None:
-        why = self._learner.stalled
+        why = self._learner.state.stalled
         return f"The trainer of run {run.id} was started again: {why}." if run and why else None
 
     async def text(self) -> str:

@@ -51,9 +51,9 @@ async def test_a_visitor_takes_back_no_rating_of_another(proxy: Proxy, key: dict
         assert (await send(proxy, {"deleted": gone, "rater": "bob"}, {**key, **ANN}))[0] == 403
     _, said = await asked(proxy, {**key, **ANN})
     await send(proxy, feedback("f-1", said, rater="ann"), {**key, **ANN})  # the id of another's, used again
-    assert await proxy.store.live_rating(id, "bob") is not None
+    assert await proxy.store.ratings.live(id, "bob") is not None
     assert (await send(proxy, {"deleted": "all"}, {**key, **BOB}))[1]["result"] == "taken back"
-    assert await proxy.store.live_rating(id, "bob") is None
+    assert await proxy.store.ratings.live(id, "bob") is None
 
 
 async def test_a_visitor_rates_no_answer_of_another(proxy: Proxy, key: dict[str, str]) -> None:  # noqa: F811
@@ -64,7 +64,7 @@ async def test_a_visitor_rates_no_answer_of_another(proxy: Proxy, key: dict[str,
         assert status == 404, found
     status, found = await send(proxy, feedback("f", said, rater="bob"), {**key, **ANN})
     assert status == 403 and "You said" not in str(found)
-    assert await proxy.store.ratings_of(id) == []
+    assert await proxy.store.ratings.history(id) == []
 
 
 async def test_a_visitor_learns_nothing_of_answers_by_naming_another(proxy: Proxy, key: dict[str, str]) -> None:  # noqa: F811

@@ -145,7 +145,7 @@ async def test_more_messages_than_any_conversation_has_are_refused(proxy: Proxy,
     async with proxy.http.post(path, data=io.BytesIO(orjson.dumps(request))) as answer:
         assert answer.status == 400
         assert "has 100,001 messages" in await answer.text()
-    assert await proxy.store.completions() == []
+    assert await proxy.store.completions.page() == []
 
 
 async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:  # noqa: F811
@@ -158,7 +158,7 @@ async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:  # 
     async with turns() as found, proxy.http.post("/v1/feedback", data=body) as answer:
         assert answer.status == 201
     assert max(found) < MOST_S, sorted(found)[-3:]
-    assert (await proxy.store.ratings_of(id))[0].comment == ("4111 " * 3900)
+    assert (await proxy.store.ratings.history(id))[0].comment == ("4111 " * 3900)
 
 
 async def test_long_system_texts_are_compared_by_their_beginnings(proxy: Proxy) -> None:  # noqa: F811
@@ -177,6 +177,6 @@ async def test_long_system_texts_are_compared_by_their_beginnings(proxy: Proxy) 
         reply = await asked(name, "hello")
     async with turns() as found:
         await asked("f", "hello", reply, "more", tools=[{"type": "function", "function": {"name": "f"}}])
-    newest = max(await proxy.store.completions(), key=lambda one: one.seq)
+    newest = max(await proxy.store.completions.page(), key=lambda one: one.seq)
     assert newest.new.turn_rule == SUBAGENT
     assert max(found) < MOST_S, sorted(found)[-3:]

@@ -56,7 +56,7 @@ async def test_an_import_goes_to_no_other_home(proxy: Proxy, tmp_path: Path) -> 
 
 async def test_keys_of_a_stopped_home_are_made_in_it(proxy: Proxy, tmp_path: Path) -> None:
     code, out, _ = await rlproxy(tmp_path / "stopped", "keys", "create", "--name", "ann", **port_of(proxy))
-    assert code == 0 and out.startswith("rlp_") and not await proxy.store.keys()
+    assert code == 0 and out.startswith("rlp_") and not await proxy.store.keys.all()
     assert (tmp_path / "stopped" / "rlproxy.db").exists()
 
 

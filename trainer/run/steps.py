@@ -25,7 +25,7 @@ from trainer.lessons.batch import loss_of, reference_point, score, terms
 from trainer.lessons.lessons import Lesson, metrics_of
 from trainer.policy import packing
 from trainer.policy.policy import Loss, OutOfMemory, Policy, State
-from trainer.run import checkpoint
+from trainer.run import checkpoint, reach
 from trainer.run.checkpoint import Checkpoint
 
 LESS_MEMORY = (
@@ -77,8 +77,12 @@ def train(
     folder: Path,
     progress: Progress,
     stop: Stop,
+    evidence: float = 1.0,
 ) -> Trained:
-    """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice."""
+    """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice.
+
+    `evidence` is what the ratings say (reach), 0 to 1: it bounds how far the policy has moved in the end.
+    """
     plan = plan_of(teaching, preset, spec.seed)
     passes = "1 pass" if preset.passes == 1 else f"{preset.passes} passes"
     why = f"{passes} over {len(teaching)} samples in batches of {preset.batch}"
@@ -87,6 +91,7 @@ def train(
     progress.choice("steps", len(plan), why)
     loss, early = loss_of(preset), None
     credited = by_token(teaching)
+    enough = None if any(one.taught for one in teaching) else reach.nats(preset, evidence, credited=credited)
     start = policy.adapter()
     at = _begun(policy, _fingerprint(spec, preset, teaching), folder, progress)
     seconds_before, clock = at.seconds, time.monotonic()
@@ -122,8 +127,8 @@ def train(
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
     if at.step == 0:
         raise Diverged(f"the very first step went too far: {early}.")
-    if credited:
-        look = _back(policy, start, teaching, look, preset.drift_credited, progress)
+    if enough is not None:
+        look = _back(policy, start, teaching, look, enough, progress)
     last = at.history[at.step - 1]
     told = {name: value for name, value in last.items() if name in TOLD}
     stepped = {i for indices in plan[: at.step] for i in indices}
@@ -171,7 +176,8 @@ def _back(
 ) -> Look:
     """Back on the way from the start to where the drift is `enough`; it grows with about the square of the way.
 
-    What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far.
+    What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far. Weak evidence goes all
+    the way first, so that every rating has its say in where it leads.
     """
     way, first = 1.0, look.moved
     for _ in range(BACK):
@@ -180,7 +186,7 @@ def _back(
         share = float(np.sqrt(enough / look.moved))
         policy.wear(_between(start, policy.adapter(), share))
         way, look = way * share, _drift(policy, _probe(teaching))
-    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token; by token {enough:g} are enough")
+    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token; {enough:.2g} are enough here")
     return look
 
 

@@ -65,11 +65,13 @@ def ask(client: Client) -> Found:
 async def read(home: Path, secret: Secret | None) -> Found:
     """Of the files. Raises StoreError."""
     async with look(home, secret) as store:
-        pointer = await store.pointer()
-        adapters = [adapter_json(a, pointer) for a in await store.adapters()]
-        runs = [await account(store, run) for run in await store.runs(RUNS)]
+        pointer = await store.versions.pointer()
+        adapters = [adapter_json(a, pointer) for a in await store.versions.all()]
+        runs = [await account(store, run) for run in await store.runs.recent(RUNS)]
         told = [
-            told_of(line) for only in (Filter(rated=True), Filter(session=SESSION)) async for line in store.export(only)
+            told_of(line)
+            for only in (Filter(rated=True), Filter(session=SESSION))
+            async for line in store.transfer.export(only)
         ]
     return Found(pointer.live, _previous(adapters), adapters, runs, _merged(told))
 

@@ -40,9 +40,9 @@ class ProgressPage:
         return self._view.page(
             request,
             "progress.html",
-            under_way=self._learner.run is not None,
+            under_way=self._learner.state.run is not None,
             shares=await self._shares(),
-            runs=[run_json(run) for run in await self._store.runs(limit=12)],
+            runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
             days=DAYS,
             prompts=(prompts := self._status.prompts()),
             texts=texts(prompts),
@@ -71,25 +71,25 @@ class ProgressPage:
         """What the plots show."""
         now = time.time()
         offset = float(time.localtime(now).tm_gmtoff)
-        days = await self._store.days(now - DAYS * 86400, offset)
+        days = await self._store.stats.days(now - DAYS * 86400, offset)
         found = {
             "days": [[day.at, day.good, day.bad, day.rated] for day in days],
-            "versions": [[a.created_at, f"v{a.version}"] for a in await self._store.adapters()],
+            "versions": [[a.created_at, f"v{a.version}"] for a in await self._store.versions.all()],
             "shares": await self._shares(),
             "steps": await self._steps(),
         }
         return web.Response(body=orjson.dumps(found), content_type="application/json")
 
     async def _now(self) -> dict[str, Any]:
-        due, fresh, run = await self._when.due(), await self._when.fresh(), self._learner.run
+        due, fresh, run = await self._when.due(), await self._when.fresh(), self._learner.state.run
         needed, _ = await self._when.needed()
-        waiting = None if run else next(iter(await self._store.open_runs()), None)
+        waiting = None if run else next(iter(await self._store.runs.still_open()), None)
         return {
             "run": run,
             "waiting": waiting,
-            "paused": self._when.paused,
-            "told": self._learner.progress,
-            "doing": under_way(self._learner.progress),
+            "paused": self._learner.state.paused,
+            "told": self._learner.state.progress,
+            "doing": under_way(self._learner.state.progress),
             "never": await self._status.never_trains(),
             "due": due,
             "fresh": fresh,
@@ -99,7 +99,7 @@ class ProgressPage:
     async def _shares(self) -> list[dict[str, Any]]:
         """Of each version, how many of its rated answers people found good, with 95 % bounds."""
         found = []
-        for verdicts in await self._store.verdicts():
+        for verdicts in await self._store.stats.verdicts():
             interval = wilson(verdicts.good, verdicts.good + verdicts.bad)
             if interval is not None:
                 found.append(
@@ -115,7 +115,7 @@ class ProgressPage:
 
     async def _steps(self) -> list[list[float | None]]:
         """Step, loss and acceptance of the run under way, else of the last one."""
-        last = self._learner.run or next(iter(await self._store.runs(limit=1)), None)
+        last = self._learner.state.run or next(iter(await self._store.runs.recent(limit=1)), None)
         if last is None:
             return []
         told = await asyncio.to_thread(run_folder.progress, Path(last.folder))

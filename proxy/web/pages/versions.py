@@ -66,8 +66,8 @@ class VersionsPage:
         return await self.lineage(request)
 
     async def _all(self) -> dict[str, Any]:
-        adapters, pointer = await self._store.adapters(), self._swap.pointer
-        verdicts = {v.version: v for v in await self._store.verdicts()}
+        adapters, pointer = await self._store.versions.all(), self._swap.pointer
+        verdicts = {v.version: v for v in await self._store.stats.verdicts()}
         depth = {BASE: 0}
         for adapter in adapters:  # a parent has the lower number
             depth[adapter.version] = depth.get(adapter.parent, 0) + 1
@@ -84,10 +84,10 @@ class VersionsPage:
     async def why(self, request: web.Request) -> web.Response:
         """The ratings that a version was trained on, each with its mask."""
         given = request.match_info["version"].removeprefix("v")
-        adapter = await self._store.adapter(int(given)) if given.isdecimal() and len(given) < 10 else None
+        adapter = await self._store.versions.get(int(given)) if given.isdecimal() and len(given) < 10 else None
         if adapter is None:
             raise NotFound(f"There is no version {given}.", param="version")
-        run = await self._store.run(adapter.run_id) if adapter.run_id else None
+        run = await self._store.runs.get(adapter.run_id) if adapter.run_id else None
         told = await account(self._store, run) if run else None
         samples = [await self._sample(outcome) for outcome in told["account"]] if told else []
         samples.sort(key=lambda s: (not s.outcome.get("used"), s.row.seq if s.row else 0))
@@ -96,9 +96,9 @@ class VersionsPage:
         )
 
     async def _sample(self, outcome: dict[str, Any]) -> Trained:
-        rating = await self._store.rating(outcome["rating"])
-        row = await self._store.listed(outcome["completion"]) if outcome["completion"] else None
-        whole = await self._store.completion(row.id) if row else None
+        rating = await self._store.ratings.get(outcome["rating"])
+        row = await self._store.inbox.get(outcome["completion"]) if outcome["completion"] else None
+        whole = await self._store.completions.get(row.id) if row else None
         logprobs = whole.end.logprobs if whole and whole.end else None
         surprise = -sum(logprobs) / len(logprobs) if logprobs else None
         return Trained(outcome, rating, row, surprise)

@@ -86,10 +86,10 @@ class View:
 
     def pulse(self) -> dict[str, Any]:
         """What every page says at its top; from memory, no query."""
-        run = self._learner.run
-        line = self._when.doubt or ("paused" if self._when.paused else "")
+        run = self._learner.state.run
+        line = self._when.doubt or ("paused" if self._learner.state.paused else "")
         if run:
-            line = f"run {run.id}: {under_way(self._learner.progress)}"
+            line = f"run {run.id}: {under_way(self._learner.state.progress)}"
         return {"model": self._swap.model, "live": self._swap.live, "line": line}
 
     def problem(self, request: web.Request, status: int, message: str) -> web.Response:
