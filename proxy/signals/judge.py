@@ -97,14 +97,18 @@ class Judge:
                 async with self._http.post(
                     f"{self._endpoint.url}/v1/chat/completions",
                     data=orjson.dumps(body),
-                    headers={**self._endpoint.headers, "content-type": "application/json", "accept-encoding": "identity"},
+                    headers={
+                        **self._endpoint.headers,
+                        "content-type": "application/json",
+                        "accept-encoding": "identity",
+                    },
                     timeout=aiohttp.ClientTimeout(total=TOTAL_S, sock_connect=CONNECT_S),
                     allow_redirects=False,  # it would take the texts somewhere else
                 ) as response:
                     raw = await _bounded(response)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise JudgeDown(f"{self._endpoint.url} does not answer ({type(error).__name__}: {error})") from error
-        if response.status != 200:  # noqa: PLR2004  OK
+        if response.status != 200:
             raise JudgeDown(f"{self._endpoint.url} answered {response.status}")
         return _read(raw, sum(len(message["content"]) for message in messages))
 

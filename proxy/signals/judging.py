@@ -1,9 +1,9 @@
 """The work of a judge: the queue, its hours and its budget, and what its labels become as far as it is trusted.
 
-Off the byte path: it looks at what was captured a few seconds ago, and asks the judge one turn at a time. The queue is in
-the store, so a restart goes on with it. Nothing is sent to another machine before an admin has accepted what that is. A
-label trains only in mode `on`, and only while the judge agrees with people; else everything it rated is taken back
-before the next run claims. Owns these rules. Not here: what a verdict is (judge), how agreement is measured (trust).
+Off the byte path: it looks at what was captured a few seconds ago, and asks the judge one turn at a time. The queue is
+in the store, so a restart goes on with it. Nothing is sent to another machine before an admin has accepted it. A label
+trains only in mode `on`, and only while the judge agrees with people; else everything it rated is taken back before the
+next run claims. Not here: what a verdict is (judge), how agreement is measured (trust).
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class Judging:
         self._settling = asyncio.Lock()
         self._http: aiohttp.ClientSession | None = None
         self._failures = 0
+        self._unsettled = True  # what a crash left half done
         self._again_at = 0.0  # monotonic: when a judge that did not answer is asked again
         self._accepted: str | None = None
         self.problem: str | None = None  # why the judge does not answer
@@ -131,6 +132,11 @@ class Judging:
     def wake(self) -> None:
         self._wake.set()
 
+    def rated(self) -> None:
+        """A person has rated something: what a judge is trusted in may have changed."""
+        self._unsettled = True
+        self.wake()
+
     async def start(self, http: aiohttp.ClientSession) -> None:
         self._http = http
         self._accepted = await self._store.meta.get(CONSENT)
@@ -156,7 +162,8 @@ class Judging:
             return False
         seen = await self._follower.step()
         judged = await self._judge_one()
-        if judged:
+        if judged or self._unsettled or (seen and self._settings.mode == "on"):
+            self._unsettled = False
             await self.settle()
         return bool(seen) or judged
 
@@ -271,7 +278,7 @@ class Judging:
 
     # Asking people
 
-    async def question(self, rater: str) -> str | None:
+    async def question(self) -> str | None:
         """The completion that a person may be asked about now: a judged turn, drawn at random, every few hours. What
         people choose to rate themselves is no fair sample of what the judge sees."""
         if not self.asks:

@@ -21,7 +21,9 @@ LONGEST_POLITE: Final = 120  # characters
 REPEATED: Final = 12  # letters and digits below which a message said twice may be a greeting or a yes
 
 # Tools that run a command: their agents write the exit code into the result's first line.
-_SHELLS: Final = re.compile(r"(?i)(?:^|[._-])(bash|shell|sh|exec|exec_command|execute|run|terminal|command|cmd)(?:$|[._-])")
+_SHELLS: Final = re.compile(
+    r"(?i)(?:^|[._-])(bash|shell|sh|exec|exec_command|execute|run|terminal|command|cmd)(?:$|[._-])"
+)
 _SHELL_NAMES: Final = ("execute_command", "run_command", "run_terminal_cmd", "local_shell", "run_shell_command")
 _EXIT: Final = re.compile(
     r"\s*(?:(?:Process )?[Ee]xit(?:ed with)?[ _]?[Cc]ode:?|<returncode>|Command exited with code|\[exit code:)\s*"
@@ -30,10 +32,12 @@ _EXIT: Final = re.compile(
 _REPORTED: Final = re.compile(r"\s*<tool_use_error>")
 
 _POLITE: Final = frozenset(
-    """thanks thank thx ty cheers you u so very much a lot many ok okay k great good nice cool perfect awesome wonderful
-    excellent lovely super brilliant amazing got it that this is was works worked helps helped helpful works fine yes yep
-    yeah yay sure really all right alright wow job answer very well done appreciated appreciate i the for your help and
-    danke merci gracias grazie obrigado bitte please bye goodbye""".split()
+    (  # noqa: SIM905  as words
+        "thanks thank thx ty cheers you u so very much a lot many ok okay k great good nice cool perfect "
+        "awesome wonderful excellent lovely super brilliant amazing got it that this is was really all right "
+        "alright wow job answer well done appreciated appreciate i the for your help and yes yep yeah yay sure "
+        "danke merci gracias grazie obrigado bitte please bye goodbye"
+    ).split()
 )
 _WORD: Final = re.compile(r"[^\W_]+")
 
@@ -61,7 +65,7 @@ def of_kind(kind: SignalKind) -> Label | None:
             return label("nothing", "the answer was broken off, which may have any reason")
         case "copied":
             return label("solved", "the answer was copied from the page")
-        case "tool" | "message":
+        case _:
             return None
 
 

@@ -2,7 +2,8 @@
 
 Owns the numbers of the release: a sliding window of shared turns, the fewest of them, and the bound. Each side is
 measured by itself, and what a judge abstains on counts as not found: a judge that misses much is not trusted either.
-Pure, and the same for the same pairs: the bootstrap has a fixed seed. Not here: which turns are shared (store.learning.signals).
+Pure, and the same for the same pairs: the bootstrap has a fixed seed. Not here: which turns are shared
+(store.learning.signals).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Side = Literal["bad", "good"]
 
 
 class Agreement(NamedTuple):
-    """On one side, of a window of shared turns: do both find the answer bad (or good)? Counted by person, then judge."""
+    """On one side, of a window of shared turns: do both find the answer bad, or good? By person, then judge."""
 
     side: Side
     both: int

@@ -24,8 +24,8 @@ from proxy.conversation.conversations import as_chat
 from proxy.conversation.redaction import was_redacted
 from proxy.dialects import chat_tools, chat_turns, template_kwargs
 from proxy.training.rewards import worth
-from store.learning.samples import why_held
 from store.learning.ratings import JUDGED
+from store.learning.samples import why_held
 from store.records import BASE, Completion, Message, Moments, Run, Sample
 from store.safety import conversion
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, unfinished

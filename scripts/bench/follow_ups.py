@@ -35,7 +35,10 @@ from scripts.harness.circumstances import circumstances, machine_name
 from trainer.formats import weights
 
 SHARED = 60  # answers that the person rates before
-WANTS = {"concise": "shorter, please", "bullets": "answer as a short bulleted list, like this:\n- first point\n- second point"}
+WANTS = {
+    "concise": "shorter, please",
+    "bullets": "answer as a short bulleted list, like this:\n- first point\n- second point",
+}
 PLEASED = ("thanks", "thank you!", None)  # None: nothing is said; else a new task
 
 
@@ -129,8 +132,9 @@ def main() -> None:
     measured = measure(chat, persona, judge, order, asked)
     record["trust"] = {"bad": measured.bad.as_json(), "good": measured.good.as_json()}
     print(
-        f"{persona.name}, {asked.user}, {asked.flips:.0%} flipped: base liked {record['base']['liked']:.2f}; bad: kappa "
-        f"{measured.bad.kappa:.2f} [{measured.bad.low:.2f}, {measured.bad.high:.2f}] ({measured.bad.why or 'trusted'})",
+        f"{persona.name}, {asked.user}, {asked.flips:.0%} flipped: base liked {record['base']['liked']:.2f}; bad: "
+        f"kappa {measured.bad.kappa:.2f} [{measured.bad.low:.2f}, {measured.bad.high:.2f}] "
+        f"({measured.bad.why or 'trusted'})",
         flush=True,
     )
     target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
@@ -173,9 +177,7 @@ def learn(
     for number in range(1, asked.rounds + 1):
         first = (number - 1) * asked.turns
         texts = [order[i % len(order)] for i in range(first, first + asked.turns)]
-        said = rate(
-            chat, persona, texts, live, version=version, seed=asked.seed * 100 + number, held=0, comments=False
-        )
+        said = rate(chat, persona, texts, live, version=version, seed=asked.seed * 100 + number, held=0, comments=False)
         verdicts = asyncio.run(labels(judge, followed(persona, said, asked.user)))
         lines = learned_from(said, verdicts, trusted)
         for line in lines:
@@ -186,7 +188,12 @@ def learn(
             "out": str(out), "adapters": adapters, "baseline": baseline, "seed": asked.seed * 10 + number,
             "threads": asked.threads, "preset": "balanced", "overrides": {},
         }  # fmt: skip
-        result: dict[str, Any] = {"status": "nothing to learn from", "reason": "no label trains", "metrics": {}, "wall": 0}
+        result: dict[str, Any] = {
+            "status": "nothing to learn from",
+            "reason": "no label trains",
+            "metrics": {},
+            "wall": 0,
+        }
         if lines + waiting:
             again = replayed(earlier, version, preset, len(lines + waiting))
             result = train(folder, spec, lines + waiting + again)

@@ -38,7 +38,8 @@ BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, 
 c.version, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.redacted,
 c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
-x'7b7d' AS request, NULL AS forms, NULL AS typed, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids, NULL AS logprobs
+x'7b7d' AS request, NULL AS forms, NULL AS typed, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids,
+NULL AS logprobs
 FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
 EXPIRING = """c.created_at < ? AND +c.status <> 'pending'

@@ -1,8 +1,8 @@
-"""Signals: what happened after a completion, the queue of those that a judge is to label, and what the labels become.
+"""Signals: what happened after a completion, the queue of those that a judge is to label, and what labels become.
 
-A signal is not a rating. Its label becomes one, of the rater `judge:NAME`, only by `apply`, and only where no person has
-rated the completion. Owns the rows, the bounds of the queue, and which turns people and a judge have both looked at. Not
-here: what a signal means (proxy.signals), how far a judge is trusted (proxy.signals.trust).
+A signal is not a rating. Its label becomes one, of the rater `judge:NAME`, only by `apply`, and only where no person
+has rated the completion. Owns the rows, the bounds of the queue, and which turns people and a judge have both looked
+at. Not here: what a signal means (proxy.signals), how far a judge is trusted (proxy.signals.trust).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from store.captured.rows import from_json
+from store.captured.rows import from_json, to_json
 from store.learning import meta, ratings
 from store.part import StorePart
+from store.reader import Reader
 from store.records import Asker, Message, NewRating, NewSignal, Signal
 
 AFTER: Final = "signals_after"  # the newest completion that was looked at, by seq
@@ -43,15 +44,15 @@ AND NOT EXISTS (SELECT 1 FROM completions o WHERE o.request_id = c.request_id AN
 _SAME_PROMPT: Final = f"""SELECT c.id FROM completions c WHERE c.prompt_hash = :leaf AND {_BEFORE}
 AND (SELECT coalesce(group_concat(hex(a.hash), '') , '') FROM
     (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at) a) = :system
-ORDER BY c.seq DESC LIMIT 1"""
+ORDER BY c.seq DESC LIMIT 1"""  # noqa: S608  constants of this module
 _OTHER_QUESTION: Final = f"""SELECT c.id, c.asked FROM messages m CROSS JOIN completions c ON c.prompt_hash = m.hash
-WHERE m.parent = :parent AND m.role = 'user' AND m.hash <> :leaf AND {_BEFORE} ORDER BY c.seq DESC LIMIT 1"""
+WHERE m.parent = :parent AND m.role = 'user' AND m.hash <> :leaf AND {_BEFORE} ORDER BY c.seq DESC LIMIT 1"""  # noqa: S608
 _BROKEN_OFF: Final = """SELECT c.id, c.seq FROM completions c WHERE c.seq > ? AND c.seq <= ? AND +c.turn = 'main'
 AND c.choice = 0 AND +c.status = 'partial' AND c.error = ? ORDER BY c.seq"""
 _SETTLED: Final = """SELECT coalesce(min(c.seq) - 1, (SELECT coalesce(max(seq), 0) FROM completions)) AS seq
 FROM completions c WHERE c.status = 'pending' AND c.seq > ?"""
-# What people and a judge have both looked at, the newest rating first. People who cancel out are left out by the caller.
-_SHARED: Final = """SELECT s.completion_id, max(r.seq) AS newest, total(r.value * min(r.weight, 1)) AS person,
+# What people and a judge have both looked at, the newest rating first.
+_SHARED: Final = """SELECT s.completion_id, max(r.seq) AS newest, avg(r.value) AS person,
 total(DISTINCT s.value) AS judged FROM signals s
 CROSS JOIN ratings r ON r.completion_id = s.completion_id AND r.live = 1 AND r.human = 1
 WHERE s.state = 'labelled' AND s.judge = ? AND s.config = ? GROUP BY s.completion_id ORDER BY newest DESC LIMIT ?"""
@@ -60,18 +61,27 @@ json_group_array(s.seq) AS signals FROM signals s CROSS JOIN completions c ON c.
 WHERE s.state = 'labelled' AND s.judge = :judge AND s.config = :config AND s.value <> 0
 AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.live = 1
     AND (r.human = 1 OR r.rater = :rater))
-AND NOT EXISTS (SELECT 1 FROM ratings r CROSS JOIN run_samples t ON t.rating_id = r.id CROSS JOIN runs u ON u.id = t.run_id
+AND NOT EXISTS (SELECT 1 FROM ratings r CROSS JOIN run_samples t ON t.rating_id = r.id
+    CROSS JOIN runs u ON u.id = t.run_id
     WHERE r.completion_id = s.completion_id AND r.rater = :rater AND u.status IN ('claimed', 'running', 'done'))
 GROUP BY s.completion_id"""
 _PRAISE: Final = " OR ".join(
     f"w.text LIKE '%{word}%'"
-    for word in ("great question", "good question", "excellent", "absolutely right", "fantastic", "wonderful", "brilliant")
+    for word in (
+        "great question",
+        "good question",
+        "excellent",
+        "absolutely right",
+        "fantastic",
+        "wonderful",
+        "brilliant",
+    )
 )
 # What a judge that likes to be pleased would drive up.
 _BY_VERSION: Final = f"""SELECT w.version, count(*) AS turns, avg(length(w.text)) AS characters,
 avg({_PRAISE}) AS praise FROM (SELECT c.version, c.text FROM completions c
     WHERE c.seq > (SELECT max(seq) FROM completions) - 5000 AND +c.turn = 'main' AND +c.status = 'done'
-    AND c.version IS NOT NULL) w GROUP BY w.version ORDER BY w.version"""
+    AND c.version IS NOT NULL) w GROUP BY w.version ORDER BY w.version"""  # noqa: S608
 _DRAW: Final = """SELECT w.completion_id FROM (SELECT DISTINCT s.completion_id FROM signals s
     CROSS JOIN completions c ON c.id = s.completion_id AND c.turn = 'main'
     WHERE s.state = 'labelled' AND s.judge = ? AND s.config = ? AND s.kind <> 'aborted'
@@ -237,6 +247,18 @@ def _side(value: float) -> str:
     return "bad" if value < 0 else "good"
 
 
+async def of_all(reader: Reader, ids: Sequence[str]) -> dict[str, list[Signal]]:
+    """What followed these completions, by their ids; each oldest first."""
+    found: dict[str, list[Signal]] = {}
+    rows = await reader.rows(
+        "SELECT s.* FROM signals s WHERE s.completion_id IN (SELECT value FROM json_each(?)) ORDER BY s.seq",
+        (to_json(list(ids)),),
+    )
+    for row in rows:
+        found.setdefault(row["completion_id"], []).append(_signal(row))
+    return found
+
+
 class SignalStore(StorePart):
     async def unseen(self, limit: int) -> list[Next]:
         """Requests that nobody has looked at, oldest first, each with what comes after its newest reply."""
@@ -252,7 +274,7 @@ class SignalStore(StorePart):
                     row["seq"], row["id"], row["request_id"], side, row["created_at"], Asker(row["key"], row["user"]),
                     row["session"], row["model"], row["above"], row["asked"], row["typed"],
                     tuple(from_json(row["tool_errors"]) or ()), row["system"], row["prompt_hash"],
-                    reply and reply["hash"], rows[0]["parent"] if rows else None, tail,
+                    None if reply is None else reply["hash"], rows[0]["parent"] if rows else None, tail,
                 )
             )  # fmt: skip
         return found
@@ -275,7 +297,7 @@ class SignalStore(StorePart):
 
     async def note_broken_off(self, why: str) -> int:
         """Answers that their clients broke off since this was asked; how many."""
-        ended = int(await meta.get_meta(self._reader, ENDED, await self._after()))
+        ended = int(await meta.get_meta(self._reader, ENDED, 0))
         settled = await self._reader.row(_SETTLED, (ended,))
         assert settled is not None
         until = int(settled["seq"])
@@ -291,10 +313,7 @@ class SignalStore(StorePart):
 
     async def of(self, completion_id: str) -> list[Signal]:
         """What followed one completion, oldest first."""
-        rows = await self._reader.rows(
-            "SELECT s.* FROM signals s WHERE s.completion_id = ? ORDER BY s.seq", (completion_id,)
-        )
-        return [_signal(row) for row in rows]
+        return (await of_all(self._reader, [completion_id])).get(completion_id, [])
 
     async def waiting(self, limit: int) -> list[Signal]:
         """The oldest of the queue."""

@@ -37,3 +37,4 @@ BEGIN
 END;
 -- What was captured before is not looked at.
 INSERT INTO meta SELECT 'signals_after', CAST(coalesce(max(seq), 0) AS TEXT) FROM completions;
+INSERT INTO meta SELECT 'signals_ended', CAST(coalesce(max(seq), 0) AS TEXT) FROM completions;

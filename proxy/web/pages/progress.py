@@ -16,6 +16,7 @@ from aiohttp import web
 
 from proxy.access.security import require_admin
 from proxy.core.errors import NotFound
+from proxy.signals.judging import Judging
 from proxy.training import run_folder
 from proxy.training.preconditions import When
 from proxy.training.run_supervisor import Learner
@@ -29,12 +30,15 @@ DAYS: Final = 90
 
 
 class ProgressPage:
-    def __init__(self, view: View, store: Store, learner: Learner, when: When, status: StatusReport) -> None:
+    def __init__(
+        self, view: View, store: Store, learner: Learner, when: When, status: StatusReport, judging: Judging
+    ) -> None:
         self._view = view
         self._store = store
         self._learner = learner
         self._when = when
         self._status = status
+        self._judging = judging
 
     async def page(self, request: web.Request) -> web.Response:
         return self._view.page(
@@ -44,6 +48,7 @@ class ProgressPage:
             shares=await self._shares(),
             runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
             days=DAYS,
+            judge=await self._judging.report(),
             prompts=(prompts := self._status.prompts()),
             texts=texts(prompts),
         )
