@@ -33,7 +33,6 @@ from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect
-from proxy.feedback.chat_acts import chat_acts
 from proxy.feedback.chat_command import ChatCommands
 from proxy.feedback.episodes import Episodes
 from proxy.feedback.open_webui import OpenWebUI
@@ -48,6 +47,7 @@ from proxy.relay.relay import Relay
 from proxy.signals.follower import Follower
 from proxy.signals.judging import Judging
 from proxy.training import relocation
+from proxy.training.admin_acts import AdminActs
 from proxy.training.claim import Claims
 from proxy.training.cloud_student import Foreign
 from proxy.training.giving_way import GivingWay, longest
@@ -161,7 +161,8 @@ class Wiring:
             store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding,
             judging,
         )  # fmt: skip
-        self.commands = ChatCommands(store, feedback, status.text, chat_acts(learner, swap), screen)
+        acts = AdminActs(learner, swap)
+        self.commands = ChatCommands(store, feedback, status.text, acts, screen)
         giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
@@ -182,7 +183,7 @@ class Wiring:
 
         # people look, rate and decide
         self.control = Control(
-            store, backend, swap, learner, status, events, metrics, door, lambda request: self.guard.still(request)
+            store, backend, swap, acts, status, events, metrics, door, lambda request: self.guard.still(request)
         )
         self.importing = Importing(store, redactor)
         self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks, screen)
@@ -193,6 +194,7 @@ class Wiring:
             self.keys,
             swap,
             learner,
+            acts,
             when,
             feedback,
             status,

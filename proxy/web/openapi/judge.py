@@ -1,12 +1,10 @@
-"""Bodies and routes about signals and the judge."""
+"""Bodies of answers about signals and the judge."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
-
-from proxy.web.openapi.operation import Operation
 
 
 class SignalBody(BaseModel):
@@ -107,16 +105,3 @@ class JudgeReport(BaseModel):
     judges: list[OneJudge]
     signals: list[SignalCount]
     by_version: list[VersionText]
-
-
-JUDGE: Final = (
-    Operation(
-        "get", "/rl/judge", "control",
-        "Signals, the judge's state, and how far its labels agree with people's ratings.", {200: JudgeReport},
-        more="../guides/signals.md",
-    ),
-    Operation(
-        "post", "/rl/judge/accept", "control", "Accept what leaves this machine; before that nothing is sent.",
-        {200: JudgeReport}, more="../guides/signals.md",
-    ),
-)  # fmt: skip

@@ -21,6 +21,7 @@ from proxy.conversation.cut_prompts import CutPrompts
 from proxy.core.errors import BadRequest, ProxyError
 from proxy.feedback.ratings import Feedback
 from proxy.signals.judging import Judging
+from proxy.training.admin_acts import AdminActs
 from proxy.training.preconditions import When
 from proxy.training.run_supervisor import Learner
 from proxy.versions.live_version import Swap
@@ -53,6 +54,7 @@ class Pages:
         keys: Keys,
         swap: Swap,
         learner: Learner,
+        acts: AdminActs,
         when: When,
         feedback: Feedback,
         status: StatusReport,
@@ -65,8 +67,8 @@ class Pages:
         self._store = store
         self._view = view = View(self.visits, swap, learner, when)
         self._inbox = Inbox(view, store, feedback, status, judging)
-        self._progress = ProgressPage(view, store, learner, when, status, judging)
-        self._versions = VersionsPage(view, store, swap)
+        self._progress = ProgressPage(view, store, learner, acts, when, status, judging)
+        self._versions = VersionsPage(view, store, swap, acts)
         self._why = WhyPage(view, store, cut)
         self._compare = ComparePage(view, store, swap, feedback, keys)
         self._data = DataPage(view, store, forgetter, retention, settings.home)
