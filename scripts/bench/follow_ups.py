@@ -6,7 +6,7 @@
 
 First the person rates 60 answers of the base model, and the judge labels what was said after them: that measures the
 trust, with the product's own numbers. From there on nobody rates. Labels, weights, hints and the measure of trust are
-the product's (proxy.signals); the judge is scripts/fakes/judge behind a real socket, and turns `--flips` of its labels
+the product's (proxy.signals); the judge is scripts/harness/rule_judge behind a real socket, and turns `--flips` of its labels
 around. Writes benchmarks/follow_ups/PERSONA-NAME-seedN.json and prints a line a round.
 """
 
@@ -30,8 +30,8 @@ from proxy.signals.questions import Turn
 from proxy.signals.rules import VALUES, of_message
 from proxy.signals.trust import Trust, trust
 from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate, replayed, train
-from scripts.fakes.judge import FakeJudge
 from scripts.harness.circumstances import circumstances, machine_name
+from scripts.harness.rule_judge import FakeJudge
 from trainer.formats import weights
 
 SHARED = 60  # answers that the person rates before

@@ -25,7 +25,7 @@ CREATE TABLE signals (
     rating_id     TEXT  -- that the label became last
 ) STRICT;
 CREATE UNIQUE INDEX signals_once ON signals (completion_id, kind, coalesce(next_id, ''));
-CREATE INDEX signals_next ON signals (next_id) WHERE next_id IS NOT NULL;
+CREATE INDEX signals_next ON signals (next_id);
 CREATE INDEX signals_waiting ON signals (seq) WHERE state = 'waiting';
 CREATE INDEX signals_labelled ON signals (judge, config, labelled_at) WHERE state = 'labelled';
 -- The words were in the next request: they go with it. What was learned of them, a label, stays with the answer.

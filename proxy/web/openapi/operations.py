@@ -262,7 +262,8 @@ JUDGE: Final = (
         more="../guides/signals.md",
     ),
     Operation(
-        "post", "/rl/judge/accept", "control", "Accept what leaves this machine; before that nothing is sent.",
+        "post", "/rl/judge/accept", "control",
+        "Accept what leaves this machine; before that nothing is sent.",
         {200: JudgeReport}, more="../guides/signals.md",
     ),
 )  # fmt: skip

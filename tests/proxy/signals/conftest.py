@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from scripts.fakes.judge import FakeJudge
+from scripts.harness.rule_judge import FakeJudge
 
 
 def pushback(request: str, reply: str, follow_up: str) -> str:

@@ -18,8 +18,8 @@ from proxy.conversation.underway import Underway
 from proxy.core.events import Events
 from proxy.signals.follower import Follower
 from proxy.signals.judging import Judging
-from scripts.fakes.judge import FakeJudge
 from scripts.harness.records import claim, put, rating
+from scripts.harness.rule_judge import FakeJudge
 from store.records import NewSignal
 from store.store import Store
 

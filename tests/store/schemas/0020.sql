@@ -16,8 +16,8 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79550542107380700111e+09,'admin','promote','{"version":1}',X'0F76008D42270A2A4E6F0C697E86365F30B7146CFEA1593DB395411B1B89978B');
-INSERT INTO "audit" VALUES(2,1.79550542107385826106e+09,'admin','pause','{}',X'D835BB299DCC87553F3CFBE496A6CED644A8D5C4E6125E6D496E88263A0B5216');
+INSERT INTO "audit" VALUES(1,1.79550613433663964276e+09,'admin','promote','{"version":1}',X'0CC887E33D630A717393E9A671A33097E0AD35DFED3A17F158AF30841B6D3FFA');
+INSERT INTO "audit" VALUES(2,1.79550613433669018752e+09,'admin','pause','{}',X'4F855410BA3D941AE7B5096437D50604752A0ECABE9643F6FD4868F00A137297');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
@@ -347,7 +347,7 @@ CREATE INDEX episodes_version ON episodes (version, split);
 CREATE INDEX turn_rewards_completion ON turn_rewards (completion_id);
 CREATE INDEX run_episodes_episode ON run_episodes (episode);
 CREATE UNIQUE INDEX signals_once ON signals (completion_id, kind, coalesce(next_id, ''));
-CREATE INDEX signals_next ON signals (next_id) WHERE next_id IS NOT NULL;
+CREATE INDEX signals_next ON signals (next_id);
 CREATE INDEX signals_waiting ON signals (seq) WHERE state = 'waiting';
 CREATE INDEX signals_labelled ON signals (judge, config, labelled_at) WHERE state = 'labelled';
 CREATE TRIGGER signals_lose_their_words BEFORE DELETE ON completions
