@@ -33,7 +33,6 @@ from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect
-from proxy.feedback.chat_acts import chat_acts
 from proxy.feedback.chat_command import ChatCommands
 from proxy.feedback.episodes import Episodes
 from proxy.feedback.open_webui import OpenWebUI
@@ -46,6 +45,7 @@ from proxy.relay.exchange import Parts
 from proxy.relay.models import Models
 from proxy.relay.relay import Relay
 from proxy.training import relocation
+from proxy.training.admin_acts import AdminActs
 from proxy.training.claim import Claims
 from proxy.training.cloud_student import Foreign
 from proxy.training.giving_way import GivingWay, longest
@@ -154,7 +154,8 @@ class Wiring:
         self.status = status = StatusReport(
             store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding
         )
-        self.commands = ChatCommands(store, feedback, status.text, chat_acts(learner, swap), screen)
+        acts = AdminActs(learner, swap)
+        self.commands = ChatCommands(store, feedback, status.text, acts, screen)
         giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
@@ -175,7 +176,7 @@ class Wiring:
 
         # people look, rate and decide
         self.control = Control(
-            store, backend, swap, learner, status, events, metrics, door, lambda request: self.guard.still(request)
+            store, backend, swap, acts, status, events, metrics, door, lambda request: self.guard.still(request)
         )
         self.importing = Importing(store, redactor)
         self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks, screen)
@@ -186,6 +187,7 @@ class Wiring:
             self.keys,
             swap,
             learner,
+            acts,
             when,
             feedback,
             status,

@@ -24,8 +24,8 @@ from config.settings import Settings
 from proxy.access.limits import Limits, PacedStream
 from proxy.access.security import outgoing_headers, without_keys
 from proxy.access.unknown_route import MISSING
+from proxy.backends.ask import down
 from proxy.backends.base import Address, Backend, place_for
-from proxy.backends.openai import down
 from proxy.conversation.active_conversations import Recent
 from proxy.conversation.capture_health import Health
 from proxy.conversation.redaction import Redactor

@@ -22,7 +22,7 @@ from proxy.access.limits import BODY, PacedStream
 from proxy.access.reach import Reach
 from proxy.access.security import who_asks
 from proxy.access.unknown_route import MISSING, is_bare, lacking, mistaken
-from proxy.backends.openai import down
+from proxy.backends.ask import down
 from proxy.conversation.conversations import command_at, without_commands
 from proxy.conversation.history_cache import History, Telling
 from proxy.conversation.incremental_json import Body, Known, SaidBefore
