@@ -88,7 +88,7 @@ async def test_an_answer_is_rated_while_its_first_second_runs(
     asking = asyncio.create_task(proxy.say("hello"))
     while not backend.requests:
         await asyncio.sleep(0.01)
-    async with proxy.http.post("/v1/feedback", json={"completion_id": "rl-known", "rating": 1}) as response:
+    async with proxy.http.post("/v1/feedback", json={"completion_id": "rl-known", "rating": "good"}) as response:
         assert response.status == 201, await response.text()
     backend.hold.set()
     await asking
