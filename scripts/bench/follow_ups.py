@@ -6,7 +6,7 @@
 
 First the person rates 60 answers of the base model, and the judge labels what was said after them: that measures the
 trust, with the product's own numbers. From there on nobody rates. Labels, weights, hints and the measure of trust are
-the product's (proxy.signals); the judge is scripts/harness/rule_judge behind a real socket, and turns `--flips` of its labels
+the product's (proxy.signals); the judge is scripts/harness/rule_judge, and turns `--flips` of its labels
 around. Writes benchmarks/follow_ups/PERSONA-NAME-seedN.json and prints a line a round.
 """
 

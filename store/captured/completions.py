@@ -118,10 +118,10 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
         done = db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
-            untrainable, asked, redacted, key, forms, prompt_hash, conversation,
+            untrainable, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation,
             status, finished_at, reply_hash, text, finish_reason, usage, prompt_block, prompt_token_ids, token_ids,
             logprobs, exact, inexact_reason, error, translated, thread)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
             ON CONFLICT (id) DO NOTHING""",
             (
@@ -129,7 +129,8 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
                 to_json(new.sampling), *requests.add(db, new.request),
                 end.untrainable if new.untrainable is None else new.untrainable, new.asked,
-                to_json(end.redacted or new.redacted or None), new.key, to_json(new.forms), prompt, conversation,
+                to_json(end.redacted or new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,
+                to_json(new.tool_errors or None), prompt, conversation,
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage), block, ids,
                 pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs), end.exact, end.inexact_reason, end.error,
                 end.translated, reply if end.thread is None else end.thread,
