@@ -277,6 +277,7 @@ class Wiring:
                 sock_read=self.settings.backend.read_timeout_s,
             ),
             auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),  # a cookie is its client's own, and no other's
             skip_auto_headers=("accept-encoding",),  # what passes through is packed only as the client wants it
         )
 
