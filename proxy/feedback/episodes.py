@@ -111,7 +111,8 @@ class Episodes:
     async def open(
         self, key: str, body: Mapping[str, Any], live: int | None, user: str | None = None
     ) -> tuple[Episode, bool]:
-        """The episode, and whether it is new. `user`: whom a server before us names. Raises BadRequest, Conflict, TooMany."""
+        """The episode, and whether it is new. `user`: whom a server before us names. Raises BadRequest, Conflict,
+        TooMany."""
         _only(body, {"id", "task", "group", "group_size", "split", "meta"})
         id = body.get("id") if body.get("id") is not None else f"ep-{uuid4().hex[:20]}"
         if not isinstance(id, str) or not ID.fullmatch(id):
@@ -139,7 +140,8 @@ class Episodes:
         )
         if await self._store.episodes.open_count(key) >= MOST_OPEN:
             raise TooMany(
-                f"{MOST_OPEN} episodes of this key have no reward yet; reward them, or end them with `error`. Nothing was opened.",
+                f"{MOST_OPEN} episodes of this key have no reward yet; reward them, or end them with `error`. Nothing "
+                "was opened.",
                 retry_after=60,
             )
         try:
@@ -152,8 +154,8 @@ class Episodes:
         return episode, is_new
 
     async def reward(self, id: str, key: str | None, body: Mapping[str, Any], user: str | None = None) -> Rewarded:
-        """Store a reward, of the outcome or of one turn. `key` None: of any key; `user`: as in `open`. Raises BadRequest, NotFound, Conflict,
-        Gone."""
+        """Store a reward, of the outcome or of one turn. `key` None: of any key; `user`: as in `open`. Raises
+        BadRequest, NotFound, Conflict, Gone."""
         if not PRINTABLE.fullmatch(id):
             raise NotFound("An episode's id has 1 to 200 printable characters.", param="id")
         _only(body, {"reward", "completion_id", "group", "group_size", "final", "error", "comment"})
