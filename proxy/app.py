@@ -37,6 +37,7 @@ from proxy.feedback.chat_command import ChatCommands
 from proxy.feedback.episodes import Episodes
 from proxy.feedback.open_webui import OpenWebUI
 from proxy.feedback.ratings import Feedback
+from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.count_tokens import CountTokens
@@ -44,6 +45,8 @@ from proxy.relay.dialect_support import Formats
 from proxy.relay.exchange import Parts
 from proxy.relay.models import Models
 from proxy.relay.relay import Relay
+from proxy.signals.follower import Follower
+from proxy.signals.judging import Judging
 from proxy.training import relocation
 from proxy.training.admin_acts import AdminActs
 from proxy.training.claim import Claims
@@ -68,6 +71,7 @@ from proxy.web.control import Control
 from proxy.web.episode_routes import EpisodeRoutes
 from proxy.web.forgetting import Forgetter
 from proxy.web.importing import Importing
+from proxy.web.judge_routes import JudgeRoutes
 from proxy.web.key_routes import KeyRoutes
 from proxy.web.pages import INDEX_EVERY_S, Pages
 from proxy.web.retention import Retention
@@ -118,7 +122,7 @@ class Wiring:
         redactor = Redactor(settings.redaction)
         recent = Recent(History(redactor))
         underway = Underway()
-        screen = OnScreen(store, redactor, underway)
+        self.screen = screen = OnScreen(store, redactor, underway)
         self.feedback = feedback = Feedback(store, events, metrics, redactor, screen)
         self.open_webui = OpenWebUI(store, feedback, screen, redactor)
 
@@ -141,21 +145,26 @@ class Wiring:
         outcome = Outcome(store, swap, lending, events, metrics, foreign)
         self.rebuilding = rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
         self.run_files = run_files = RunFiles(store, settings.home)
+        claims = Claims(settings, store, backend, swap, foreign, run_files)
         self.learner = learner = Learner(
-            settings, store, swap, launcher, events, tasks, lending, foreign, state, when,
-            Claims(settings, store, backend, swap, foreign, run_files), outcome, rebuilding,
-        )  # fmt: skip
+            settings, store, swap, launcher, events, tasks, lending, foreign, state, when, claims, outcome, rebuilding
+        )
         self.watch = watch = Watch(train, store, swap, events)
 
         # answers pass through, and are kept
         formats = Formats(backend.capabilities, settings.backend.translate)
         retries = Retries(store, tasks)
         self.uncaptured = Uncaptured(store, recent, retries)
+        # what people say next
+        self.judging = judging = Judging(settings.judge, store, backend, redactor, events, Follower(store, screen))
+        claims.before = judging.settle
         self.status = status = StatusReport(
-            store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding
-        )
+            store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding,
+            judging,
+        )  # fmt: skip
         acts = AdminActs(learner, swap)
-        self.commands = ChatCommands(store, feedback, status.text, acts, screen)
+        unconfirmed = UnconfirmedFixes()
+        self.commands = ChatCommands(store, feedback, status.text, acts, screen, unconfirmed)
         giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
@@ -163,7 +172,7 @@ class Wiring:
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands, retries)
         self.counts = CountTokens(parts)
-        self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries)
+        self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries, unconfirmed)
         self.stored = StoredResponses(store, relay, self.forgetter)
         # A list of somebody else's models is theirs alone, and a client's own key opens it.
         models = Models(store, backend, swap, door, relay.passthrough)
@@ -194,6 +203,7 @@ class Wiring:
             self.forgetter,
             self.retention,
             health.cut,
+            judging,
         )
         self.guard = security.Guard(
             settings.server, self.keys, limits, self.pages.visits.who, retries.refused, settings.home
@@ -212,6 +222,7 @@ class Wiring:
             web.delete("/v1/feedback/{id}", self.feedback.delete),
             *self.control.routes(),
             *KeyRoutes(self.keys).routes(),
+            *JudgeRoutes(self.judging).routes(),
             *EpisodeRoutes(self.store, self.episodes, self.swap).routes(),
             openapi.route(),
             *self.uncaptured.routes(),
@@ -240,6 +251,7 @@ class Wiring:
             await self.backend.start(http, self.swap.restore)
             if not await self.lending.recover():
                 await _restored(self.swap)
+            await self.judging.start(http)
             await self.pages.start()
             self.tasks.spawn("cut-prompts", self.health.cut.start(self.store))
             await self.retention.start()
@@ -251,7 +263,8 @@ class Wiring:
             await self.learner.start()
             self.tasks.spawn("watch", self.watch.run())
             self.tasks.spawn("rehearsal", self.rehearsal.run())
-            self.tasks.spawn("wake-on-ratings", _wake_on_ratings(self.events, self.learner, self.watch))
+            self.tasks.spawn("signals", self.judging.run())
+            self.tasks.spawn("wake-on-ratings", _wake_on_ratings(self.events, self.learner, self.watch, self.judging))
             self.tasks.spawn("expire", self.retention.run())
             self.tasks.spawn("search", _fill_search(self.store))
             self.tasks.spawn("key-uses", self.keys.remember_uses())
@@ -275,6 +288,7 @@ class Wiring:
                 sock_read=self.settings.backend.read_timeout_s,
             ),
             auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),  # a cookie is its client's own, and no other's
             skip_auto_headers=("accept-encoding",),  # what passes through is packed only as the client wants it
         )
 
@@ -300,12 +314,13 @@ async def _tell_of_damage(store: Store, events: Events) -> None:
     events.emit("problem", message=damage)
 
 
-async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> None:
+async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch, judging: Judging) -> None:
     async for happened in events.listen():
-        if happened.kind in ("rating", "rebuild", "episode"):
+        if happened.kind in ("rating", "rebuild", "episode", "judged"):
             learner.wake()
         if happened.kind in ("rating", "retracted"):
             watch.wake()
+            judging.rated()
 
 
 async def _fill_search(store: Store) -> None:

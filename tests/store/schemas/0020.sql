@@ -16,8 +16,8 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79550641960378599168e+09,'admin','promote','{"version":1}',X'F9A54EACD7791DB2D7A4BC3C4F512491B25FEF75D988ACEE7751DC9F13CBE5E9');
-INSERT INTO "audit" VALUES(2,1.79550641960383701323e+09,'admin','pause','{}',X'709E1A5E24414FDF6001E32F5C20B7BB05B4C8A1A9A80C34D78DC5F968EB675B');
+INSERT INTO "audit" VALUES(1,1.79550613433663964276e+09,'admin','promote','{"version":1}',X'0CC887E33D630A717393E9A671A33097E0AD35DFED3A17F158AF30841B6D3FFA');
+INSERT INTO "audit" VALUES(2,1.79550613433669018752e+09,'admin','pause','{}',X'4F855410BA3D941AE7B5096437D50604752A0ECABE9643F6FD4868F00A137297');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
@@ -59,8 +59,8 @@ CREATE TABLE completions (
     prompt_token_ids BLOB,  -- int32
     token_ids        BLOB,  -- int32
     logprobs         BLOB   -- float32
-, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT, forms TEXT, pieces BLOB, logprobs_of TEXT) STRICT;
-INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT, forms TEXT, above BLOB, typed TEXT, tool_errors TEXT) STRICT;
+INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
 CREATE TABLE episodes (
     seq         INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT NOT NULL,  -- the session's name
@@ -135,6 +135,8 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 INSERT INTO "meta" VALUES('baseline','0.25');
+INSERT INTO "meta" VALUES('signals_after','0');
+INSERT INTO "meta" VALUES('signals_ended','0');
 CREATE TABLE pointer (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
     live       INTEGER NOT NULL,
@@ -218,6 +220,24 @@ INSERT INTO "search_data" VALUES(1,X'');
 INSERT INTO "search_data" VALUES(10,X'00000000000000');
 CREATE TABLE 'search_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
 CREATE TABLE 'search_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
+CREATE TABLE signals (
+    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    kind          TEXT NOT NULL CHECK (kind IN ('message', 'tool', 'regenerated', 'edited', 'aborted', 'copied', 'own')),
+    next_id       TEXT REFERENCES completions (id) ON DELETE SET NULL,  -- the request in which it was seen
+    said          TEXT NOT NULL,  -- the person's own words, or the beginning of a tool's result
+    created_at    REAL NOT NULL,
+    state         TEXT NOT NULL CHECK (state IN ('waiting', 'labelled', 'dropped')),
+    label         TEXT,
+    value         REAL NOT NULL DEFAULT 0 CHECK (value BETWEEN -1 AND 1),
+    judge         TEXT,  -- whose label it is: a model's name, or 'rules'
+    config        TEXT,  -- that judge's prompts and votes: another one is another judge
+    hint          TEXT,  -- the part of `said` that says what should have been done, word for word
+    why           TEXT,
+    labelled_at   REAL,
+    tokens        INTEGER NOT NULL DEFAULT 0,
+    rating_id     TEXT  -- that the label became last
+) STRICT;
 CREATE TABLE turn_rewards (
     episode       INTEGER NOT NULL REFERENCES episodes (seq) ON DELETE CASCADE,
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
@@ -326,6 +346,16 @@ CREATE INDEX episodes_waiting ON episodes (ended_at) WHERE left_out IS NULL;
 CREATE INDEX episodes_version ON episodes (version, split);
 CREATE INDEX turn_rewards_completion ON turn_rewards (completion_id);
 CREATE INDEX run_episodes_episode ON run_episodes (episode);
+CREATE UNIQUE INDEX signals_once ON signals (completion_id, kind, coalesce(next_id, ''));
+CREATE INDEX signals_next ON signals (next_id);
+CREATE INDEX signals_waiting ON signals (seq) WHERE state = 'waiting';
+CREATE INDEX signals_labelled ON signals (judge, config, labelled_at) WHERE state = 'labelled';
+CREATE TRIGGER signals_lose_their_words BEFORE DELETE ON completions
+BEGIN
+    UPDATE signals SET said = '', hint = NULL, state = iif(state = 'waiting', 'dropped', state),
+        why = iif(state = 'waiting', 'what was said is not kept any more', why)
+    WHERE next_id = OLD.id;
+END;
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
