@@ -120,9 +120,9 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
             untrainable, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation,
             status, finished_at, reply_hash, text, finish_reason, usage, prompt_block, prompt_token_ids, token_ids,
-            logprobs, exact, inexact_reason, error, translated, thread)
+            logprobs, pieces, logprobs_of, exact, inexact_reason, error, translated, thread)
             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-            ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+            ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
             ON CONFLICT (id) DO NOTHING""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
@@ -132,8 +132,8 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
                 to_json(end.redacted or new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,
                 to_json(new.tool_errors or None), prompt, conversation,
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage), block, ids,
-                pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs), end.exact, end.inexact_reason, end.error,
-                end.translated, reply if end.thread is None else end.thread,
+                pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs), pack_pieces(end.pieces), end.logprobs_of,
+                end.exact, end.inexact_reason, end.error, end.translated, reply if end.thread is None else end.thread,
             ),
         )  # fmt: skip
         if not done.rowcount:
