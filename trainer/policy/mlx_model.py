@@ -1,6 +1,6 @@
 """A Hugging Face folder as an mlx-lm model whose linear layers can wear a LoRA.
 
-Owns loading, the `Lora` layer, and the two ways through the model that mlx-lm has no name for: the trunk without the
+Owns loading, the `MlxLora` layer, and the two ways through the model that mlx-lm has no name for: the trunk without the
 head, and the head by itself, checked against the model's own logits. Not here: log-probs, training (mlx_policy).
 """
 
@@ -24,7 +24,7 @@ Array = Any  # mx.array
 HEAD = "lm_head"
 
 
-class Lora(nn.Module):  # type: ignore[misc]  # mlx is Any where it is not installed
+class MlxLora(nn.Module):  # type: ignore[misc]  # mlx is Any where it is not installed
     """A frozen linear layer and what it wears. A and B lie as PEFT has them, so that no file needs transposing."""
 
     def __init__(self, linear: Any) -> None:
@@ -89,13 +89,13 @@ class MlxModel:
         for layer in self.whole.layers:
             layer.__class__ = _recomputed(type(layer))
 
-    def _wrap(self, weights: Path) -> dict[str, Lora]:
+    def _wrap(self, weights: Path) -> dict[str, MlxLora]:
         """Every linear layer but head and routers, by the name that transformers and PEFT have for it.
 
         Experts are one stacked tensor to mlx, so they are none of these.
         """
         found = {
-            path: Lora(module)
+            path: MlxLora(module)
             for path, module in self.whole.named_modules()
             if isinstance(module, (nn.Linear, nn.QuantizedLinear))
             and path != HEAD

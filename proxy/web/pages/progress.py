@@ -19,8 +19,8 @@ from proxy.core.errors import NotFound
 from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
 from proxy.training.admin_acts import AdminActs
-from proxy.training.preconditions import When
-from proxy.training.run_supervisor import Learner
+from proxy.training.preconditions import Preconditions
+from proxy.training.run_supervisor import RunSupervisor
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.notices import texts
 from proxy.web.pages.view import View, html
@@ -33,7 +33,13 @@ OFFERED: Final = ("train", "pause", "resume", "cancel")
 
 class ProgressPage:
     def __init__(
-        self, view: View, store: Store, learner: Learner, acts: AdminActs, when: When, status: StatusReport
+        self,
+        view: View,
+        store: Store,
+        learner: RunSupervisor,
+        acts: AdminActs,
+        when: Preconditions,
+        status: StatusReport,
     ) -> None:
         self._view = view
         self._store = store
