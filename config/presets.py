@@ -62,6 +62,8 @@ class Preset(BaseModel):
     clip_low: float = Field(gt=0, lt=1)
     clip_high: float = Field(gt=0)
     kto_beta: float = Field(gt=0)
+    pair_beta: float = Field(ge=0)
+    pair_nll: float = Field(ge=0)
     max_version_gap: int = Field(ge=0)
     replay_ratio: float = Field(ge=0, le=0.75)
 

@@ -139,11 +139,11 @@ def import_(
     if feedback is not None:
         fail("an export is one file; two names are for `rlproxy import open-webui FILE`. Nothing was taken.", 2)
     client = client_of(home)
-    total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "refused": []}
+    total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "forgotten": 0, "refused": []}
     try:
         for first, lines in batches(file):
             found = client.post_lines("/rl/import" + ("?ours" if ours else ""), lines)
-            for key in ("stored", "known", "ratings"):
+            for key in ("stored", "known", "ratings", "forgotten"):
                 total[key] += found[key]
             total["refused"] += [{**one, "line": one["line"] + first} for one in found["refused"]]
     except UnreadableFile as error:
@@ -152,7 +152,8 @@ def import_(
         print_json(total)
     else:
         taken = f"{some(total['stored'], 'completion')} and {some(total['ratings'], 'rating')} taken"
-        print(f"{taken}, {total['known']} were here before")
+        forgotten = f", {total['forgotten']} were forgotten here and stay so" if total["forgotten"] else ""
+        print(f"{taken}, {total['known']} were here before{forgotten}")
         for one in total["refused"]:
             print(f"line {one['line']} was not taken: {one['why']}", file=sys.stderr)
     if total["refused"]:

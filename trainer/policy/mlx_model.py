@@ -18,7 +18,7 @@ from mlx_lm.utils import load_model
 from safetensors import safe_open
 
 from trainer.formats.model_info import is_router
-from trainer.formats.peft_folder import Pair
+from trainer.formats.peft_folder import LoraPair
 
 Array = Any  # mx.array
 HEAD = "lm_head"
@@ -32,15 +32,15 @@ class MlxLora(nn.Module):  # type: ignore[misc]  # mlx is Any where it is not in
         self.linear = linear
         self.scale = 0.0
 
-    def wear(self, pair: Pair | None) -> None:
+    def wear(self, pair: LoraPair | None) -> None:
         for name in ("lora_a", "lora_b"):
             self.pop(name, None)
         if pair is not None:
             self.lora_a, self.lora_b, self.scale = pair.a, pair.b, pair.scale  # (r, in), (out, r)
 
     @property
-    def worn(self) -> Pair | None:
-        return Pair(self.lora_a, self.lora_b, self.scale) if "lora_a" in self else None
+    def worn(self) -> LoraPair | None:
+        return LoraPair(self.lora_a, self.lora_b, self.scale) if "lora_a" in self else None
 
     @property
     def shape(self) -> tuple[int, int]:
