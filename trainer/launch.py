@@ -30,7 +30,7 @@ from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
 from trainer.io.encrypted_files import missing as sealing_lacks
 from trainer.lessons.prompts import NEUTRAL, comment_of, hinted, neutral
-from trainer.limits import GB, Limits, in_use, within
+from trainer.limits import GB, ProcessLimits, in_use, within
 from trainer.low_priority import Standing, can_stand_still, standing
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
@@ -74,7 +74,7 @@ READY_S = 600.0  # the first start may download the weights
 AWAITED_NICE = 10  # of what a request or the next run waits for: it must end on a busy machine, too
 MEASURE_S = 0.5  # between two looks at a run's memory, where that is bounded
 PRIVATE = 0o077  # umask: a run folder and its log are for its owner only
-UNBOUNDED = Limits(file_bytes=0)  # a fused model may be as large as models are
+UNBOUNDED = ProcessLimits(file_bytes=0)  # a fused model may be as large as models are
 LINE = 2**20  # bytes of one event; asyncio's default of 64 KiB is short for an `end` with many samples
 NO_SCALARS = (
     "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
@@ -103,7 +103,7 @@ class Job(Protocol):
         """Ask it to stop after its current step; kill it when it does not."""
 
 
-class Server(Protocol):
+class BuiltinServer(Protocol):
     """A built-in backend that answers."""
 
     url: str
@@ -154,7 +154,7 @@ class Launcher(Protocol):
         threads: int = 0,
         key: str,
         log: Path,
-    ) -> Server:
+    ) -> BuiltinServer:
         """Returns when it answers, to requests with this key only. Raises LaunchError."""
 
     def stand_still(self, still: bool) -> None:
@@ -409,7 +409,7 @@ async def _spawn(
     threads: int,
     log: Path,
     more: Mapping[str, str] | None = None,
-    limits: Limits = Limits(),  # noqa: B008  frozen
+    limits: ProcessLimits = ProcessLimits(),  # noqa: B008  frozen
     nice: int | None = None,
 ) -> asyncio.subprocess.Process:
     """`nice`: how far it steps back; None: it serves, and does not."""

@@ -10,7 +10,7 @@ from tests.harness import tiny
 from trainer import launch
 from trainer.formats import sidecar_files
 from trainer.launch import LocalJob
-from trainer.limits import Limits, in_use
+from trainer.limits import ProcessLimits, in_use
 
 MB = 2**20
 
@@ -18,7 +18,7 @@ MB = 2**20
 async def said(tmp_path, script, **limits):
     """What a child prints, one JSON value, and how it ended."""
     log = tmp_path / "log"
-    process = await launch._spawn(["-c", script], threads=1, log=log, limits=Limits(**limits))
+    process = await launch._spawn(["-c", script], threads=1, log=log, limits=ProcessLimits(**limits))
     out = await process.stdout.read()
     status = await process.wait()
     assert out, log.read_text()
@@ -117,7 +117,7 @@ async def test_a_run_over_its_limits_ends_with_a_sentence(tmp_path):
     model = tiny.make_model(tmp_path / "tiny")
     folder = tiny.run_folder(tmp_path / "run", model, tiny.sample_lines(model))
     command = ["-m", "trainer", str(folder), "--watch-stdin"]
-    job = LocalJob(await launch._spawn(command, threads=1, log=folder / "log", limits=Limits(file_bytes=12_000)))
+    job = LocalJob(await launch._spawn(command, threads=1, log=folder / "log", limits=ProcessLimits(file_bytes=12_000)))
     assert [e async for e in job.events()][-1]["status"] == "failed"
     assert await job.wait() == 1
     assert "File too large" in json.loads((folder / "result.json").read_text())["reason"]
