@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from proxy.web.openapi import passthrough, requests, responses
 from proxy.web.openapi.episodes import EPISODES
+from proxy.web.openapi.judge import JudgeReport
 from proxy.web.openapi.operation import FLAG, TEXT, Operation, Raw, Schema, number
 from proxy.web.openapi.status import StatusBody
 
@@ -248,9 +249,7 @@ CONTROL: Final = (
         responses.Reset,
     ),
     _read("/rl/keys", "All keys ever made, without their secrets.", responses.KeysBody),
-    _act(
-        "/rl/keys", "A new one. The answer has its text, this once.", responses.NewKey, 201, takes=requests.KeyWanted
-    ),
+    _act("/rl/keys", "A new one. The answer has its text, this once.", responses.NewKey, 201, takes=requests.KeyWanted),
     Operation(
         "delete", "/rl/keys/{key}", "control", "Revoke it, by name or id; it stays in the list.",
         {200: responses.KeyBody},
@@ -261,4 +260,17 @@ CONTROL: Final = (
     _read("/openapi.json", "All this as OpenAPI 3.1.", Raw({"application/json": {"type": "object"}})),
 )  # fmt: skip
 
-OPERATIONS: Final[tuple[Operation, ...]] = (*MODELS, *RATINGS, *EPISODES, *CHATS, *CONTROL)
+JUDGE: Final = (
+    Operation(
+        "get", "/rl/judge", "control",
+        "Signals, the judge's state, and how far its labels agree with people's ratings.", {200: JudgeReport},
+        more="../guides/signals.md",
+    ),
+    Operation(
+        "post", "/rl/judge/accept", "control",
+        "Accept what leaves this machine; before that nothing is sent.",
+        {200: JudgeReport}, more="../guides/signals.md",
+    ),
+)  # fmt: skip
+
+OPERATIONS: Final[tuple[Operation, ...]] = (*MODELS, *RATINGS, *EPISODES, *CHATS, *CONTROL, *JUDGE)
