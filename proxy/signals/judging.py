@@ -22,7 +22,7 @@ import aiohttp
 import structlog
 
 from config.hours import inside, opens
-from config.sections import AnswerJudge as Section
+from config.sections import Judge as Section
 from proxy.backends.base import Backend
 from proxy.conversation.redaction import Redactor
 from proxy.core.events import Events
