@@ -138,7 +138,8 @@ def learn(
         print(
             f"  {number * asked.ratings} ratings ({good} good): {result['status']}, liked {now['liked']:.2f}, "
             f"nll {now['base_nll'] - base['base_nll']:+.3f}, text {now['text_nll'] / base['text_nll'] - 1:+.1%}, "
-            f"on topic {now['topic'] - base['topic']:+.2f}, distinct-2 {now['distinct_2']:.2f}, tokens {now['tokens']:.0f}, run {result['wall']:.0f} s, "
+            f"on topic {now['topic'] - base['topic']:+.2f}, "
+            f"distinct-2 {now['distinct_2']:.2f}, tokens {now['tokens']:.0f}, run {result['wall']:.0f} s, "
             f"kl_old {metrics.get('kl_old')}, steps {metrics.get('steps')}, {gates}, {result['reason']}",
             flush=True,
         )
