@@ -89,7 +89,7 @@ def without_forgotten(rows: Sequence[Imported], gone: GoneForGood) -> tuple[list
 
 
 def read(raw: bytes, redactor: Redactor, *, ours: bool) -> Imported:
-    """Raises BadLine."""
+    """Raises BadImportLine."""
     try:
         line = loads(raw)
     except ValueError:
@@ -233,9 +233,9 @@ def _piece(line: Mapping[str, Any], key: str) -> bytes:
     try:
         found = _text(line, key).encode("latin-1")
     except UnicodeEncodeError:
-        raise BadLine(f"`{key}` holds a character that is not one byte") from None
+        raise BadImportLine(f"`{key}` holds a character that is not one byte") from None
     if len(found) > LONGEST_PIECE:
-        raise BadLine(f"`{key}` holds one of {len(found):,} bytes")
+        raise BadImportLine(f"`{key}` holds one of {len(found):,} bytes")
     return found
 
 

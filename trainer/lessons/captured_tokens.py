@@ -24,7 +24,7 @@ SPACE: Final = "\u2581"  # SentencePiece's
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class KnownTokens:
     """The tokens of one reply, its end among them."""
 
     ids: tuple[int, ...]
@@ -53,7 +53,7 @@ class Vocabulary:
         return several if None not in each and b"".join(filter(None, each)) == piece else []
 
 
-def captured(line: Mapping[str, Any], vocabulary: Vocabulary, end: int, *, size: int) -> Captured | None:
+def captured(line: Mapping[str, Any], vocabulary: Vocabulary, end: int, *, size: int) -> KnownTokens | None:
     """What a line of samples.jsonl says of each token of its reply; None where it says nothing that can be relied on.
 
     `end` is the token that ends a turn: servers count it and give no log-prob of it.
@@ -75,7 +75,7 @@ def captured(line: Mapping[str, Any], vocabulary: Vocabulary, end: int, *, size:
         return None  # a token is missing somewhere, and nobody knows where
     if count > len(ids):
         ids, known = [*ids, end], [*known, np.nan]
-    return Captured(tuple(ids), np.asarray(known, np.float64))
+    return KnownTokens(tuple(ids), np.asarray(known, np.float64))
 
 
 def _of_pieces(pieces: Any, log_probs: Sequence[float], vocabulary: Vocabulary) -> tuple[list[int], list[float]] | None:

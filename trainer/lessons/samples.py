@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,8 +21,9 @@ import numpy as np
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.run_folder import read_lines
 from trainer.lessons import degenerate, truncation
-from trainer.lessons.captured_tokens import Captured, Vocabulary, captured
+from trainer.lessons.captured_tokens import KnownTokens, Vocabulary, captured
 from trainer.lessons.degenerate import Flag
+from trainer.lessons.line_members import BadLine, ids_in, number_in, said_in
 from trainer.lessons.prompts import comment_of, neutral
 from trainer.lessons.rendering import AS_IS, PINNED, Choice, Known, Way, choose, near, without_default_system
 from trainer.lessons.truncation import Chat
@@ -41,10 +41,6 @@ PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_pena
 AS_FOUND = Choice(AS_IS, 0, 0, None)  # nothing is known of the server
 # Parts of messages that are no text, by their names in chat form.
 MORE = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
-
-
-class BadLine(Exception):
-    """One reason why this line cannot be used."""
 
 
 class TooLong(BadLine):
@@ -156,7 +152,7 @@ class Template:
         """A prompt that a server has rendered: its ids, or its text in the weights' tokens. `count`: how many tokens
         it read; by that it is seen whether it begins a text with a token of its own."""
         if rendered.get("ids"):
-            return _ids(rendered, "ids", self.vocabulary)
+            return ids_in(rendered, "ids", self.vocabulary)
         text = rendered.get("text")
         if not isinstance(text, str) or not text:
             raise BadLine("its server rendered it to nothing")
@@ -179,7 +175,7 @@ class Template:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return (*ids, self.end) if ended else tuple(ids)
 
-    def captured(self, line: Mapping[str, Any]) -> Captured | None:
+    def captured(self, line: Mapping[str, Any]) -> KnownTokens | None:
         """What the server said of each token of a reply."""
         return captured(line, self._pieces, self.end, size=self.vocabulary)
 
@@ -269,10 +265,10 @@ def load_calibration(
 
 
 def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_len: int) -> Sample:
-    reward = _number(line, "reward")
+    reward = number_in(line, "reward")
     if not -1 <= reward <= 1:
         raise BadLine(f"reward {reward} is outside -1..1")
-    weight = _number(line, "weight", 1.0)
+    weight = number_in(line, "weight", 1.0)
     if weight <= 0:
         raise BadLine(f"weight {weight} is not above 0")
     version = line.get("version")
@@ -304,8 +300,8 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         messages=_messages(line),
         tools=line.get("tools"),
         template_kwargs=_template_kwargs(line),
-        comment=_said(line, "comment"),
-        correction=_said(line, "correction"),
+        comment=said_in(line, "comment"),
+        correction=said_in(line, "correction"),
         flags=flags,
         replayed=line.get("split") == "replay",
         prompt_by=by,
@@ -353,8 +349,8 @@ def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
 
 
 def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None]:
-    prompt = _ids(line, "prompt_token_ids", template.vocabulary)
-    reply = _ids(line, "token_ids", template.vocabulary)
+    prompt = ids_in(line, "prompt_token_ids", template.vocabulary)
+    reply = ids_in(line, "token_ids", template.vocabulary)
     raw = line.get("logprobs")
     if not isinstance(raw, list):
         raise BadLine("says exact but has no logprobs")
@@ -373,9 +369,9 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
     sampling = line.get("sampling") or {}
     if not isinstance(sampling, dict):
         raise BadLine("sampling is not an object")
-    temperature = _number(sampling, "temperature", 1.0)
-    top_p = _number(sampling, "top_p", 1.0)
-    top_k = int(_number(sampling, "top_k", 0))
+    temperature = number_in(sampling, "temperature", 1.0)
+    top_p = number_in(sampling, "top_p", 1.0)
+    top_k = int(number_in(sampling, "top_k", 0))
     if temperature < 0 or not 0 < top_p <= 1:
         raise BadLine(f"temperature {temperature} with top_p {top_p} is not a way to sample")
     greedy = temperature == 0  # log-probs are those at temperature 1, over the whole vocabulary
@@ -383,7 +379,7 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
         prompt, reply, 1.0 if greedy else temperature, 1.0 if greedy else top_p, 0 if greedy else max(top_k, 0)
     )
     # Log-probs under penalties are of a distribution that depends on the text so far in each server's own way.
-    penalised = any(_number(sampling, name, off) != off for name, off in PENALTIES.items())
+    penalised = any(number_in(sampling, name, off) != off for name, off in PENALTIES.items())
     return tokens, None if penalised else behaviour
 
 
@@ -401,7 +397,7 @@ def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floa
     ended = line.get("finish_reason") == "stop"
     reply = captured.ids if captured is not None else template.reply(str(text), ended=ended)
     sampling = line.get("sampling")
-    temperature = _number(sampling, "temperature", 1.0) if isinstance(sampling, dict) else 1.0
+    temperature = number_in(sampling, "temperature", 1.0) if isinstance(sampling, dict) else 1.0
     if not prompt or not reply:
         raise BadLine("renders to no tokens")
     tokens = Tokens(prompt, reply, temperature if temperature > 0 else 1.0)
@@ -412,7 +408,7 @@ def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...
     """What the server read. It trains on that or not at all: by its count of tokens it is seen whether this is it."""
     count, messages, as_sent = _count(line), len(_messages(line)), line.get("as_sent") is True
     if line.get("prompt_token_ids"):
-        return _ids(line, "prompt_token_ids", template.vocabulary), "captured"
+        return ids_in(line, "prompt_token_ids", template.vocabulary), "captured"
     if (prompt := _served(line, template)) is not None:
         if count is not None and not near(count, len(prompt), messages, as_sent=as_sent):
             raise BadLine(
@@ -493,29 +489,3 @@ def _plain(message: Mapping[str, Any], parts: str = "lines") -> dict[str, Any]:
     if calls:
         plain["tool_calls"] = calls
     return plain
-
-
-def _ids(line: Mapping[str, Any], name: str, vocabulary: int) -> tuple[int, ...]:
-    ids = line.get(name)
-    if not isinstance(ids, list) or not ids:
-        raise BadLine(f"says exact but has no {name}")
-    for i in ids:
-        if type(i) is not int or not 0 <= i < vocabulary:
-            raise BadLine(f"{name} holds {i!r}, which this model's {vocabulary} tokens do not have")
-    return tuple(ids)
-
-
-def _said(line: Mapping[str, Any], name: str) -> str | None:
-    text = line.get(name)
-    if text is not None and not isinstance(text, str):
-        raise BadLine(f"{name} is {text!r}, not a text")
-    return (text or "").strip() or None
-
-
-def _number(line: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    value = line.get(name)
-    if value is None and default is not None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadLine(f"{name} is {value!r}, not a number")
-    return float(value)
