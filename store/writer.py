@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -68,9 +67,7 @@ class Writer:
         self._emptied: bool | None = True  # None: the log is to be emptied at the next checkpoint
         self._slice: _Slice | None = None  # what is to be overwritten at the next checkpoint
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Queued] = deque()
-        self._bell: SimpleQueue[None] = SimpleQueue()  # there is something in the queue, or it is to stop
-        self._rings = False  # at the end of this turn of the loop
+        self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
         self._room = asyncio.Event()
         self._stopping = False
         # A daemon, so that a process that never called stop can still end; what was acknowledged is on disk.
@@ -85,24 +82,17 @@ class Writer:
         elif (refusal := self._integrity.refusal) is not None:
             future.set_exception(refusal)
         else:
-            self._queue.append(_Queued(operation, future))
-            if not self._rings:  # what else this turn of the loop brings is of the same group
-                self._rings = True
-                self._loop.call_soon(self._ring)
+            self._queue.put(_Queued(operation, future))
         return future
-
-    def _ring(self) -> None:
-        self._rings = False
-        self._bell.put(None)
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return self._queue.qsize()
 
     async def room(self) -> None:
         """Returns once fewer than ROOM operations wait. Clients that leave and ask again would fill the memory, where
         the disk is slower than they are."""
-        while len(self._queue) >= ROOM:
+        while self._queue.qsize() >= ROOM:
             self._room.clear()
             await self._room.wait()
 
@@ -134,14 +124,14 @@ class Writer:
         """Refuse new operations, end those that are queued, close the connection."""
         if not self._stopping:
             self._stopping = True
-            self._bell.put(None)
+            self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def end_at_once(self, within_s: float) -> bool:
         """The same where the loop is about to go: blocks until the thread has ended, False if it takes longer."""
         if not self._stopping:
             self._stopping = True
-            self._bell.put(None)
+            self._queue.put(None)
         self._thread.join(within_s)
         return not self._thread.is_alive()
 
@@ -164,14 +154,18 @@ class Writer:
         self._room.set()
 
     def _next_group(self) -> tuple[list[_Queued], bool]:
-        """Wait for one operation, then take all that came meanwhile; and whether these are the last."""
-        while not self._queue and not self._stopping:
-            self._bell.get()
-        stopping = self._stopping  # nothing is queued after that
+        """Wait for one operation, then take all that came meanwhile."""
         group: list[_Queued] = []
-        while self._queue and len(group) < GROUP:
-            group.append(self._queue.popleft())
-        return group, stopping and not self._queue
+        entry = self._queue.get()
+        while entry is not None:
+            group.append(entry)
+            if len(group) == GROUP:
+                return group, False
+            try:
+                entry = self._queue.get_nowait()
+            except Empty:
+                return group, False
+        return group, True
 
     def _commit(self, group: list[_Queued]) -> list[_Outcome]:
         if (refusal := self._integrity.refusal) is not None:

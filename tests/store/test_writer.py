@@ -4,8 +4,8 @@ import asyncio
 import resource
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ def values(db: sqlite3.Connection) -> list[Any]:
     return [row[0] for row in db.execute("SELECT x FROM t ORDER BY rowid")]
 
 
-@asynccontextmanager
-async def held_up(writer: Writer) -> AsyncIterator[None]:
+@contextmanager
+def held_up(writer: Writer) -> Iterator[None]:
     """The writer waits inside an operation, so what is submitted here comes after it as one group."""
     entered, go = threading.Event(), threading.Event()
 
@@ -47,7 +47,7 @@ async def held_up(writer: Writer) -> AsyncIterator[None]:
         go.wait(10)
 
     writer.submit(wait)
-    await asyncio.to_thread(entered.wait, 10)
+    entered.wait(10)
     try:
         yield
     finally:
@@ -55,7 +55,7 @@ async def held_up(writer: Writer) -> AsyncIterator[None]:
 
 
 async def test_all_who_wait_share_one_commit(writer: Writer) -> None:
-    async with held_up(writer):
+    with held_up(writer):
         waiting = [writer.submit(insert(value)) for value in range(100)]
     await asyncio.gather(*waiting)
     assert writer.commits == 2  # the one that held it up, and the hundred
@@ -63,7 +63,7 @@ async def test_all_who_wait_share_one_commit(writer: Writer) -> None:
 
 
 async def test_a_group_has_an_end(writer: Writer) -> None:
-    async with held_up(writer):
+    with held_up(writer):
         waiting = [writer.submit(insert(value)) for value in range(GROUP + 1)]
     await asyncio.gather(*waiting)
     assert writer.commits == 3
@@ -86,7 +86,7 @@ async def test_an_end_at_once_does_not_forget_it_either(writer: Writer, tmp_path
 
 
 async def test_an_end_at_once_waits_no_longer_than_told(writer: Writer) -> None:
-    async with held_up(writer):
+    with held_up(writer):
         assert not writer.end_at_once(0.01)
 
 
@@ -95,7 +95,7 @@ async def test_an_operation_that_fails_undoes_only_itself(writer: Writer) -> Non
         insert("half")(db)
         raise KeyError("mine")
 
-    async with held_up(writer):
+    with held_up(writer):
         waiting = [writer.submit(one) for one in (insert(1), half, insert(1), insert(2))]
     first, failed, double, last = await asyncio.gather(*waiting, return_exceptions=True)
 
@@ -115,7 +115,7 @@ async def test_nobody_hears_of_success_before_the_commit(writer: Writer, tmp_pat
 
 
 async def test_a_caller_that_went_away_harms_nobody(writer: Writer) -> None:
-    async with held_up(writer):
+    with held_up(writer):
         gone, stays = writer.submit(insert(1)), writer.submit(insert(2))
         gone.cancel()
     assert await stays == 1
@@ -127,7 +127,7 @@ async def test_a_full_database_is_told_to_those_it_meets_and_goes_on_when_there_
         return lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone()[0]
 
     await writer.submit(limit(12))
-    async with held_up(writer):
+    with held_up(writer):
         waiting = [writer.submit(insert(value)) for value in (1, b"x" * 100_000, 2)]
     small, large, small_too = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(large, StoreFull)
@@ -144,7 +144,7 @@ async def test_a_disk_that_refuses_the_commit_fails_all_of_it_and_keeps_what_was
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))  # no file of this process may grow
     try:
-        async with held_up(writer):
+        with held_up(writer):
             waiting = [writer.submit(insert(value)) for value in range(3)]
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     finally:
@@ -156,7 +156,7 @@ async def test_a_disk_that_refuses_the_commit_fails_all_of_it_and_keeps_what_was
 
 
 async def test_stop_ends_what_is_queued_and_refuses_what_comes_later(writer: Writer, tmp_path: Path) -> None:
-    async with held_up(writer):
+    with held_up(writer):
         waiting = [writer.submit(insert(value)) for value in range(5)]
         stopping = asyncio.create_task(writer.stop())
         await asyncio.sleep(0)
