@@ -45,30 +45,33 @@ from proxy.relay.dialect_support import Formats
 from proxy.relay.models import Models
 from proxy.relay.parts import Parts
 from proxy.relay.relay import Relay
+from proxy.signals.follower import Follower
+from proxy.signals.judging import Judging
 from proxy.training import relocation
 from proxy.training.admin_acts import AdminActs
 from proxy.training.claim import Claims
 from proxy.training.cloud_student import Foreign
 from proxy.training.giving_way import GivingWay, longest
 from proxy.training.gpu_sharing import Lending
-from proxy.training.preconditions import When
-from proxy.training.publish import Outcome
+from proxy.training.preconditions import Preconditions
+from proxy.training.publish import Publisher
 from proxy.training.rehearsal import Rehearsal
 from proxy.training.run_files import RunFiles
 from proxy.training.run_state import RunState
-from proxy.training.run_supervisor import Learner
+from proxy.training.run_supervisor import RunSupervisor
 from proxy.training.system_load import Machine
 from proxy.training.unlearning import Rebuilding
-from proxy.training.weights_check import Match
+from proxy.training.weights_check import WeightsCheck
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
-from proxy.versions.rollback_monitor import Watch
+from proxy.versions.rollback_monitor import RollbackMonitor
 from proxy.versions.warm_up import WarmUp
 from proxy.web import error_middleware, openapi
 from proxy.web.control import Control
 from proxy.web.episode_routes import EpisodeRoutes
 from proxy.web.forgetting import Forgetter
 from proxy.web.importing import Importing
+from proxy.web.judge_routes import JudgeRoutes
 from proxy.web.key_routes import KeyRoutes
 from proxy.web.pages import INDEX_EVERY_S, Pages
 from proxy.web.retention import Retention
@@ -119,7 +122,7 @@ class Wiring:
         redactor = Redactor(settings.redaction)
         recent = Recent(History(redactor))
         underway = Underway()
-        screen = OnScreen(store, redactor, underway)
+        self.screen = screen = OnScreen(store, redactor, underway)
         self.feedback = feedback = Feedback(store, events, metrics, redactor, screen)
         self.open_webui = OpenWebUI(store, feedback, screen, redactor)
 
@@ -131,30 +134,34 @@ class Wiring:
         # ratings become versions
         train = settings.train
         machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
-        match = Match(settings, store, backend, launcher, events)
+        match = WeightsCheck(settings, store, backend, launcher, events)
         foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
         state = RunState()
-        when = When(
+        when = Preconditions(
             settings, store, backend, swap, launcher, machine, lending, match, foreign,
             lambda: self.relay.last_request, state,
         )  # fmt: skip
         self.rehearsal = rehearsal = Rehearsal(settings, store, backend, launcher, events, match, when, health, door)
-        outcome = Outcome(store, swap, lending, events, metrics, foreign)
+        outcome = Publisher(store, swap, lending, events, metrics, foreign)
         self.rebuilding = rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
         self.run_files = run_files = RunFiles(store, settings.home)
-        self.learner = learner = Learner(
-            settings, store, swap, launcher, events, tasks, lending, foreign, state, when,
-            Claims(settings, store, backend, swap, foreign, run_files), outcome, rebuilding,
-        )  # fmt: skip
-        self.watch = watch = Watch(train, store, swap, events)
+        claims = Claims(settings, store, backend, swap, foreign, run_files)
+        self.learner = learner = RunSupervisor(
+            settings, store, swap, launcher, events, tasks, lending, foreign, state, when, claims, outcome, rebuilding
+        )
+        self.watch = watch = RollbackMonitor(train, store, swap, events)
 
         # answers pass through, and are kept
         formats = Formats(backend.capabilities, settings.backend.translate)
         retries = Retries(store, tasks)
         self.uncaptured = Uncaptured(store, recent, retries)
+        # what people say next
+        self.judging = judging = Judging(settings.judge, store, backend, redactor, events, Follower(store, screen))
+        claims.before = judging.settle
         self.status = status = StatusReport(
-            store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding
-        )
+            store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding,
+            judging,
+        )  # fmt: skip
         acts = AdminActs(learner, swap)
         unconfirmed = UnconfirmedFixes()
         self.commands = ChatCommands(store, feedback, status.text, acts, screen, unconfirmed)
@@ -196,6 +203,7 @@ class Wiring:
             self.forgetter,
             self.retention,
             health.cut,
+            judging,
         )
         self.guard = security.Guard(
             settings.server, self.keys, limits, self.pages.visits.who, retries.refused, settings.home
@@ -214,6 +222,7 @@ class Wiring:
             web.delete("/v1/feedback/{id}", self.feedback.delete),
             *self.control.routes(),
             *KeyRoutes(self.keys).routes(),
+            *JudgeRoutes(self.judging).routes(),
             *EpisodeRoutes(self.store, self.episodes, self.swap).routes(),
             openapi.route(),
             *self.uncaptured.routes(),
@@ -242,6 +251,7 @@ class Wiring:
             await self.backend.start(http, self.swap.restore)
             if not await self.lending.recover():
                 await _restored(self.swap)
+            await self.judging.start(http)
             await self.pages.start()
             self.tasks.spawn("cut-prompts", self.health.cut.start(self.store))
             await self.retention.start()
@@ -253,7 +263,8 @@ class Wiring:
             await self.learner.start()
             self.tasks.spawn("watch", self.watch.run())
             self.tasks.spawn("rehearsal", self.rehearsal.run())
-            self.tasks.spawn("wake-on-ratings", _wake_on_ratings(self.events, self.learner, self.watch))
+            self.tasks.spawn("signals", self.judging.run())
+            self.tasks.spawn("wake-on-ratings", _wake_on_ratings(self.events, self.learner, self.watch, self.judging))
             self.tasks.spawn("expire", self.retention.run())
             self.tasks.spawn("search", _fill_search(self.store))
             self.tasks.spawn("key-uses", self.keys.remember_uses())
@@ -303,12 +314,13 @@ async def _tell_of_damage(store: Store, events: Events) -> None:
     events.emit("problem", message=damage)
 
 
-async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> None:
+async def _wake_on_ratings(events: Events, learner: RunSupervisor, watch: RollbackMonitor, judging: Judging) -> None:
     async for happened in events.listen():
-        if happened.kind in ("rating", "rebuild", "episode"):
+        if happened.kind in ("rating", "rebuild", "episode", "judged"):
             learner.wake()
         if happened.kind in ("rating", "retracted"):
             watch.wake()
+            judging.rated()
 
 
 async def _fill_search(store: Store) -> None:

@@ -34,7 +34,7 @@ from proxy.core.upstream import no_http, upstream_url, whole
 from proxy.dialects import CHAT, Dialect
 from proxy.dialects.base import Question
 from proxy.relay.capture import Capture, new_id
-from proxy.relay.codecs import Native, Translated, Way, wishes
+from proxy.relay.codecs import Codec, Native, Translated, wishes
 from proxy.relay.dialect_support import about_what_was_asked
 from proxy.relay.parts import Parts
 from proxy.versions.live_version import Lease
@@ -58,7 +58,7 @@ class Asking:
         capture: Capture | None,
     ) -> None:
         """`capture` is told in which format the answer comes."""
-        self.way: Way
+        self.way: Codec
         self.refusal = b""  # a 404 that was read to see what it is about
         self.address: Address | None = None  # where the question is
         self.left_at = 0.0  # when it left, by the performance counter

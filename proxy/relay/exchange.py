@@ -20,16 +20,15 @@ from proxy.access.limits import PacedStream
 from proxy.access.security import without_keys
 from proxy.conversation.retries import Attempt
 from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, ProxyError, UnknownModel
-from proxy.core.json_edit import Answer, dumps, loads
-from proxy.core.ndjson import Line
-from proxy.core.ndjson import Splitter as LineSplitter
-from proxy.core.sse import Event, Splitter
+from proxy.core.json_edit import WholeAnswer, dumps, loads
+from proxy.core.ndjson import Line, NdjsonSplitter
+from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import chunks, cut, end_to_end, message_in, splitter_for, whole
 from proxy.dialects import Dialect
 from proxy.dialects.base import ODD, Question
 from proxy.relay.asking import Asking
 from proxy.relay.capture import Capture
-from proxy.relay.codecs import Translated, Way
+from proxy.relay.codecs import Codec, Translated
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
 from proxy.relay.parts import Parts
 from proxy.relay.unknown_model import unknown_model
@@ -71,7 +70,7 @@ class Exchange:
         self._gap = b""  # what ends the last event, where the backend did not
 
     @property
-    def _way(self) -> Way:
+    def _way(self) -> Codec:
         return self._asking.way
 
     async def capture_as(
@@ -150,7 +149,7 @@ class Exchange:
         return headers
 
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
-        answer = Answer(body := self._asking.refusal or await whole(upstream))
+        answer = WholeAnswer(body := self._asking.refusal or await whole(upstream))
         headers = self._headers(upstream)
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._begun is not None:
@@ -181,7 +180,7 @@ class Exchange:
         said = self._keepable(message_in(body))[:300]
         return await unknown_model(self._parts.backend, self._asking.address.url, self._asked.model, said)
 
-    async def _stream(self, upstream: aiohttp.ClientResponse, splitter: Splitter) -> web.StreamResponse:
+    async def _stream(self, upstream: aiohttp.ClientResponse, splitter: EventSplitter) -> web.StreamResponse:
         response = self._begun
         if response is None:
             headers = self._headers(upstream)
@@ -214,12 +213,12 @@ class Exchange:
         await response.write_eof()
         return response
 
-    async def _rest(self, response: web.StreamResponse, splitter: Splitter) -> Event | None:
+    async def _rest(self, response: web.StreamResponse, splitter: EventSplitter) -> Event | None:
         """What came after the last blank line. Half an event is handed back: where an error of ours has to follow, it
         is left out, or no client could read the error."""
         if not (rest := splitter.rest()):
             return None
-        line = isinstance(splitter, LineSplitter)
+        line = isinstance(splitter, NdjsonSplitter)
         event = Line(rest) if line else Event(rest)
         if self._way.reads.terminal(event) or _is_whole(event):
             await self._pass(response, [event])
@@ -227,7 +226,7 @@ class Exchange:
             return None
         return event
 
-    async def _pass_on(self, response: web.StreamResponse, splitter: Splitter, chunk: bytes) -> None:
+    async def _pass_on(self, response: web.StreamResponse, splitter: EventSplitter, chunk: bytes) -> None:
         """What one read brought. Whole events go through at once, up to the first that may be the last one."""
         piece = splitter.whole(chunk)
         if splitter.is_plain and not self._finished:
@@ -238,7 +237,7 @@ class Exchange:
         if piece:
             await self._pass(response, splitter.events(piece))
 
-    def _through(self, splitter: Splitter, piece: bytes) -> bytes | None:
+    def _through(self, splitter: EventSplitter, piece: bytes) -> bytes | None:
         """Whole events as the client gets them, noted for the capture; None where each has to be looked at."""
         said = self._way.through(piece)
         if said is not None:
@@ -334,7 +333,7 @@ class Exchange:
         if not already and (failed is None or self._way.translated):  # else its own word has been passed on
             await response.write(self._gap + self._way.broken(error))
 
-    async def _finish(self, status: Any, *, whole: Answer | None = None, error: str | None = None) -> None:
+    async def _finish(self, status: Any, *, whole: WholeAnswer | None = None, error: str | None = None) -> None:
         if self._finished:
             return
         self._finished = True

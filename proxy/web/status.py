@@ -11,16 +11,17 @@ from proxy.core.errors import ProxyError
 from proxy.core.version_names import version_in_words
 from proxy.dialects import DIALECTS
 from proxy.relay.dialect_support import Formats
+from proxy.signals.judging import Judging
 from proxy.training.gpu_sharing import Lending
-from proxy.training.preconditions import When
+from proxy.training.preconditions import Preconditions
 from proxy.training.rehearsal import Rehearsal
-from proxy.training.run_supervisor import Learner
+from proxy.training.run_supervisor import RunSupervisor
 from proxy.training.schedule_rules import Due
 from proxy.training.unlearning import Rebuilding
-from proxy.training.weights_check import Match
+from proxy.training.weights_check import WeightsCheck
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
-from proxy.versions.rollback_monitor import Watch
+from proxy.versions.rollback_monitor import RollbackMonitor
 from store.records import Run
 from store.store import Store
 from store.writer import ROOM
@@ -41,16 +42,17 @@ class StatusReport:
         store: Store,
         backend: Backend,
         swap: Swap,
-        learner: Learner,
-        when: When,
-        match: Match,
+        learner: RunSupervisor,
+        when: Preconditions,
+        match: WeightsCheck,
         rehearsal: Rehearsal,
-        watch: Watch,
+        watch: RollbackMonitor,
         health: Health,
         formats: Formats,
         door: Door,
         lending: Lending,
         rebuilding: Rebuilding,
+        judging: Judging,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -65,6 +67,7 @@ class StatusReport:
         self._door = door
         self._lending = lending
         self._rebuilding = rebuilding
+        self._judging = judging
 
     async def full(self) -> dict[str, Any]:
         runs = await self._store.runs.recent(limit=1)
@@ -116,6 +119,7 @@ class StatusReport:
             },
             "held": {"why": self._door.closed, "requests": self._door.waiting},
             **self.prompts(),
+            "judge": await self._judging.brief(),
             "watch": await self._watch.report(),
             "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
@@ -183,6 +187,8 @@ class StatusReport:
             lines.append(f"{s['held']['why']}: {s['held']['requests']} requests wait.")
         if s["rebuild"] and s["rebuild"]["state"] == "under way":
             lines.append(f"{s['rebuild']['line']}.")
+        if s["judge"]:
+            lines.append(f"Judge {s['judge']['line']}.")
         if s["watch"]:
             lines.append(f"{s['watch']['line']}.")
         if s["database"]["state"] == "checking":

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 OWNER: Final = "owner"  # the rater where nobody says who speaks: one person, one machine
+JUDGE: Final = "judge:"  # how raters begin that are no people: `judge:MODEL`
 FEW: Final = 4  # full voices of others below which somebody counts as alone: a trial does not stop a run
 RECENT_S: Final = 30 * 86400.0  # in which those were given
 LEAST_WEIGHT: Final = 0.01  # of a rating: less is next to nothing, and sums and quotients of it vanish
@@ -21,7 +22,7 @@ FULL_VOICE: Final = 1.0  # several raters together weigh no more than this, or t
 ROUNDED: Final = 1 + 1e-9  # what sums of fractions may be off by
 
 
-class Candidate(NamedTuple):
+class QuotaCandidate(NamedTuple):
     """A rating that a run could take."""
 
     id: str
@@ -44,7 +45,7 @@ def shared_weight(weights: Sequence[float]) -> float:
     return min(sum(weights), max(FULL_VOICE, *weights))
 
 
-def within(ratings: Sequence[Candidate], share: float, others: Mapping[str, float]) -> list[Candidate]:
+def within(ratings: Sequence[QuotaCandidate], share: float, others: Mapping[str, float]) -> list[QuotaCandidate]:
     """These without what a rater has above the bound, the last ones in this order.
 
     `others` is how much each rater has said lately, in full voices: by the same measure as the share, or a few light
@@ -55,7 +56,7 @@ def within(ratings: Sequence[Candidate], share: float, others: Mapping[str, floa
     """
     everybody = sum(others.values())
     bounded = {r.rater for r in ratings if r.rater != OWNER and everybody - others.get(r.rater, 0) >= FEW}
-    of_one: dict[str, dict[str, Candidate]] = {}
+    of_one: dict[str, dict[str, QuotaCandidate]] = {}
     for rating in ratings:
         of_one.setdefault(rating.completion_id, {})[rating.rater] = rating
     now: Counter[str] = Counter()
@@ -78,7 +79,28 @@ def within(ratings: Sequence[Candidate], share: float, others: Mapping[str, floa
     return kept[::-1]
 
 
-def parts(voices: Mapping[str, Candidate]) -> dict[str, float]:
+def within_judges(ratings: Sequence[QuotaCandidate], share: float) -> list[QuotaCandidate]:
+    """These without what judges have above their share of all, by what each counts for; the last ones in this order go.
+    No person is left out for it, and where no person has rated anything, a share below 1 leaves nothing of a judge."""
+    if share >= 1:
+        return list(ratings)
+    counts = {one.id: max(one.weight, FULL_VOICE if one.teaches else 0.0) for one in ratings}
+    room = sum(counts[one.id] for one in ratings if not is_judge(one.rater)) * share / (1 - share) * ROUNDED
+    kept = []
+    for one in ratings:
+        if is_judge(one.rater):
+            room -= counts[one.id]
+            if room < 0:
+                continue
+        kept.append(one)
+    return kept
+
+
+def is_judge(rater: str) -> bool:
+    return rater.startswith(JUDGE)
+
+
+def parts(voices: Mapping[str, QuotaCandidate]) -> dict[str, float]:
     """What each rater of one completion is of the training: a share of its weight, or a full voice by their words."""
     if not voices:
         return {}
