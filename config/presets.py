@@ -62,6 +62,9 @@ class Preset(BaseModel):
     clip_low: float = Field(gt=0, lt=1)
     clip_high: float = Field(gt=0)
     kto_beta: float = Field(gt=0)
+    discount: float = Field(gt=0, le=1)
+    batch_episodes: int = Field(ge=1)
+    rate_episodes: float = Field(gt=0, le=10)
     max_version_gap: int = Field(ge=0)
     replay_ratio: float = Field(ge=0, le=0.75)
 

@@ -378,6 +378,13 @@ class EpisodeStore(StorePart):
         assert row is not None
         return Counts(*(int(row[name]) for name in Counts._fields))
 
+    async def any_waiting(self) -> bool:
+        """Whether there are rewarded episodes that were not left out: cheap, as it is asked often."""
+        row = await self._reader.row(
+            "SELECT 1 FROM episodes e WHERE e.left_out IS NULL AND e.ended_at IS NOT NULL LIMIT 1"
+        )
+        return row is not None
+
     async def open_count(self) -> int:
         row = await self._reader.row("SELECT count(*) AS n FROM episodes e WHERE e.ended_at IS NULL")
         return int(row["n"]) if row else 0

@@ -21,6 +21,7 @@ from config.presets import Preset
 from trainer import objective
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunError, RunSpec
+from trainer.lessons import trajectories
 from trainer.lessons.batch import loss_of, reference_point, score, terms
 from trainer.lessons.lessons import Lesson, metrics_of
 from trainer.policy import packing
@@ -86,6 +87,8 @@ def train(
     plan = plan_of(teaching, preset, spec.seed)
     passes = "1 pass" if preset.passes == 1 else f"{preset.passes} passes"
     why = f"{passes} over {len(teaching)} samples in batches of {preset.batch}"
+    if trajectories.any_of([lesson.sample for lesson in teaching]):
+        why = f"{passes} over {len(teaching)} turns of episodes in batches of {preset.batch_episodes} episodes"
     if any(lesson.taught for lesson in teaching):
         why += f", {max(preset.passes, preset.passes_taught)} over what comments and corrections teach"
     progress.choice("steps", len(plan), why)
@@ -247,6 +250,7 @@ def accumulate(
     """
     sequences = [lesson.tokens for lesson in batch]
     zero = reference_point(policy, batch) if kto else None
+    weigh = trajectories.units([lesson.sample for lesson in batch])
     while True:
         sums: dict[str, float] = {}
         try:
@@ -254,12 +258,12 @@ def accumulate(
                 progress.alive()
                 part = [batch[i] for i in members]
                 packed = packing.pack([sequences[i] for i in members])
-                for name, value in policy.backward(packed, terms(part, len(batch), zero), loss).items():
+                for name, value in policy.backward(packed, terms(part, weigh, zero), loss).items():
                     sums[name] = sums.get(name, 0.0) + value
             return sums
         except OutOfMemory as error:
             size = packing.size(packed.sequences, trees=policy.budget.trees)
-            if len(members) == 1:
+            if size <= max(len(one.computed) for one in packed.sequences):  # the turns before it cost nothing
                 raise RunError(
                     f"out of memory with a single sequence of {size} tokens ({error}): {LESS_MEMORY}"
                 ) from None
@@ -271,12 +275,18 @@ def accumulate(
 
 
 def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[int]]:
-    """Indices of each step: every lesson `passes` times, then what comments and corrections teach some more.
+    """Indices of each step: every lesson `passes` times, an episode's turns together, then what comments and
+    corrections teach some more.
 
     A rating's second pass only pushes on what has already moved; a teacher's has a place to arrive at.
     """
+    samples = [lesson.sample for lesson in teaching]
+    members, batch = trajectories.together(samples), preset.batch
+    if trajectories.any_of(samples):
+        batch = preset.batch_episodes
     advantages = [lesson.way for lesson in teaching]
-    plan = schedule(advantages, batch=preset.batch, passes=preset.passes, seed=seed)
+    whole = schedule([advantages[of[0]] for of in members], batch=batch, passes=preset.passes, seed=seed)
+    plan = [[i for unit in step for i in members[unit]] for step in whole]
     taught = [i for i, lesson in enumerate(teaching) if lesson.taught]
     more = max(0, preset.passes_taught - preset.passes) if taught else 0
     again = schedule([advantages[i] for i in taught], batch=preset.batch, passes=more, seed=seed + 1)
