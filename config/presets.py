@@ -65,6 +65,8 @@ class Preset(BaseModel):
     discount: float = Field(gt=0, le=1)
     batch_episodes: int = Field(ge=1)
     rate_episodes: float = Field(gt=0, le=10)
+    pair_beta: float = Field(ge=0)
+    pair_nll: float = Field(ge=0)
     max_version_gap: int = Field(ge=0)
     replay_ratio: float = Field(ge=0, le=0.75)
 

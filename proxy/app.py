@@ -33,11 +33,11 @@ from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect
-from proxy.feedback.chat_acts import chat_acts
 from proxy.feedback.chat_command import ChatCommands
 from proxy.feedback.episodes import Episodes
 from proxy.feedback.open_webui import OpenWebUI
 from proxy.feedback.ratings import Feedback
+from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.count_tokens import CountTokens
@@ -46,6 +46,7 @@ from proxy.relay.exchange import Parts
 from proxy.relay.models import Models
 from proxy.relay.relay import Relay
 from proxy.training import relocation
+from proxy.training.admin_acts import AdminActs
 from proxy.training.claim import Claims
 from proxy.training.cloud_student import Foreign
 from proxy.training.giving_way import GivingWay, longest
@@ -154,7 +155,9 @@ class Wiring:
         self.status = status = StatusReport(
             store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding
         )
-        self.commands = ChatCommands(store, feedback, status.text, chat_acts(learner, swap), screen)
+        acts = AdminActs(learner, swap)
+        unconfirmed = UnconfirmedFixes()
+        self.commands = ChatCommands(store, feedback, status.text, acts, screen, unconfirmed)
         giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
@@ -162,7 +165,7 @@ class Wiring:
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands, retries)
         self.counts = CountTokens(parts)
-        self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries)
+        self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries, unconfirmed)
         self.stored = StoredResponses(store, relay, self.forgetter)
         # A list of somebody else's models is theirs alone, and a client's own key opens it.
         models = Models(store, backend, swap, door, relay.passthrough)
@@ -175,7 +178,7 @@ class Wiring:
 
         # people look, rate and decide
         self.control = Control(
-            store, backend, swap, learner, status, events, metrics, door, lambda request: self.guard.still(request)
+            store, backend, swap, acts, status, events, metrics, door, lambda request: self.guard.still(request)
         )
         self.importing = Importing(store, redactor)
         self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks, screen)
@@ -186,6 +189,7 @@ class Wiring:
             self.keys,
             swap,
             learner,
+            acts,
             when,
             feedback,
             status,
@@ -273,6 +277,7 @@ class Wiring:
                 sock_read=self.settings.backend.read_timeout_s,
             ),
             auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),  # a cookie is its client's own, and no other's
             skip_auto_headers=("accept-encoding",),  # what passes through is packed only as the client wants it
         )
 

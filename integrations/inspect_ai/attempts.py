@@ -92,7 +92,7 @@ def main() -> None:
 def attempt(model, tasks, epochs, args) -> float:
     log = eval(
         Task(dataset=MemoryDataset(tasks), solver=generate(), scorer=first_integer()),
-        model=model, epochs=epochs, max_connections=16, max_samples=16, display="none", log_dir="/tmp/ep/inspect-logs",
+        model=model, epochs=epochs, max_connections=16, max_samples=16, display="none", log_dir=os.environ["INSPECT_LOG_DIR"],
         log_level="error",
     )[0]  # fmt: skip
     values = [s.scores["first_integer"].value for s in log.samples or [] if s.scores]

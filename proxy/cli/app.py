@@ -171,13 +171,14 @@ def connect(
 ) -> None:  # fmt: skip
     """Point an agent's own settings here, and give it a /rl command."""
     from proxy.cli.agents import command
-    from proxy.cli.http import NO_PROXY, NoProxyAnswers
+    from proxy.cli.http import NO_PROXY
+    from proxy.client import Unreachable
 
     try:
         found = command.connect(settings_of({"home": home}), agent, model, dry_run=dry_run, yes=yes, quiet=as_json)
-    except command.Refused as refused:
+    except command.CannotConnect as refused:
         fail(str(refused))
-    except NoProxyAnswers as error:
+    except Unreachable as error:
         fail(str(error), NO_PROXY)
     if as_json:
         print_json(found)
@@ -197,7 +198,7 @@ def disconnect(
 
     try:
         found = command.disconnect(settings_of({"home": home}), agent, dry_run=dry_run, yes=yes, quiet=as_json)
-    except command.Refused as refused:
+    except command.CannotConnect as refused:
         fail(str(refused))
     if as_json:
         print_json(found)

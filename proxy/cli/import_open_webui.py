@@ -17,8 +17,9 @@ from typing import Any, Final
 import typer
 
 from proxy.cli.common import client_of, fail, print_json, some
-from proxy.cli.http import NO_PROXY, Client, NoProxyAnswers, Refused
+from proxy.cli.http import NO_PROXY, HomeClient
 from proxy.cli.import_file import Unreadable
+from proxy.client import Refused, Unreachable
 from store import driver
 
 MESSAGE: Final = ("role", "content", "originalContent", "output")
@@ -41,7 +42,7 @@ def import_open_webui(file: Path | None, home: Path | None, as_json: bool) -> No
             _take(client, one, total)
     except Unreadable as error:
         fail(str(error))
-    except NoProxyAnswers as error:
+    except Unreachable as error:
         fail(f"{error} {some(total['stored'], 'rating')} had been taken; run it again.", NO_PROXY)
     if as_json:
         print_json(total)
@@ -113,8 +114,8 @@ def _ours(feedback: dict[str, Any], email: str | None) -> dict[str, Any]:
     return {"feedback": kept, "messages": messages_of(feedback), "rater": email, "how": "earlier"}
 
 
-def _take(client: Client, one: dict[str, Any], total: dict[str, Any]) -> None:
-    """Raises NoProxyAnswers."""
+def _take(client: HomeClient, one: dict[str, Any], total: dict[str, Any]) -> None:
+    """Raises Unreachable."""
     line = {"feedback": one["feedback"].get("id"), "chat": _within(one, "feedback", "meta").get("chat_id")}
     if not one["messages"]:
         total["unplaced"].append({**line, "why": NO_CHAT})

@@ -15,6 +15,7 @@ from rich.text import Text
 from config.gate_questions import question
 from config.settings import Row
 from proxy.core.terminal import plain, styled
+from proxy.core.version_names import label
 
 if TYPE_CHECKING:
     from proxy.cli.doctor.facts import Check
@@ -216,15 +217,6 @@ def verdict(of: dict[str, Any]) -> str:
 
 def number(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else "–" if value is None else str(value)
-
-
-def label(version: int) -> str:
-    return f"v{version}" if version else "base"
-
-
-def named(version: int) -> str:
-    """In a sentence."""
-    return f"v{version}" if version else "the base model"
 
 
 def when(at: float) -> str:

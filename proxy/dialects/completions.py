@@ -32,6 +32,7 @@ Prompt = str | list[int]
 
 class Completions(Dialect):
     name: ClassVar[str] = "completions"
+    marks: ClassVar[tuple[bytes, ...]] = (b"[DONE]",)
     paths: ClassVar[tuple[str, ...]] = ("/v1/completions",)
     carriers: ClassVar[tuple[str, ...]] = ("prompt",)
     alone: ClassVar[bool] = True
@@ -100,8 +101,8 @@ class Completions(Dialect):
     def terminal(self, event: Event) -> bool:
         return event.data == b"[DONE]"
 
-    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
-        return choice_rules(id=id, model=model, asked=asked)
+    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
+        return choice_rules(id=id, model=model, asked=asked, ours=ours)
 
     def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
         return sse.event(orjson.dumps(self.error(error)))

@@ -39,6 +39,7 @@ _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 
 class Responses(Dialect):
     name: ClassVar[str] = "responses"
+    marks: ClassVar[tuple[bytes, ...]] = tuple(end.encode() for end in _ENDS)
     paths: ClassVar[tuple[str, ...]] = ("/v1/responses",)
     carriers: ClassVar[tuple[str, ...]] = ("input",)
     goes_on: ClassVar[bool] = True
@@ -130,7 +131,7 @@ class Responses(Dialect):
 
     def terminal(self, event: Event) -> bool:
         raw = event.raw
-        if not any(end.encode() in raw for end in _ENDS):
+        if not any(mark in raw for mark in self.marks):
             return False
         data = event.data or b""
         try:
@@ -138,16 +139,16 @@ class Responses(Dialect):
         except ValueError:
             return False
 
-    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
+    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
         response: dict[str, Any] = {"id": orjson.dumps(id)}
         event: dict[str, Any] = {"response": response}
         if model is not None:
             response["model"] = orjson.dumps(model)
         if asked.previous is not None:
             response["previous_response_id"] = orjson.dumps(asked.previous)
-        if not asked.wants_token_ids:
+        if ours and not asked.wants_token_ids:
             response["input_messages"] = response["output_messages"] = b"null"
-        if not asked.wants_logprobs:
+        if ours and not asked.wants_logprobs:
             parts = {"content": {EACH: {"logprobs": HIDDEN}}}
             response["output"] = {EACH: parts}
             if asked.body.get("top_logprobs") is None:

@@ -7,7 +7,7 @@ command `user_text`'s, how an answer looks on the wire the dialect's.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from proxy.access.reach import Reach
@@ -19,6 +19,7 @@ from proxy.core.errors import BadRequest, ProxyError
 from proxy.dialects.speaker import Speaker
 from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback, judged
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
+from proxy.training.admin_acts import IN_CHAT, AdminActs
 from store.records import Lately, NewRating, Rating
 from store.store import Store
 
@@ -110,16 +111,16 @@ class ChatCommands:
         store: Store,
         feedback: Feedback,
         status: Callable[[], Awaitable[str]],
-        acts: Mapping[str, Callable[[], Awaitable[str]]],
+        acts: AdminActs,
         screen: OnScreen,
+        unconfirmed: UnconfirmedFixes,
     ) -> None:
-        """`acts` are an admin's, by their words; each says what it did."""
         self._store = store
         self._feedback = feedback
         self._status = status
         self._acts = acts
         self._screen = screen
-        self._unconfirmed = UnconfirmedFixes()
+        self._unconfirmed = unconfirmed
 
     async def answer(self, messages: list[dict[str, Any]], asks: Asks, *, alone: bool = False) -> str:
         """What to say to the command that ends `messages`. Errors are answers too: a person reads them.
@@ -154,15 +155,15 @@ class ChatCommands:
             return await self._status()
         if command.verb in ("", "help"):
             return HELP
-        act = self._acts.get(command.verb)
-        if act is not None and role != "admin":
+        act = command.verb in IN_CHAT
+        if act and role != "admin":
             return _for_admins(command.verb, unlisted)
-        if command.rest and (act is not None or command.verb == "undo"):  # whoever wrote them may not be the person
+        if command.rest and (act or command.verb == "undo"):  # whoever wrote them may not be the person
             return (
                 f"`/rl {command.verb}` takes no words after it, so nothing was done. Type `/rl {command.verb}` alone."
             )
-        if act is not None:
-            return await act()
+        if act:
+            return (await self._acts.do(command.verb, "chat")).said
         if not command.rates and command.verb != "undo":
             return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
         if role == "use":

@@ -12,7 +12,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 import structlog
@@ -26,7 +26,7 @@ from proxy.core.events import Events
 from proxy.core.json_edit import Answer
 from proxy.core.metrics import Metrics
 from proxy.core.offload import ITEM, length, off_loop_above
-from proxy.core.sse import Event
+from proxy.core.sse import Event, Splitter
 from proxy.core.tasks import Later, Tasks
 from proxy.dialects import CHAT, Dialect, Reply
 from store.captured.rows import IDS, LOGPROBS
@@ -36,7 +36,8 @@ from store.store import Store
 
 log = structlog.get_logger()
 
-BESIDE_S: Final = 0.05  # from the question to its row: a kill in between leaves no trace of it
+READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about a quarter of a millisecond
+BESIDE_S: Final = 1.0  # from the question to its row: a kill in between leaves no trace of it
 LOST: Final = "the disk did not take this answer; it was relayed"
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -84,6 +85,9 @@ class Capture:
         self._fold = CHAT.fold()
         self._translated = False
         self._broken: str | None = None
+        self._unread: list[bytes] = []  # whole events, not parsed yet
+        self._unread_size = 0
+        self._splitter: Splitter
         self._n = n
         self.guessed: str | None = None  # why it is not known how the server samples, where it is not
         self._rows: list[NewCompletion] = []
@@ -112,6 +116,15 @@ class Capture:
         self._underway.begun(self.id, self)
         self._making = tasks.later(BESIDE_S, f"begin-{self.id}", begin)
 
+    async def begin_now(self) -> None:
+        """Not beside its question any more: somebody has said something about this answer while it comes."""
+        if self._making is not None:
+            self._making.begin()
+            if self._making.task is not None:
+                await asyncio.wait({self._making.task})
+        if self._begun is not None:
+            await asyncio.wait({self._begun})
+
     async def begin(self, row: NewCompletion, seen: Callable[[NewCompletion], None]) -> None:
         """The rows, stored. Raises DuplicateCompletion."""
         self._number(row, seen)
@@ -128,21 +141,65 @@ class Capture:
         seen(row)
         self._rows = [row, *(replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n))]
 
+    def keep(self, piece: bytes, splitter: Splitter) -> None:
+        """Whole events of the stream, as the backend sent them. They are read together: later, and off the way of
+        those that come next. `splitter` knows how to cut them."""
+        self._splitter = splitter
+        self._unread.append(piece)
+        self._unread_size += len(piece)
+        if self._unread_size >= READ_AT_ONCE:
+            self._read()
+
+    def _read(self) -> None:
+        if not self._unread:
+            return
+        piece = b"".join(self._unread)
+        self._unread.clear()
+        self._unread_size = 0
+        said = self._splitter.objects(piece)
+        for event in self._splitter.events(piece) if said is None else ():
+            self.add(event)
+        for one in said or ():
+            self._add(one)
+
+    def take(self, said: Sequence[Any]) -> None:
+        """What events of the stream say, parsed."""
+        self._read()
+        for one in said:
+            self._add(one)
+
     def add(self, event: Event) -> None:
         """One event of the stream, as the backend sent it."""
+        self._read()
+        data = event.data
+        if data is None or data.strip() in (b"", b"[DONE]"):
+            return
+        try:
+            said = event.json()
+        except ValueError as error:  # it may have been an object, and a token is missing
+            self._break(error)
+        else:
+            self._add(said)
+
+    def _add(self, said: Any) -> None:
         if self._broken is None:
             try:
-                self._fold.add(event.json())
+                self._fold.add(said)
             except Exception as error:  # whatever a backend may send
-                self._broken = f"an event of the stream could not be understood: {error!r}"
+                self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        self._broken = self._broken or f"an event of the stream could not be understood: {error!r}"
 
     @property
     def failed(self) -> str | None:
         """Why the backend gave up, where it said so inside its stream."""
+        self._read()
         return self._fold.failed
 
     def replies(self) -> list[Reply]:
         """What the stream has brought so far; none, and marked, where no reply can be made of it."""
+        self._read()
         try:
             return _numbered(self._fold.replies())
         except Exception as error:  # whatever a backend may send
@@ -170,8 +227,8 @@ class Capture:
         except Exception as failed:
             return self._not_stored(RuntimeError(f"the request makes no row ({failed!r})"))
         found = {r.index: r for r in (self.replies() if replies is None else replies)}
-        if status == "done" and self._fold.failed:
-            status, error = "error", self._fold.failed
+        if status == "done" and self.failed:
+            status, error = "error", self.failed
         if status == "done" and not found:
             status, error = "error", error or self._broken or "the backend answered nothing"
         error = None if error is None else self._keep(self._keepable(error))

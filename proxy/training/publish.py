@@ -16,12 +16,13 @@ import structlog
 from proxy.core.errors import Conflict, ProxyError
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
+from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
 from proxy.training.cloud_student import NEWEST, Foreign
 from proxy.training.gpu_sharing import Lending
 from proxy.versions.live_version import Overtaken, Swap
 from store.learning.versions import WAITING
-from store.records import BASE, Adapter, Run
+from store.records import Adapter, Run
 from store.store import Store
 from trainer.launch import AdapterError, verify_adapter
 
@@ -83,7 +84,7 @@ class Outcome:
     async def _overtaken(self, adapter: Adapter) -> str | None:
         """Why a version is not to go live by itself: what it was trained from does not answer any more."""
         parent = await self._store.versions.get(adapter.parent)
-        name = "the base model" if adapter.parent == BASE else f"v{adapter.parent}"
+        name = version_in_words(adapter.parent)
         live = (await self._store.versions.pointer()).live  # read last: the baseline that is published next goes by it
         if live == adapter.version:  # a person was quicker
             return None

@@ -21,11 +21,12 @@ from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
+from proxy.core.version_names import label, listed, version_in_words
 from proxy.training.cloud_student import Foreign
 from proxy.training.preconditions import When
 from proxy.training.relocation import folder_of, is_ours
 from proxy.training.schedule_rules import DONE_BADLY
-from proxy.versions.live_version import Swap, label
+from proxy.versions.live_version import Swap
 from store.errors import StoreError
 from store.learning.unlearning import clean_of
 from store.records import Rebuild, Run
@@ -93,7 +94,7 @@ class Rebuilding:
         try:
             await self._end(state, _outcome(state, made, last, near, stale, live))
         except OSError as error:
-            self.problem = f"{_names(state.versions)} could not be deleted: {error}; it is tried again."
+            self.problem = f"{listed(state.versions)} could not be deleted: {error}; it is tried again."
             log.error("versions that learned from what was forgotten are still on disk", error=str(error))
         return False
 
@@ -178,23 +179,19 @@ def _because(version: int) -> str:
 
 def _line(state: Rebuild) -> str:
     """While it is under way."""
-    return f"{_names(state.versions)} learned from what was forgotten; what is left of the ratings trains again"
+    return f"{listed(state.versions)} learned from what was forgotten; what is left of the ratings trains again"
 
 
 def _outcome(state: Rebuild, made: list[Run], last: Run | None, near: int, stale: int, live: int) -> str:
-    answers = "the base model" if live == 0 else f"v{live}"
+    answers = version_in_words(live)
     if last is not None and last.status in DONE_BADLY:
         rest = f"run {last.id} ended {last.status} ({last.reason}): {answers} stays, and {near} ratings are fresh again"
     elif made:
-        rest = f"{_names(run.version for run in made)} was trained without it"
+        rest = f"{listed(run.version for run in made)} was trained without it"
     else:
         rest = f"no rating can train again now, {answers} stays"
     ended_well = last is None or last.status not in DONE_BADLY
     rest += f"; {near} ratings wait until others have rated, too (train.max_rater_share)" if near and ended_well else ""
     old = f"; {stale} ratings are too many versions old to train again (train.max_version_gap)" if stale else ""
     verb = "are" if len(state.versions) > 1 else "is"
-    return f"{_names(state.versions)} learned from what was forgotten and {verb} deleted; {rest}{old}"
-
-
-def _names(versions: Iterable[int]) -> str:
-    return ", ".join(f"v{version}" for version in versions)
+    return f"{listed(state.versions)} learned from what was forgotten and {verb} deleted; {rest}{old}"

@@ -21,6 +21,7 @@ from proxy.backends.base import Backend, Misfit
 from proxy.core.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
 from proxy.core.events import Events
 from proxy.core.tasks import Tasks
+from proxy.core.version_names import label
 from proxy.versions.admission import Door
 from proxy.versions.warm_up import WarmUp
 from store.errors import StoreError
@@ -54,11 +55,6 @@ class Lease:
     @property
     def label(self) -> str:
         return label(self.version)
-
-
-def label(version: int | None) -> str:
-    """For `x-rl-adapter`."""
-    return "none" if version is None else "base" if version == BASE else f"v{version}"
 
 
 class Swap:

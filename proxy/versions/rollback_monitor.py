@@ -15,6 +15,7 @@ import structlog
 from config.sections import Train
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
+from proxy.core.version_names import version_in_words
 from proxy.versions.live_version import Overtaken, Swap
 from proxy.versions.sequential_test import NEW, Comparison, compare
 from store.errors import StoreError
@@ -76,7 +77,7 @@ class Watch:
             if not found.worse:
                 return
             reason = (
-                f"{_label(live)} was rated worse than {_label(before)}, beyond chance: "
+                f"{version_in_words(live)} was rated worse than {version_in_words(before)}, beyond chance: "
                 f"{found.new}, {found.old} before (p = {found.p:.2g})"
             )
             await self._store.versions.withdraw(
@@ -123,8 +124,4 @@ class Watch:
 def _line(live: int, before: int, found: Comparison) -> str:
     watched = "it is rolled back by itself if it is rated worse beyond chance"
     how = f"its first {NEW} ratings are over" if found.over else watched
-    return f"{_label(live)}: {found.new}; {_label(before)}: {found.old}; {how}"
-
-
-def _label(version: int) -> str:
-    return f"v{version}" if version else "the base model"
+    return f"{version_in_words(live)}: {found.new}; {version_in_words(before)}: {found.old}; {how}"

@@ -8,6 +8,7 @@ from proxy.backends.base import Backend
 from proxy.backends.sampling_defaults import in_words
 from proxy.conversation.capture_health import Health
 from proxy.core.errors import ProxyError
+from proxy.core.version_names import version_in_words
 from proxy.dialects import DIALECTS
 from proxy.relay.dialect_support import Formats
 from proxy.training.gpu_sharing import Lending
@@ -185,7 +186,7 @@ class StatusReport:
     async def text(self) -> str:
         """For the chat: what a person wants to know, in three or four lines."""
         s = await self.full()
-        live = f"v{s['live']}" if s["live"] else "the base model"
+        live = version_in_words(s["live"])
         ratings = s["ratings"]
         trains = s["trains"]
         lines = [

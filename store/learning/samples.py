@@ -45,16 +45,26 @@ AT_MOST = 0.5  # of the samples, whatever the setting
 
 
 NOBODY: Final[Mapping[str, float]] = {}
+# Praise is no instruction, so only a dislike's comment teaches.
 _CANDIDATE = """r.id, r.completion_id, r.value, r.rater, r.weight,
-r.correction IS NOT NULL OR (r.comment IS NOT NULL AND r.value < 0) AS teaches, r.human"""  # praise is no instruction
+r.correction IS NOT NULL OR (r.comment IS NOT NULL AND r.value < 0) AS teaches, r.human, c.prompt_hash"""
 RATERS = """SELECT rater, total(max(min(weight, 1), ?)) FROM ratings
 WHERE live = 1 AND human = 1 AND created_at > ? GROUP BY rater"""
 
 
 def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> list[Candidate]:
     return [
-        Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0)), bool(teaches), bool(human))
-        for id, completion, value, rater, weight, teaches, human in rows
+        Candidate(
+            id,
+            completion,
+            value,
+            rater,
+            voice(weight, raters.get(rater, 1.0)),
+            bool(teaches),
+            bool(human),
+            prompt or b"",
+        )
+        for id, completion, value, rater, weight, teaches, human, prompt in rows
     ]
 
 
@@ -180,10 +190,11 @@ def why_held(held: int, count: int, share: float) -> str:
 def hold_back(ratings: Sequence[Candidate], share: float, before: Collection[str] = ()) -> set[str]:
     """The ids kept for the gate: `to_hold` completions, good and bad alike, in any order the same.
 
-    Which they are is a lot drawn from each rating's id. What was held `before` stays held, whatever the lot.
+    Which they are is a lot drawn from each rating's id, or from its prompt: a good and a bad answer to one prompt are a
+    pair for the trainer, and mostly stay together. What was held `before` stays held, whatever the lot.
     """
     drawn: dict[str, Candidate] = {}  # one rating speaks for its completion
-    for rating in sorted(ratings, key=lambda rating: (rating.id not in before, _lot(rating))):
+    for rating in sorted(ratings, key=lambda rating: (rating.id not in before, *_lots(rating))):
         drawn.setdefault(rating.completion_id, rating)
     wanted = to_hold(len(drawn), share)
     groups: list[list[Candidate]] = [[], [], []]
@@ -200,8 +211,9 @@ def hold_back(ratings: Sequence[Candidate], share: float, before: Collection[str
     return {rating.id for rating in ratings if rating.completion_id in chosen}
 
 
-def _lot(rating: Candidate) -> bytes:
-    return hashlib.blake2b(rating.id.encode(), digest_size=8).digest()
+def _lots(rating: Candidate) -> tuple[bytes, bytes]:
+    of_rating = hashlib.blake2b(rating.id.encode(), digest_size=8).digest()
+    return (hashlib.blake2b(rating.prompt, digest_size=8).digest() if rating.prompt else of_rating), of_rating
 
 
 async def _samples(reader: Reader, rows: Iterable[sqlite3.Row]) -> list[Sample]:

@@ -219,3 +219,22 @@ async def test_copies_are_not_deleted_while_they_may_be_needed(proxy: Proxy) -> 
     assert "being checked" in said["error"]["message"] and copy.exists()
     proxy.store.integrity.state = "sound"
     assert (await forget(proxy, session="s", purge_backups=True))["backups"]["deleted"] and not copy.exists()
+
+
+async def test_an_export_does_not_bring_it_back(proxy: Proxy) -> None:  # noqa: F811
+    """Neither a completion nor a rater's ratings; also before the run folders are done."""
+    ids = [(await proxy.chat(f"{SECRET} {n}")).headers["x-rl-completion-id"] for n in range(2)]
+    for rater in ("ann", "bob"):
+        await proxy.rate(completion_id=ids[1], rating="bad", rater=rater, comment=f"{SECRET} of {rater}")
+    export = await (await proxy.http.get("/rl/export")).read()
+    await forget(proxy, completion=ids[0])
+    await forget(proxy, rater="ann")
+    for _ in range(2):
+        async with proxy.http.post("/rl/import", data=export) as response:
+            found = await response.json()
+        assert found == {"stored": 0, "known": 1, "ratings": 0, "forgotten": 2, "refused": []}
+    assert [one.new.id for one in await proxy.store.completions.page(limit=9)] == [ids[1]]
+    assert [one.rater for one in await proxy.store.ratings.history(ids[1])] == ["bob"]
+    await proxy.store.erasure.delete(ids[1])  # what hung on it is owed to the run folders now
+    async with proxy.http.post("/rl/import", data=export) as response:
+        assert (await response.json())["forgotten"] == 4

@@ -71,7 +71,7 @@ def said(text: str) -> dict[str, Any]:
 
 
 def many(*messages: dict[str, Any]) -> dict[str, Any]:
-    count = SIZE // len(orjson.dumps(messages))
+    count = min(SIZE // len(orjson.dumps(messages)), (MOST - 1) // len(messages))
     return {"model": "fake", "messages": [*messages * count, {"role": "user", "content": "hi"}]}
 
 
@@ -106,7 +106,7 @@ HOSTILE: Final[dict[str, Callable[[], tuple[str, dict[str, Any]]]]] = {
     "keys": lambda: ("/v1/chat/completions", {**said("hi"), "tools": [{f"k{n}": 1 for n in range(90_000)}]}),
     "command": lambda: (
         "/v1/chat/completions",
-        {"model": "fake", "messages": [*said("hi")["messages"] * 12_000, {"role": "user", "content": "/rl good"}]},
+        {"model": "fake", "messages": [*said("hi")["messages"] * 9_000, {"role": "user", "content": "/rl good"}]},
     ),
 }  # fmt: skip
 
@@ -129,7 +129,7 @@ async def test_no_request_of_a_megabyte_stalls_others(proxy: Proxy, hostile: str
 
 async def test_a_large_conversation_that_goes_on_stalls_nobody(proxy: Proxy) -> None:  # noqa: F811
     """Nearly all of it was said before; it has to be walked through all the same."""
-    body = orjson.dumps({"model": "fake", "messages": [{"role": "user", "content": ""}] * 50_000})
+    body = orjson.dumps({"model": "fake", "messages": [{"role": "user", "content": "abc " * 10}] * (MOST - 1)})
     assert LARGE < len(body) < BYTES // 4
     for more in (b" ", b"  "):
         again = io.BytesIO(body[:-1] + more + b"}")
@@ -144,7 +144,7 @@ async def test_more_messages_than_any_conversation_has_are_refused(proxy: Proxy,
     request = {"model": "fake", "max_tokens": 1, "messages": [{"role": "user", "content": ""}] * (MOST + 1)}
     async with proxy.http.post(path, data=io.BytesIO(orjson.dumps(request))) as answer:
         assert answer.status == 400
-        assert "has 100,001 messages" in await answer.text()
+        assert "has 20,001 messages" in await answer.text()
     assert await proxy.store.completions.page() == []
 
 
@@ -159,6 +159,22 @@ async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:  # 
         assert answer.status == 201
     assert max(found) < MOST_S, sorted(found)[-3:]
     assert (await proxy.store.ratings.history(id))[0].comment == ("4111 " * 3900)
+
+
+@pytest.mark.parametrize("piece", ["word ", "<think>", "&#1;", "a\u0301\u0323", '<details type="', "4111 "])
+async def test_a_feedback_of_a_long_chat_stalls_nobody(proxy: Proxy, piece: str) -> None:  # noqa: F811
+    """The answer was edited since, so all of its text is compared; and so is all that was said above it."""
+    headers = {"x-openwebui-chat-id": "chat-1"}
+    reply = (await (await proxy.chat("hi", headers=headers)).json())["choices"][0]["message"]["content"]
+    long = piece * (SIZE // 2 // len(piece.encode()))
+    shown = {"role": "assistant", "content": long, "originalContent": reply, "output": []}
+    feedback = {"id": "f", "data": {"rating": 1}, "meta": {"chat_id": "chat-1"}}
+    talk = [{"role": "user", "content": f"{n} {long[:300]}"} for n in range(1900)]
+    for above in ([{"role": "user", "content": "hi"}], talk):
+        body = io.BytesIO(orjson.dumps({"feedback": feedback, "messages": [*above, shown], "rater": "ann"}))
+        async with turns() as found, proxy.http.post("/v1/feedback/open-webui", data=body) as answer:
+            assert answer.status in (200, 201), await answer.text()
+        assert max(found) < MOST_S, sorted(found)[-3:]
 
 
 async def test_long_system_texts_are_compared_by_their_beginnings(proxy: Proxy) -> None:  # noqa: F811

@@ -11,8 +11,9 @@ from urllib.parse import quote
 import pytest
 
 from config.settings import load
-from proxy.cli.http import Client, NoProxyAnswers
+from proxy.cli.http import HomeClient
 from proxy.cli.init.smoke_test import running
+from proxy.client import Unreachable
 from proxy.core.address_file import ADDRESS_FILE, address, home_header, local_key, owner
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
@@ -110,6 +111,6 @@ async def test_init_takes_no_other_homes_proxy_for_its_own(cli: Proxy, tmp_path:
     port = int(cli.url.rpartition(":")[2])
     stopped = load({"home": tmp_path / "stopped", "server.port": port}, environ={}).settings
     assert await asyncio.to_thread(running, stopped) is None
-    with pytest.raises(NoProxyAnswers, match="serves another home"):
-        await asyncio.to_thread(Client(stopped).ask, "GET", "/readyz")
+    with pytest.raises(Unreachable, match="serves another home"):
+        await asyncio.to_thread(HomeClient(stopped).ask, "GET", "/readyz")
     assert await asyncio.to_thread(running, load({"home": cli.home}, environ={}).settings) == os.getpid()

@@ -17,12 +17,13 @@ from trainer import objective
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import acceptance, advantages, anchor, late, reply_checks, teacher, trajectories
+from trainer.lessons import acceptance, advantages, anchor, late, pairs, reply_checks, teacher, trajectories
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.anchor import Hold
 from trainer.lessons.credit_assignment import Heard
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.late import Late
+from trainer.lessons.pairs import Pair
 from trainer.lessons.samples import Sample, Template, Unusable
 from trainer.lessons.scoring import Scorer
 from trainer.lessons.teacher import Extra, Taught
@@ -52,6 +53,7 @@ class Lesson:
     staying: Hold | None = None  # instead: what the policy expected, where no token earned anything
     credited: bool = False  # its rating went by token
     spread: int | None = None  # reply tokens that its share of the loss is spread over; None: its own
+    pair: Pair | None = None  # it trains against another reply to its prompt, not by its rating
 
     @property
     def taught(self) -> bool:
@@ -61,11 +63,15 @@ class Lesson:
     @property
     def way(self) -> float:
         """Above 0 where it is a reply to say more often."""
-        return self.sample.reward if self.credited else float(self.advantage.mean())
+        return self.sample.reward if self.credited and self.pair is None else float(self.advantage.mean())
 
     @property
     def teaches(self) -> bool:
-        return self.teaching is not None or bool((self.keep & (self.credited | (self.advantage != 0))).any())
+        return (
+            self.teaching is not None
+            or self.pair is not None
+            or bool((self.keep & (self.credited | (self.advantage != 0))).any())
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,8 @@ def prepare(
         )
         _judge(lesson, verdict, flawed.get(sample.rating), spec, preset, lessons)
     lessons.train += [_of_extra(*one) for one in zip(taught.extras, old_extras, ref_extras, strict=True)]
+    if not trajectories.any_of(samples):
+        lessons.train = pairs.made(preset, lessons.train, lessons.outcomes, progress)
     acceptance.account(
         [s for s in samples if s.rating not in flawed], spec, lessons.outcomes, lessons.metrics, progress
     )

@@ -21,7 +21,7 @@ from config.presets import Preset
 from trainer import objective
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunError, RunSpec
-from trainer.lessons import trajectories
+from trainer.lessons import pairs, trajectories
 from trainer.lessons.batch import loss_of, reference_point, score, terms
 from trainer.lessons.lessons import Lesson, metrics_of
 from trainer.policy import packing
@@ -101,6 +101,8 @@ def train(
 
     for step in range(at.step, len(plan)):
         batch = [teaching[i] for i in plan[step]]
+        if step:
+            batch = _paired(policy, batch, preset)
         now = _gradient(policy, batch, loss, step, progress, kto=preset.objective == "kto")
         # The forward pass just measured how far the steps before this one have drifted.
         if now["kl_old"] > preset.drift_bound:
@@ -219,6 +221,16 @@ def _gradient(
     return now
 
 
+def _paired(policy: Policy, batch: Sequence[Lesson], preset: Preset) -> list[Lesson]:
+    """The batch with what its pairs push now: less, the further apart a pair is already."""
+    of_pairs = [at for at, lesson in enumerate(batch) if lesson.pair is not None]
+    now = score(policy, [batch[at].tokens for at in of_pairs])
+    found = list(batch)
+    for at, lesson in zip(of_pairs, pairs.pushes([batch[at] for at in of_pairs], now, preset.pair_beta), strict=True):
+        found[at] = lesson
+    return found
+
+
 def _last_look(
     policy: Policy, teaching: Sequence[Lesson], at: Checkpoint, early: str | None, bound: float
 ) -> tuple[Look, str | None]:
@@ -280,21 +292,36 @@ def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[
 
     A rating's second pass only pushes on what has already moved; a teacher's has a place to arrive at.
     """
-    samples = [lesson.sample for lesson in teaching]
-    members, batch = trajectories.together(samples), preset.batch
-    if trajectories.any_of(samples):
-        batch = preset.batch_episodes
-    advantages = [lesson.way for lesson in teaching]
-    whole = schedule([advantages[of[0]] for of in members], batch=batch, passes=preset.passes, seed=seed)
-    plan = [[i for unit in step for i in members[unit]] for step in whole]
-    taught = [i for i, lesson in enumerate(teaching) if lesson.taught]
+    units = _units(teaching)
+
+    def steps(chosen: Sequence[list[int]], passes: int, seed: int) -> list[list[int]]:
+        ways, sizes = [teaching[unit[0]].way for unit in chosen], [len(unit) for unit in chosen]
+        batch = preset.batch
+        if trajectories.any_of([lesson.sample for lesson in teaching]):  # an episode is one, however many turns it has
+            sizes, batch = [1] * len(chosen), preset.batch_episodes
+        order = schedule(ways, batch=batch, passes=passes, seed=seed, sizes=sizes)
+        return [[i for at in step for i in chosen[at]] for step in order]
+
+    taught = [unit for unit in units if any(teaching[i].taught for i in unit)]
     more = max(0, preset.passes_taught - preset.passes) if taught else 0
-    again = schedule([advantages[i] for i in taught], batch=preset.batch, passes=more, seed=seed + 1)
-    return plan + [[taught[i] for i in step] for step in again]
+    return steps(units, preset.passes, seed) + steps(taught, more, seed + 1)
 
 
-def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int) -> list[list[int]]:
-    """Indices of each step. Shuffled by the seed, and both signs spread evenly, so that each batch mixes them."""
+def _units(teaching: Sequence[Lesson]) -> list[list[int]]:
+    """Places of the lessons that are in one step: the two of a pair, the turns of an episode, else each alone."""
+    if trajectories.any_of([lesson.sample for lesson in teaching]):
+        return trajectories.together([lesson.sample for lesson in teaching])
+    of: dict[str, list[int]] = {}
+    for at, lesson in enumerate(teaching):
+        of.setdefault(lesson.pair.name if lesson.pair else f"\n{at}", []).append(at)
+    return list(of.values())
+
+
+def schedule(
+    advantages: Sequence[float], *, batch: int, passes: int, seed: int, sizes: Sequence[int] = ()
+) -> list[list[int]]:
+    """Indices of each step. Shuffled by the seed, and both signs spread evenly, so that each batch mixes them. `sizes`:
+    how many replies each is, one where it is not said."""
     shuffle = random.Random(seed)  # noqa: S311, an order, not a secret
     plan: list[list[int]] = []
     for _ in range(passes):
@@ -304,7 +331,10 @@ def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int)
             shuffle.shuffle(members)
             places += [((n + shuffle.random()) / len(members), i) for n, i in enumerate(members)]
         order = [i for _, i in sorted(places)]
-        steps = max(1, round(len(order) / batch))  # as equal as can be: no step on the two that are left over
+        replies = sum(sizes) if sizes else len(order)
+        steps = min(
+            len(order), max(1, round(replies / batch))
+        )  # as equal as can be: none on the two that are left over
         plan += [[order[i] for i in part] for part in np.array_split(np.arange(len(order)), steps)]
     return plan
 

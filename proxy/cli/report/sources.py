@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.cli.http import Client
+from proxy.cli.http import HomeClient
 from proxy.web.control import adapter_json
 from proxy.web.pages.compare import SESSION
 from proxy.web.run_detail import account
@@ -50,8 +50,8 @@ class Found:
     completions: list[Told]  # the rated ones, and what was asked for to compare versions; oldest first
 
 
-def ask(client: Client) -> Found:
-    """Of the running proxy. Raises Refused, NoProxyAnswers."""
+def ask(client: HomeClient) -> Found:
+    """Of the running proxy. Raises Refused, Unreachable."""
     adapters = client.ask("GET", "/rl/adapters")
     runs = [client.ask("GET", f"/rl/runs/{r['id']}") for r in client.ask("GET", f"/rl/runs?limit={RUNS}")["data"]]
     told = _merged(

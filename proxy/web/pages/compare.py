@@ -20,6 +20,7 @@ from aiohttp import web
 from proxy.access.keys import Keys
 from proxy.conversation.conversations import as_chat
 from proxy.core.errors import BackendBroke, BackendRefused, BadRequest, NotFound, Unsupported
+from proxy.core.version_names import label
 from proxy.dialects import chat_tools
 from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback
 from proxy.relay.previous_response import with_text_arguments
@@ -101,7 +102,7 @@ class ComparePage:
         return found
 
     def _pinned(self, version: int) -> str:
-        return f"{self._swap.model}@{f'v{version}' if version else 'base'}"
+        return f"{self._swap.model}@{label(version)}"
 
     async def _said(self, request: web.Request, model: str, **asked: Any) -> str:
         """One answer of that model; its id. Raises BackendRefused with the status it got, BackendBroke."""

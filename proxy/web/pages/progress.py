@@ -16,23 +16,29 @@ from aiohttp import web
 
 from proxy.access.security import require_admin
 from proxy.core.errors import NotFound
+from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
+from proxy.training.admin_acts import AdminActs
 from proxy.training.preconditions import When
 from proxy.training.run_supervisor import Learner
-from proxy.web.pages.filters import model_name, wilson
+from proxy.web.pages.filters import wilson
 from proxy.web.pages.notices import texts
 from proxy.web.pages.view import View, html
 from proxy.web.status import StatusReport, run_json, under_way
 from store.store import Store
 
 DAYS: Final = 90
+OFFERED: Final = ("train", "pause", "resume", "cancel")
 
 
 class ProgressPage:
-    def __init__(self, view: View, store: Store, learner: Learner, when: When, status: StatusReport) -> None:
+    def __init__(
+        self, view: View, store: Store, learner: Learner, acts: AdminActs, when: When, status: StatusReport
+    ) -> None:
         self._view = view
         self._store = store
         self._learner = learner
+        self._acts = acts
         self._when = when
         self._status = status
 
@@ -54,17 +60,9 @@ class ProgressPage:
 
     async def act(self, request: web.Request) -> web.Response:
         require_admin(request)
-        match request.match_info["act"]:
-            case "train":
-                await self._learner.train()
-            case "pause":
-                await self._learner.pause()
-            case "resume":
-                await self._learner.resume()
-            case "cancel":
-                await self._learner.cancel()
-            case other:
-                raise NotFound(f"There is no act {other}.")
+        if (act := request.match_info["act"]) not in OFFERED:
+            raise NotFound(f"There is no act {act}.")
+        await self._acts.do(act, "admin")
         return await self.training(request)
 
     async def numbers(self, request: web.Request) -> web.Response:
@@ -105,7 +103,7 @@ class ProgressPage:
                 found.append(
                     {
                         "version": verdicts.version,
-                        "name": model_name(verdicts.version),
+                        "name": version_in_words(verdicts.version),
                         "good": verdicts.good,
                         "rated": verdicts.good + verdicts.bad,
                         **interval._asdict(),

@@ -7,18 +7,21 @@ Owns two views. Not here: moving the live pointer (live_version), what a run was
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
 from proxy.access.security import require_admin
 from proxy.core.errors import BadRequest, NotFound
+from proxy.training.admin_acts import AdminActs
 from proxy.versions.live_version import Swap
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.view import View, html
 from proxy.web.run_detail import account
 from store.records import BASE, Adapter, Listed, Pointer, Rating
 from store.store import Store
+
+OFFERED: Final = ("promote", "rollback")
 
 
 class Node(NamedTuple):
@@ -37,10 +40,11 @@ class Trained(NamedTuple):
 
 
 class VersionsPage:
-    def __init__(self, view: View, store: Store, swap: Swap) -> None:
+    def __init__(self, view: View, store: Store, swap: Swap, acts: AdminActs) -> None:
         self._view = view
         self._store = store
         self._swap = swap
+        self._acts = acts
 
     async def page(self, request: web.Request) -> web.Response:
         return self._view.page(request, "versions.html", **await self._all())
@@ -52,17 +56,13 @@ class VersionsPage:
     async def act(self, request: web.Request) -> web.Response:
         """Promote or roll back; answers with the list as it is then."""
         require_admin(request)
-        form = await request.post()
-        match request.match_info["act"]:
-            case "promote":
-                given = str(form.get("version") or "")
-                if not given.isdecimal() or len(given) > 9:
-                    raise BadRequest("Say which version.", param="version")
-                await self._swap.to(int(given), "promoted by hand", "admin")
-            case "rollback":
-                await self._swap.rollback("admin")
-            case other:
-                raise NotFound(f"There is no act {other}.")
+        form, act = await request.post(), request.match_info["act"]
+        if act not in OFFERED:
+            raise NotFound(f"There is no act {act}.")
+        given = str(form.get("version") or "")
+        if act == "promote" and (not given.isdecimal() or len(given) > 9):
+            raise BadRequest("Say which version.", param="version")
+        await self._acts.do(act, "admin", int(given) if act == "promote" else None)
         return await self.lineage(request)
 
     async def _all(self) -> dict[str, Any]:

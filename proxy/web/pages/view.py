@@ -14,6 +14,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from config.gate_questions import question
+from proxy.core.version_names import version_in_words
 from proxy.training.preconditions import When
 from proxy.training.run_supervisor import Learner
 from proxy.versions.live_version import Swap
@@ -61,7 +62,7 @@ class View:
         env.filters |= {
             "version": filters.version, "clock": filters.clock, "iso": filters.iso, "short": filters.short,
             "seconds": filters.seconds, "verdict": filters.verdict, "stars": filters.stars, "own": filters.own,
-            "calls": filters.calls, "parts": filters.parts, "model_name": filters.model_name,
+            "calls": filters.calls, "parts": filters.parts, "model_name": version_in_words,
             "sentence": filters.sentence, "question": question,
             "path": lambda text: quote(text, safe=""),
         }  # fmt: skip

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.settings import load
-from proxy.cli.http import Client
+from proxy.cli.http import HomeClient
 from proxy.cli.report import gather, page, sources
 from proxy.cli.report.pairs import FEWEST_WORDS, MOST, pairs
 from proxy.cli.report.sources import Told
@@ -173,7 +173,7 @@ async def test_both_ways_give_the_same(filled: Proxy) -> None:
 async def test_after_a_crash(filled: Proxy, tmp_path: Path) -> None:
     """What a killed proxy leaves: a log beside the database, and nobody who has the lock."""
     settings = load({"home": filled.home}, environ={}).settings
-    live = await asyncio.to_thread(sources.ask, Client(settings))
+    live = await asyncio.to_thread(sources.ask, HomeClient(settings))
     copy = tmp_path / "copy"
     copy.mkdir()
     for name in ("rlproxy.db", "rlproxy.db-wal"):

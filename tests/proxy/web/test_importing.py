@@ -67,9 +67,9 @@ async def imported(proxy: Proxy, rows: list[Any], query: str = "ours") -> dict[s
 async def test_there_and_back(proxy: Proxy, other: Proxy) -> None:
     rows = await filled(proxy)
     assert len(rows) == 6 and sum(len(row["ratings"]) for row in rows) == 3
-    assert await imported(other, rows) == {"stored": 6, "known": 0, "ratings": 3, "refused": []}
+    assert await imported(other, rows) == {"stored": 6, "known": 0, "ratings": 3, "forgotten": 0, "refused": []}
     assert await exported(other) == rows
-    assert await imported(other, rows) == {"stored": 0, "known": 6, "ratings": 0, "refused": []}
+    assert await imported(other, rows) == {"stored": 0, "known": 6, "ratings": 0, "forgotten": 0, "refused": []}
     assert await exported(other) == rows
     assert on_disk(other.home, TOKEN) == []
     told = await other.say("hello", "You said: hello", "more", "You said: more", "/rl good")

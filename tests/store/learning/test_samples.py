@@ -363,3 +363,13 @@ async def test_what_was_held_back_is_not_lent(store: Store) -> None:
     now = replace(run, id=run.id + 1, parent=1)
     lent = {s.completion.new.id for s in await store.samples.earlier(now, max_version_gap=8, each=99)}
     assert lent == {s.completion.new.id for s in samples if not s.held}
+
+
+def test_a_good_and_a_bad_answer_to_one_prompt_are_held_back_together_or_not_at_all() -> None:
+    ratings = [
+        Candidate(f"r{at}", f"c{at}", 1.0 if at % 2 else -1.0, prompt=f"p{at // 2}".encode()) for at in range(64)
+    ]
+    held = hold_back(ratings, 0.125)
+    assert len(held) == to_hold(64, 0.125)
+    prompts = [rating.prompt for rating in ratings if rating.id in held]
+    assert all(prompts.count(prompt) == 2 for prompt in prompts)
