@@ -1,4 +1,4 @@
-"""Rounds of reasoning-gym tasks through inspect_ai and rlproxy: attempts in groups, then a held-out look at each version.
+"""Rounds of reasoning-gym tasks through inspect_ai and rlproxy: attempts in groups, then a held-out look.
 
 Runs in an environment with inspect-ai, reasoning-gym and openai (scripts/harness_env). Prints a line of JSON for each
 round. `--shuffle` deals a round's rewards out at random: a control, which must not rise.
@@ -92,8 +92,7 @@ def main() -> None:
 def attempt(model, tasks, epochs, args) -> float:
     log = eval(
         Task(dataset=MemoryDataset(tasks), solver=generate(), scorer=first_integer()),
-        model=model, epochs=epochs, max_connections=16, max_samples=16, display="none", log_dir=os.environ["INSPECT_LOG_DIR"],
-        log_level="error",
+        model=model, epochs=epochs, max_connections=16, max_samples=16, display="none", log_level="error",
     )[0]  # fmt: skip
     values = [s.scores["first_integer"].value for s in log.samples or [] if s.scores]
     return sum(values) / max(len(values), 1)

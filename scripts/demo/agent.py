@@ -1,8 +1,8 @@
 """`make demo-agent`: a real agent harness, rewards by a program, and a model that gets better at its task.
 
-inspect_ai asks reasoning-gym tasks through a real `rlproxy serve` on the built-in backend, in groups of 8 attempts; each
-round of episodes starts a run; success is measured on held-out questions by the version that is live then. `--shuffle`
-deals the rewards out at random: that control must not rise.
+inspect_ai asks reasoning-gym tasks through a real `rlproxy serve` on the built-in backend, in groups of 8 attempts.
+Each round of episodes starts a run; success is measured on held-out questions by the version that is live then.
+`--shuffle` deals the rewards out at random: that control must not rise.
 
     python -m scripts.demo.agent [--task chain_sum] [--rounds 5] [--seed 0] [--shuffle] [--json FILE]
 """
