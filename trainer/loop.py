@@ -29,8 +29,8 @@ from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import SAMPLES, RunError, RunSpec, read_lines, read_spec, write_atomic
 from trainer.lessons import lessons, preset_rules, replay, samples, trajectories
 from trainer.lessons.acceptance import Outcome
-from trainer.lessons.credit_assignment import Heard
 from trainer.lessons.lessons import Lesson, Lessons, metrics_of
+from trainer.lessons.preset_rules import Liked
 from trainer.lessons.samples import Sample, Unusable
 from trainer.manifest import AdapterError
 from trainer.policy import autoscale, optimizer_state, policies
@@ -94,6 +94,7 @@ class Run:
     before: list[Tokens] = field(default_factory=list)  # what the parent says to the gate, asked once for all tries
     evidence: float = 1.0  # how much the ratings say, 0 to 1 (reach)
     weak: str | None = None  # why that is little
+    less: str | None = None  # why a teacher is asked for less
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
 
     progress.phase("write")
     result["metrics"] |= run.clock.laps
-    _write(run, model, learned, tries, used - read.repeated, used & read.repeated, no)
+    _write(run, model, read, learned, tries, used - read.repeated, used & read.repeated, no)
     if no is None:
         new = [s for s in reversed(read.usable) if s.rating in used - read.repeated]  # the newest last
         rewards = [s.reward for s in new if s.episode is None]
@@ -247,6 +248,9 @@ def _heed_ratings(run: Run, model: Model, read: Read) -> None:
         run.preset = preset_rules.episodes(run.preset, run.progress)
         return
     run.preset = preset_rules.comments(run.preset, training, run.progress)
+    if before := gate.taught(model.parent):
+        now = Liked.of(read.usable, run.spec.parent)
+        run.preset, run.less = preset_rules.ask_less(run.preset, now, Liked(*before), run.progress)
     judged = [s for s in read.usable if not s.held or s.version == run.spec.parent]
     checks = ratings.judge(judged, model.template, run.bounds)
     run.result["gate"] = {name: check.json() for name, check in checks.items()}
@@ -291,7 +295,7 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
     if not trajectories.any_of(left):
         run.preset = preset_rules.pace(run.preset, teaching, run.progress)
-    if run.weak and steps.by_token(teaching):
+    if run.weak and (learned.critic.trusted or steps.by_token(teaching)):
         run.evidence, run.weak = 1.0, None  # a critic sees what that test does not
     elif run.weak and not taught:
         moves = reach.nats(run.preset, run.evidence, credited=False)
@@ -310,7 +314,7 @@ def _learn(
         if elsewhere:
             run.progress.choice("w_elsewhere", float(f"{tries.preset.w_elsewhere:.3g}"), tries.weighed)
         trained, checks, no = _try(run, model, learned, teaching, tries)
-        if trained is not None and (by_token or run.weak) and lost_sense(checks):
+        if trained is not None and (by_token or run.weak or run.less) and lost_sense(checks):
             trained, checks, no = _half_way_back(run, model, learned, teaching, trained, start, str(no))
         if no is None or not tries.again(no, checks, elsewhere=elsewhere):
             return trained, checks, no
@@ -364,7 +368,7 @@ def _judged(
         held=learned.held,
         changed=trained.changed,
         replayed=trained.replayed,
-        asked=trained.asked,
+        asked=0.0 if run.less else trained.asked,  # the parent's allowance stays
         stop=run.stop,
     )
     run.clock.lap("gate")
@@ -389,7 +393,7 @@ def _account(run: Run, learned: Lessons, trained: Trained, checks: dict[str, Che
 
 
 def _write(
-    run: Run, model: Model, learned: Lessons, tries: Tries, used: set[str], again: set[str], no: str | None
+    run: Run, model: Model, read: Read, learned: Lessons, tries: Tries, used: set[str], again: set[str], no: str | None
 ) -> None:
     """The adapter: where it may go live, or beside the run for whoever wants to look at it."""
     spec, out = run.spec, run.folder / "rejected" if no else run.spec.out
@@ -407,11 +411,12 @@ def _write(
         "metrics": run.result["metrics"],
         "gate": run.result["gate"],
         "base_nll_rise": run.bounds.base_nll_rise,
+        "liked": Liked.of(read.usable, spec.parent),  # of the parent, as the next run compares it
         "preset": tries.preset.model_dump(),
         "retried": tries.why,
         "back": run.result["back"],
     }
-    adapter.write(out, partial(_save, model.policy, learned.heard), manifest)
+    adapter.write(out, partial(_save, model.policy, learned), manifest)
     run.result |= {"status": "rejected" if no else "passed", "adapter": str(out)}
     if no:
         too = f" {tries.how} too" if tries.why else ""
@@ -430,10 +435,13 @@ def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
     return reason
 
 
-def _save(policy: Policy, heard: Heard | None, folder: Path) -> None:
+def _save(policy: Policy, learned: Lessons, folder: Path) -> None:
     policy.save(folder)
     sidecar_files.write(folder, sidecar_files.OPTIMISER, policy.optimiser())
-    sidecar_files.write(folder, sidecar_files.CRITIC, {} if heard is None else heard.arrays())
+    known = [one.arrays() for one in (learned.heard, learned.labels) if one is not None]
+    sidecar_files.write(
+        folder, sidecar_files.CRITIC, learned.handed_on | {n: each for one in known for n, each in one.items()}
+    )
 
 
 def _why_nothing(outcomes: Sequence[Outcome]) -> str:

@@ -50,12 +50,11 @@ def _write(path: Path, chat: Chat, texts: list[str], seed: int) -> None:
     out = chat.policy.generate(asked, max_tokens=TOKENS, temperature=0.8, seed=seed)
     # One token more, whichever: what is before it is what comes after the reply.
     after = [Tokens(p, (*r, r[-1]), 0.8) for p, r in zip(asked, out, strict=True)]
-    mean, last = np.empty((len(after), 0)), np.empty((len(after), 0))
+    mean: list[Any] = [None] * len(after)
+    last: list[Any] = [None] * len(after)
     for members in packing.group(after, chat.policy.budget):
         packed = packing.pack([after[i] for i in members])
         parts = np.split(chat.policy.states(packed), np.cumsum(packed.lengths)[:-1])
-        if not mean.size:
-            mean, last = (np.empty((len(after), parts[0].shape[1]), np.float32) for _ in range(2))
         for i, states in zip(members, parts, strict=True):
             mean[i], last[i] = states[1:].mean(0), states[-1]
     said = [
@@ -68,7 +67,7 @@ def _write(path: Path, chat: Chat, texts: list[str], seed: int) -> None:
         for text, reply in zip(texts, out, strict=True)
     ]
     with path.with_suffix(".tmp").open("wb") as file:
-        np.savez(file, mean=mean, last=last, said=np.array(json.dumps(said)))
+        np.savez(file, mean=np.stack(mean), last=np.stack(last), said=np.array(json.dumps(said)))
     path.with_suffix(".tmp").rename(path)
 
 

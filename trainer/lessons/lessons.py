@@ -17,7 +17,7 @@ from trainer import objective
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import acceptance, advantages, anchor, late, pairs, reply_checks, teacher, trajectories
+from trainer.lessons import acceptance, advantages, anchor, critic, late, pairs, reply_checks, teacher, trajectories
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.anchor import Hold
 from trainer.lessons.credit_assignment import Heard
@@ -86,7 +86,10 @@ class Lessons:
     held: list[HeldBack] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-    heard: Heard | None = None  # by the critic, for the next run's
+    handed_on: dict[str, Any] = field(default_factory=dict)  # what earlier critics knew, where this run has none
+    heard: Heard | None = None  # by the critic of tokens, for the next run's
+    labels: critic.Labels | None = None  # the same of the critic of replies
+    critic: critic.Critic = critic.NOTHING
 
 
 def prepare(
@@ -135,12 +138,16 @@ def prepare(
     # Where no version of ours said it, there is no ratio to speak of.
     behaviour = [now.plain for now in old] if foreign else scorer.behaviour(samples, old, ref)
 
+    if not foreign:
+        lessons.labels, lessons.critic = critic.of_run(scorer, samples, progress)
+
     # the filter, the advantages
     band = acceptance.band_of(
         preset, spec, samples, old, behaviour, calibration, old_calibration, lessons.metrics, progress
     )
     if trajectories.any_of(samples):
         flawed: dict[str, Flag | None] = {}
+        lessons.handed_on = dict(scorer.kept())
         pushed = advantages.of_episodes(spec, preset, samples, lessons.metrics, progress)
     else:
         of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
@@ -254,8 +261,8 @@ def _eligible(sample: Sample, spec: RunSpec, preset: Preset, lessons: Lessons) -
         cause, reason = "version-gap", f"{spec.parent - sample.version} versions old"
     elif not sample.exact and sample.version and sample.version not in spec.adapters:
         cause, reason = "unusable", f"not exact, and run.json does not name the adapter of version {sample.version}"
-    elif sample.truncated and not sample.human and sample.episode is None:
-        cause, reason = "truncated", "cut short, and no person rated it"
+    elif sample.truncated and not (sample.human or sample.followed or sample.episode):
+        cause, reason = "truncated", "cut short, and no person rated it or went on from it"
     if cause:
         tokens = len(sample.tokens.reply)
         lessons.outcomes[sample.rating] = Outcome(False, cause, tokens, 0, sample.exact, reason, list(sample.flags))
