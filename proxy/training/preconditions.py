@@ -28,7 +28,7 @@ from proxy.training.schedule_rules import (
     too_many_programs,
 )
 from proxy.training.system_load import Machine
-from proxy.training.weights_check import Match
+from proxy.training.weights_check import WeightsCheck
 from proxy.versions.live_version import Swap
 from store.learning.episode_groups import Ready
 from store.records import Fresh
@@ -41,7 +41,7 @@ def local_time() -> datetime:
     return datetime.now()
 
 
-class When:
+class Preconditions:
     def __init__(
         self,
         settings: Settings,
@@ -51,7 +51,7 @@ class When:
         launcher: Launcher,
         machine: Machine,
         lending: Lending,
-        match: Match,
+        match: WeightsCheck,
         foreign: Foreign | None,
         last_request: Callable[[], float],
         state: RunState,
