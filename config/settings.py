@@ -28,7 +28,7 @@ from pydantic_settings import SettingsError as SourceError
 from config.errors import SettingsError, nearest
 from config.meanings import meanings
 from config.presets import resolve
-from config.sections import Backend, Gate, Judge, Log, Redaction, Server, StoreSection, Train, Turns, UserPath
+from config.sections import Backend, Gate, Judge, Log, Redaction, Server, Signals, StoreSection, Train, Turns, UserPath
 from config.webhooks import PLATFORMS, Webhooks, check_secrets
 
 FILE_NAME = "rlproxy.toml"
@@ -75,6 +75,7 @@ class Settings(BaseSettings):
     train: Train = Train()
     gate: Gate = Gate()
     judge: Judge = Judge()
+    signals: Signals = Signals()
     turns: Turns = Turns()
     webhooks: Webhooks = Webhooks()
     store: StoreSection = StoreSection()

@@ -398,6 +398,7 @@ def _write(
         "gate": run.result["gate"],
         "base_nll_rise": run.bounds.base_nll_rise,
         "preset": tries.preset.model_dump(),
+        "choices": {made["name"]: made["value"] for made in spec.choices},
         "retried": tries.why,
         "back": run.result["back"],
     }
