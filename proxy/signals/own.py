@@ -117,14 +117,15 @@ class Own:
 def _read(answer: bytes) -> Score | None:
     """Raises OwnFailed for what is neither a score nor None."""
     try:
-        found: Any = json.loads(answer)
+        found = json.loads(answer)
     except ValueError:
         raise OwnFailed("its answer is not JSON") from None
     if not isinstance(found, dict):
         raise OwnFailed("its answer is not an object")
     if "error" in found:
         raise OwnFailed(str(found["error"])[:200])
-    value, comment = found.get("value"), ""
+    value: Any = found.get("value")
+    comment: Any = ""
     if value is None:
         return None
     if isinstance(value, dict):
