@@ -35,7 +35,7 @@ from proxy.signals.questions import VERSION, JudgedTurn
 from proxy.signals.trust import WINDOW, Trust, trust
 from store.captured import export
 from store.errors import StoreError
-from store.learning.signals import ASK, OWN, Score, Shared, Trusted
+from store.learning.signals import ASK, OWN, OwnScore, Shared, Trusted
 from store.records import Completion, Signal
 from store.store import Store
 
@@ -239,7 +239,7 @@ class Judging:
                 try:
                     said = await self._own.score(_seen(found), export.signal(signal))
                     self.own_problem = None
-                    score = said and Score(said.value, said.comment or None)
+                    score = said and OwnScore(said.value, said.comment or None)
                 except OwnFailed as error:
                     self.own_problem = f"{signal.completion_id} has no score of your own code: {error}"
                     log.warning("the user's own code gave no score", completion=signal.completion_id, why=str(error))

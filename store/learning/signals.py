@@ -196,7 +196,7 @@ def spend(db: sqlite3.Connection, tokens: int, day: str) -> None:
     meta.set_meta(db, COST, {"day": day, "today": today + tokens, "all": int(cost.get("all", 0)) + tokens})
 
 
-def score(db: sqlite3.Connection, of: Signal, own: Score | None, config: str) -> None:
+def score(db: sqlite3.Connection, of: Signal, own: OwnScore | None, config: str) -> None:
     """What the user's own code says of a turn, in place of what it said before; None: nothing. All up to that signal is
     scored then."""
     known = (of.completion_id, of.next_id)
@@ -221,7 +221,7 @@ def score(db: sqlite3.Connection, of: Signal, own: Score | None, config: str) ->
     meta.set_meta(db, OWN_AFTER, of.seq)
 
 
-class Score(NamedTuple):
+class OwnScore(NamedTuple):
     """Of the user's own code."""
 
     value: float
@@ -412,7 +412,7 @@ class SignalStore(StorePart):
         assert row is not None
         return int(row["left"])
 
-    async def score(self, of: Signal, own: Score | None, config: str) -> None:
+    async def score(self, of: Signal, own: OwnScore | None, config: str) -> None:
         """As `signals.score`."""
         await self._writer.submit(lambda db: score(db, of, own, config))
 

@@ -139,7 +139,7 @@ async def test_a_stream_that_its_client_breaks_off(proxy: Proxy) -> None:
     response = await proxy.http.post("/v1/chat/completions", json=body)
     await response.content.readline()
     response.close()
-    for _ in range(100):
+    for _ in range(500):
         await asyncio.sleep(0.02)
         (row,) = await proxy.store.completions.page(limit=1)
         if row.status == "partial":
