@@ -271,7 +271,7 @@ class FakeBackend(Listening):
 
     def _calls(self, body: dict[str, Any]) -> tuple[str, str] | None:
         """The tool it wants, and its arguments as it would write them; nothing once it has a result."""
-        if not body.get("tools") or body["messages"][-1]["role"] == "tool":
+        if not body.get("tools") or body.get("tool_choice") == "none" or body["messages"][-1]["role"] == "tool":
             return None
         offered = [tool.get("function", {}).get("name", "look") for tool in body["tools"]]
         if self.wants is None:
