@@ -121,12 +121,18 @@ class Conversation:
         self.shown, self.id = found["text"], found["id"]
         assert number in self.shown, f"{self.driver.id} shows {self.shown!r}"
         rows = await self.rows()
-        row = [one for one in rows if number in str((await self._proxy.get(f"/rl/completions/{one['id']}"))["answer"])][
-            -1
-        ]
+        saying = [one for one in rows if number in await self._answer(one["id"])]
+        assert saying, f"nothing that was captured says {number}"
+        row = saying[-1]
         assert (row["status"], row["turn"]) == ("done", "main"), (row["turn"], row["turn_rule"])
         assert (row["dialect"].split("-")[0], row["translated"]) == (self._format, self._translated)
         return row
+
+    async def _answer(self, id: str) -> str:
+        """Its words and its calls, as text."""
+        found = await self._proxy.store.completion(id)
+        end = found.end if found else None
+        return "" if end is None else f"{end.text} {end.reply}"
 
     def _script(self, answer: str, place: str | None) -> None:
         """The model calls the tool until a request has its result, then answers in this client's form."""
