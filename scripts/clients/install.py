@@ -52,7 +52,9 @@ def install(driver: Driver) -> None:
         npm = node().parent / "lib/node_modules/npm/bin/npm-cli.js"
         flags = ["--prefix", str(driver.home), "--no-audit", "--no-fund", "--loglevel", "error"]
         named = [f"{name}@{version}" for name, version in driver.npm.items()]
-        subprocess.run([str(node() / "node"), str(npm), "install", *flags, *named], check=True, env=environment, cwd=driver.home)
+        subprocess.run(
+            [str(node() / "node"), str(npm), "install", *flags, *named], check=True, env=environment, cwd=driver.home
+        )
     (driver.home / ".made-from").write_text(driver.mark)
 
 

@@ -63,6 +63,8 @@ class FakeBackend(Listening):
         self.wants: Any = None  # the tool it calls, if offered, and its arguments; or what says so of a request
         self.asked: list[tuple[str, dict[str, Any]]] = []  # every request: path and body
         self.counts_items = False  # whether items of Responses have ids of their own
+        self.keeps_items = False  # and an item that is named must be one of those
+        self.items: set[str] = set()  # the ids of those
 
     def item_id(self) -> int:
         return len(self.asked) if self.counts_items else 7

@@ -172,6 +172,10 @@ async def apply_template(fake: Any, request: web.Request, body: dict[str, Any]) 
 async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
     if fake.lacks is not None:
         return web.json_response(fake.lacks, status=404)
+    if (unknown := _unknown(fake, body)) is not None:
+        return web.json_response(
+            {"error": {"message": f"Item with id '{unknown}' not found.", "code": None}}, status=404
+        )
     include = body.get("include") or []
     logprobs = "message.output_text.logprobs" in include
     if logprobs and fake.mood == "refuse-logprobs":
@@ -188,6 +192,7 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
     }
     silent = call is not None and not part["text"]
     output = [*([] if silent else [item]), *([call] if call else [])]
+    fake.items.update(one["id"] for one in output)
     base = {"id": "resp_7", "object": "response", "created_at": 1, "model": body["model"], "status": "in_progress",
             "output": [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": None,
             "previous_response_id": body.get("previous_response_id")}  # fmt: skip
@@ -219,6 +224,13 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
         assert request.transport is not None
         request.transport.abort()
     return await _sse(request, numbered, named=True)
+
+
+def _unknown(fake: Any, body: dict[str, Any]) -> str | None:
+    """An item that is named and was never there: as servers that keep their items refuse it."""
+    items = body["input"] if fake.keeps_items and isinstance(body["input"], list) else []
+    named = [item["id"] for item in items if item.get("type") in (None, "item_reference") and "role" not in item]
+    return next((id for id in named if id not in fake.items), None)
 
 
 def _reply(fake: Any, body: dict[str, Any]) -> tuple[list[str], dict[str, Any] | None]:

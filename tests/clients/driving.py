@@ -40,7 +40,7 @@ class Drive:
         proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), NOBODY)
         environment = {
             **proxies, "HOME": str(self._home), "PATH": programs, "NO_PROXY": "127.0.0.1,localhost",
-            "PYTHONPATH": str(TALKING), "LANG": "C.UTF-8", "OPENAI_API_KEY": "any", "DO_NOT_TRACK": "1",
+            "PYTHONPATH": str(TALKING), "LANG": "C.UTF-8", "OPENAI_API_KEY": "any", "DO_NOT_TRACK": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }  # fmt: skip
         if driver.file.suffix == ".mjs":  # Node looks for packages beside the file that imports them
             there = driver.home / driver.file.name
@@ -106,7 +106,7 @@ class Conversation:
             await self._proxy.stop()
             self._proxy.kind = OpenAICompatible
             await self._proxy.start(backend__kind="openai")
-        self._backend.counts_items = True
+        self._backend.counts_items = self._backend.keeps_items = True
         self._folder.mkdir(parents=True, exist_ok=True)
         await self._drive.tell(open={
             "url": self._proxy.url, "model": "fake", "format": self._format, "stream": self._stream,

@@ -6,6 +6,8 @@
 # formats = ["chat", "responses"]
 #
 # [tool.client.lacks]
+# rated = "what is typed stands in a task's frame, as do a model's words where an agent delegates"
+# "responses.tools" = "over Responses it asks for calls as text, and offers no tools"
 # id = "its outputs have no id of the completion"
 # ///
 """CrewAI: one Agent that is kicked off with the messages so far."""
@@ -14,9 +16,9 @@ import os
 
 os.environ.update(CREWAI_DISABLE_TELEMETRY="true", OTEL_SDK_DISABLED="true", CREWAI_TRACING_ENABLED="false")
 
-from crewai import LLM, Agent  # noqa: E402
-from crewai.tools import tool  # noqa: E402
-from talking import Setup, serve  # noqa: E402
+from crewai import LLM, Agent
+from crewai.tools import tool
+from talking import Setup, serve
 
 
 @tool("look")

@@ -9,7 +9,7 @@
 # [tool.client.lacks]
 # streamed = "a module's calls are whole; only `streamify` streams, for showing"
 # tools = "its modules write calls as text (ReAct); its requests offer no tools"
-# rated = "what a person typed stands in a field of a prompt (`[[ ## question ## ]]`), beside text that may be anybody's"
+# rated = "what a person typed stands in a field of a prompt, beside text that may be anybody's"
 # id = "a prediction has no id of the completion"
 # ///
 """DSPy: a Predict module with a History, whose prompts are made of fields."""

@@ -19,7 +19,7 @@ def opened(setup: Setup):
     env = {
         "HOME": str(setup.folder), "OPENAI_BASE_URL": setup.base_url, "OPENAI_API_KEY": "any", "GPTME_CHECK": "false",
     }  # fmt: skip
-    flags = ["-n", "--no-confirm", "-m", f"local/{setup.model}", "--name", "talk", "--tool-format", "tool"]
+    flags = ["-y", "-m", f"local/{setup.model}", "--name", "talk", "--tool-format", "tool"]
     flags += ["-t", "shell" if setup.tools else "none", "--stream" if setup.stream else "--no-stream"]
 
     def say(text):

@@ -8,7 +8,7 @@
 #
 # [tool.client.lacks]
 # tools = "its answers are an object; it runs no tools"
-# rated = "its answers are JSON, and rlproxy takes no commands where a program reads the answer: a document may hold one"
+# rated = "it asks for JSON: where a program reads the answer, rlproxy takes no commands"
 # ///
 """Instructor: an object of a pydantic model out of JSON mode; its caller keeps the history."""
 

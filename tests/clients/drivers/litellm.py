@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["litellm==1.106.2"]
+# dependencies = ["litellm==1.106.2", "mcp==2.3.0"]
 #
 # [tool.client]
 # name = "LiteLLM"

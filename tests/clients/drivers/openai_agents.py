@@ -10,8 +10,15 @@
 # ///
 """OpenAI's Agents SDK for Python: an agent with a function tool, run and streamed."""
 
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool
-from agents import set_tracing_disabled
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
 from openai import AsyncOpenAI
 from talking import Setup, look, serve
 

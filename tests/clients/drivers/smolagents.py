@@ -5,6 +5,10 @@
 # name = "smolagents"
 # formats = ["chat"]
 # answer = { calls = "final_answer", arguments = { answer = "{}" } }
+#
+# [tool.client.lacks]
+# rated = "what is typed comes in one text with the last tool's result, where anybody's words may stand"
+# id = "it shows none"
 # ///
 """smolagents: a ToolCallingAgent, whose answers are calls of its tool final_answer."""
 
