@@ -34,8 +34,8 @@ SMOLAGENTS = (
 )
 QWEN_CODE = "You are Qwen Code, a non-interactive CLI agent developed by Alibaba Group.\n\n# Core Mandates\n…\n"
 QWENS_DATE = (
-    "<system-reminder>\nThe current date is: Tuesday, November 24, 2026. This is the authoritative current date — it may "
-    'differ from the "Today\'s date" mentioned earlier in the conversation startup context.\n</system-reminder>'
+    "<system-reminder>\nThe current date is: Tuesday, November 24, 2026. This is the authoritative current date — it "
+    'may differ from the "Today\'s date" mentioned earlier in the conversation startup context.\n</system-reminder>'
 )
 KILOS_DETAILS = (
     "\n\n<environment_details>\nMessage time: 2026-11-24T03:54:27Z\nWorking directory: /tmp/project\n"

@@ -40,7 +40,8 @@ class Drive:
         proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), NOBODY)
         environment = {
             **proxies, "HOME": str(self._home), "PATH": programs, "NO_PROXY": "127.0.0.1,localhost",
-            "PYTHONPATH": str(TALKING), "LANG": "C.UTF-8", "OPENAI_API_KEY": "any", "DO_NOT_TRACK": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "PYTHONPATH": str(TALKING), "LANG": "C.UTF-8", "OPENAI_API_KEY": "any", "DO_NOT_TRACK": "1",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }  # fmt: skip
         if driver.file.suffix == ".mjs":  # Node looks for packages beside the file that imports them
             there = driver.home / driver.file.name
