@@ -236,12 +236,12 @@ def _unknown(fake: Any, body: dict[str, Any]) -> str | None:
 def _reply(fake: Any, body: dict[str, Any]) -> tuple[list[str], dict[str, Any] | None]:
     """Its words, and the call of the first function, until that has a result."""
     last = body["input"] if isinstance(body["input"], str) else body["input"][-1]
-    result = isinstance(last, dict) and last.get("type") == "function_call_output"
+    came = last["output"] if isinstance(last, dict) and last.get("type") == "function_call_output" else None
     offered = [tool["name"] for tool in body.get("tools") or () if tool["type"] == "function"]
-    call = wanted(fake, body, offered, result=result)
-    if result and call is None:
-        return ["It ", "is ", flat(last["output"])], None
-    if result:
+    call = wanted(fake, body, offered, result=came is not None)
+    if came is not None and call is None:
+        return ["It ", "is ", flat(came)], None
+    if came is not None:
         last = ""
     content = last if isinstance(last, str) else last["content"]
     text = flat(content[:1]) if isinstance(content, list) else content
