@@ -24,7 +24,8 @@ def clients(found: dict[str, Any]) -> str:
     machines = sorted({f"{one['machine']['cpu']}, {one['machine']['cores']} cores" for one in found.values()})
     days = sorted({one["date"][:10] for one in found.values()})
     right, cannot, failed = (_count(found, kind) for kind in ("right", "cannot", "failed"))
-    said = f"{len(found)} clients, {right + cannot + failed} cells: {right} right, {cannot} that the client cannot, {failed} failed."
+    counts = f"{right} right, {cannot} that the client cannot, {failed} failed"
+    said = f"{len(found)} clients, {right + cannot + failed} cells: {counts}."
     lines += ["", f"{said} {' to '.join(dict.fromkeys((days[0], days[-1])))}, {'; '.join(machines)}."]
     return "\n".join(lines)
 

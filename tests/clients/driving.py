@@ -138,7 +138,7 @@ class Conversation:
     def _script(self, answer: str, place: str | None) -> None:
         """The model calls the tool until a request has its result, then answers in this client's form."""
         form, tool, backend = self.driver.answer, self.driver.tool, self._backend
-        says = form["says"].replace("{}", answer) if "says" in form else ""
+        says = form["says"].replace("{}", answer) if "says" in form and place is None else ""
         last = (form["calls"], filled(form["arguments"], answer)) if "calls" in form else ("none", {})
         if place is None:
             backend.wants = last
