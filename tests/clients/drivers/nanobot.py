@@ -8,6 +8,7 @@
 # tool = { calls = "exec", arguments = { command = "echo seen {}" } }
 #
 # [tool.client.lacks]
+# whole = "it always streams"
 # id = "it shows none"
 # ///
 """nanobot's agent on the command line, one message at a time of one session."""
