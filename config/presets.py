@@ -38,6 +38,7 @@ class Preset(BaseModel):
     band: Literal["calibrated", "paper", "off"]
     band_low: float = Field(gt=0, le=1)
     band_high: float = Field(ge=1)
+    late_moment: float = Field(ge=0)
     ema_decay: float = Field(ge=0, lt=1)
     advantage_clip: float = Field(gt=0)
     weight_good: float = Field(ge=0)
@@ -45,6 +46,7 @@ class Preset(BaseModel):
     credit: float = Field(gt=0, le=1)
     rate_credited: float = Field(gt=0, le=1)
     drift_credited: float = Field(gt=0)
+    drift_weak: float = Field(gt=0)
     w_stay: float = Field(ge=0)
     w_elsewhere: float = Field(ge=0)
     likely: float = Field(gt=0, le=1)
@@ -60,6 +62,8 @@ class Preset(BaseModel):
     clip_low: float = Field(gt=0, lt=1)
     clip_high: float = Field(gt=0)
     kto_beta: float = Field(gt=0)
+    pair_beta: float = Field(ge=0)
+    pair_nll: float = Field(ge=0)
     max_version_gap: int = Field(ge=0)
     replay_ratio: float = Field(ge=0, le=0.75)
 

@@ -33,8 +33,8 @@ from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect
-from proxy.feedback.chat_acts import chat_acts
 from proxy.feedback.chat_command import ChatCommands
+from proxy.feedback.episodes import Episodes
 from proxy.feedback.open_webui import OpenWebUI
 from proxy.feedback.ratings import Feedback
 from proxy.feedback.webhooks.routes import Webhooks
@@ -45,6 +45,8 @@ from proxy.relay.exchange import Parts
 from proxy.relay.models import Models
 from proxy.relay.relay import Relay
 from proxy.training import relocation
+from proxy.training.admin_acts import AdminActs
+from proxy.training.claim import Claims
 from proxy.training.cloud_student import Foreign
 from proxy.training.giving_way import GivingWay, longest
 from proxy.training.gpu_sharing import Lending
@@ -52,6 +54,7 @@ from proxy.training.preconditions import When
 from proxy.training.publish import Outcome
 from proxy.training.rehearsal import Rehearsal
 from proxy.training.run_files import RunFiles
+from proxy.training.run_state import RunState
 from proxy.training.run_supervisor import Learner
 from proxy.training.system_load import Machine
 from proxy.training.unlearning import Rebuilding
@@ -62,6 +65,7 @@ from proxy.versions.rollback_monitor import Watch
 from proxy.versions.warm_up import WarmUp
 from proxy.web import error_middleware, openapi
 from proxy.web.control import Control
+from proxy.web.episode_routes import EpisodeRoutes
 from proxy.web.forgetting import Forgetter
 from proxy.web.importing import Importing
 from proxy.web.key_routes import KeyRoutes
@@ -119,7 +123,8 @@ class Wiring:
         self.open_webui = OpenWebUI(store, feedback, screen, redactor)
 
         # one version answers, and another takes its place
-        self.swap = swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent))
+        self.episodes = episodes = Episodes(store, events, redactor)
+        self.swap = swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent), episodes.versions)
         self.lending = lending = Lending(settings, store, backend, swap, door, events, tasks)
 
         # ratings become versions
@@ -127,16 +132,18 @@ class Wiring:
         machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
         match = Match(settings, store, backend, launcher, events)
         foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
+        state = RunState()
         when = When(
-            settings, store, backend, swap, launcher, machine, lending, match, foreign, lambda: self.relay.last_request
-        )
+            settings, store, backend, swap, launcher, machine, lending, match, foreign,
+            lambda: self.relay.last_request, state,
+        )  # fmt: skip
         self.rehearsal = rehearsal = Rehearsal(settings, store, backend, launcher, events, match, when, health, door)
         outcome = Outcome(store, swap, lending, events, metrics, foreign)
         self.rebuilding = rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
         self.run_files = run_files = RunFiles(store, settings.home)
         self.learner = learner = Learner(
-            settings, store, backend, swap, launcher, events, tasks, lending, match, foreign, when, outcome,
-            rebuilding, run_files,
+            settings, store, swap, launcher, events, tasks, lending, foreign, state, when,
+            Claims(settings, store, backend, swap, foreign, run_files), outcome, rebuilding,
         )  # fmt: skip
         self.watch = watch = Watch(train, store, swap, events)
 
@@ -147,11 +154,12 @@ class Wiring:
         self.status = status = StatusReport(
             store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding
         )
-        self.commands = ChatCommands(store, feedback, status.text, chat_acts(learner, swap), screen)
+        acts = AdminActs(learner, swap)
+        self.commands = ChatCommands(store, feedback, status.text, acts, screen)
         giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
-            self.uncaptured, recent, Memory(tasks), giving_way, underway,
+            self.uncaptured, recent, Memory(tasks), giving_way, underway, episodes,
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands, retries)
         self.counts = CountTokens(parts)
@@ -168,7 +176,7 @@ class Wiring:
 
         # people look, rate and decide
         self.control = Control(
-            store, backend, swap, learner, status, events, metrics, door, lambda request: self.guard.still(request)
+            store, backend, swap, acts, status, events, metrics, door, lambda request: self.guard.still(request)
         )
         self.importing = Importing(store, redactor)
         self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks, screen)
@@ -179,6 +187,7 @@ class Wiring:
             self.keys,
             swap,
             learner,
+            acts,
             when,
             feedback,
             status,
@@ -203,6 +212,7 @@ class Wiring:
             web.delete("/v1/feedback/{id}", self.feedback.delete),
             *self.control.routes(),
             *KeyRoutes(self.keys).routes(),
+            *EpisodeRoutes(self.store, self.episodes, self.swap).routes(),
             openapi.route(),
             *self.uncaptured.routes(),
             web.post("/rl/import", self.importing.post),
@@ -220,6 +230,7 @@ class Wiring:
         """From the start to the stop, in their order."""
         asyncio.get_running_loop().set_exception_handler(self.health.files.heard)
         await self.keys.start(self.store)
+        await self.episodes.start()
         await relocation.find_again(self.settings, self.store)
         async with self._towards_backend() as http:
             self.relay.parts.http = http
@@ -291,7 +302,7 @@ async def _tell_of_damage(store: Store, events: Events) -> None:
 
 async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> None:
     async for happened in events.listen():
-        if happened.kind in ("rating", "rebuild"):
+        if happened.kind in ("rating", "rebuild", "episode"):
             learner.wake()
         if happened.kind in ("rating", "retracted"):
             watch.wake()
@@ -301,7 +312,7 @@ async def _fill_search(store: Store) -> None:
     """The words of what was captured, behind the capture."""
     while True:
         try:
-            more = 0 if store.integrity.state == "damaged" else await store.index_words()
+            more = 0 if store.integrity.state == "damaged" else await store.inbox.index_words()
         except StoreError as error:
             log.error("the search does not know the newest completions yet", error=str(error))
             more = 0

@@ -2,7 +2,7 @@
 
 Owns what a program says to a running rlproxy beside asking the model: rate, undo, status, versions, wait. The answers
 themselves come from the SDK that the program uses already, pointed at rlproxy; what it got, or its id, is rated here.
-Needs nothing but Python (`AsyncClient`: aiohttp, which rlproxy brings). Not here: the CLI's own client (http).
+Needs nothing but Python (`AsyncClient`: aiohttp, which rlproxy brings). The CLI's side (proxy.cli.http) sends with it.
 
     RlproxyError
     ├── Unreachable     nobody answers there, or another program
@@ -41,7 +41,7 @@ class Unreachable(RlproxyError):
 
 
 class Refused(RlproxyError):
-    def __init__(self, message: str, status: int, code: str) -> None:
+    def __init__(self, message: str, status: int = 0, code: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.code = code
@@ -177,6 +177,30 @@ def _made(kind: type[_T], found: Mapping[str, Any]) -> _T:
     return kind(**{field.name: found[field.name] for field in fields(kind)})  # type: ignore[arg-type]
 
 
+def send(
+    url: str, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float
+) -> http.client.HTTPResponse:
+    """One request over a connection of its own, closed once the answer is read. Raises OSError, HTTPException."""
+    where = urlsplit(url)
+    kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
+    connection = kind(where.hostname or "", where.port, timeout=timeout_s)
+    json_body = {"content-type": "application/json"} if body else {}
+    try:
+        connection.request(
+            method, where.path + path, body=body, headers={**headers, **json_body, "connection": "close"}
+        )
+        return connection.getresponse()
+    except BaseException:
+        connection.close()
+        raise
+
+
+def why_not(error: Exception) -> str:
+    """In a few words."""
+    why = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return why[:1].lower() + why[1:]
+
+
 class _Where:
     """The address, with or without `/v1`, and what every request says."""
 
@@ -186,8 +210,7 @@ class _Where:
         self.timeout_s = timeout_s
 
     def unreachable(self, error: Exception) -> Unreachable:
-        why = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-        return Unreachable(f"No rlproxy answers at {self.url} ({why}); start it with `rlproxy serve`.")
+        return Unreachable(f"No rlproxy answers at {self.url} ({why_not(error)}); start it with `rlproxy serve`.")
 
     def read(self, status: int, text: bytes) -> Any:
         try:
@@ -250,19 +273,14 @@ class Client:
             return result
 
     def _ask(self, ask: _Ask) -> Any:
-        where = urlsplit(self._where.url)
-        kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
-        connection = kind(where.hostname or "", where.port, timeout=self._where.timeout_s)
         body = None if ask.body is None else json.dumps(ask.body).encode()
-        headers = {**self._where.headers, "content-type": "application/json", "connection": "close"}
         try:
-            connection.request(ask.method, where.path + ask.path, body=body, headers=headers)
-            response = connection.getresponse()
-            status, text = response.status, response.read()
+            with send(
+                self._where.url, ask.method, ask.path, body, self._where.headers, self._where.timeout_s
+            ) as response:
+                status, text = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
             raise self._where.unreachable(error) from error
-        finally:
-            connection.close()
         return self._where.read(status, text)
 
 

@@ -122,7 +122,7 @@ async def serving(
     store = await Store.open(settings.home, secret, structlog.get_logger().info)
     opened(store)
     try:
-        security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys()))
+        security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys.all()))
         app = make_app(settings, store, backend, launcher)
         runner = web.AppRunner(
             app,

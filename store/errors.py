@@ -17,11 +17,16 @@ StoreError
 ├── NameTaken              another key has it
 ├── EventTaken             the event was stored, and said something else then
 ├── LinkTaken              another key has linked that message
+├── EpisodeTaken           another episode has that id
+├── EpisodeEnded           its reward was given
+├── EpisodeUsed            a run has taken it with another reward
+├── NoReward               it cannot end without one
 └── Unknown
     ├── UnknownCompletion
     ├── UnknownRating
     ├── UnknownRun
     ├── UnknownAdapter
+    ├── UnknownEpisode
     └── UnknownKey
 """
 
@@ -136,6 +141,31 @@ class LinkTaken(StoreError):
 
     def __init__(self, channel: str, message_id: str) -> None:
         super().__init__(f"The message {message_id} in {channel} was linked by another key.")
+
+
+class EpisodeTaken(StoreError):
+    def __init__(self, id: str, why: str = "exists already, and says something else") -> None:
+        super().__init__(f"The episode {id!r} {why}; nothing was changed.")
+
+
+class EpisodeEnded(StoreError):
+    def __init__(self, id: str) -> None:
+        super().__init__(f"The episode {id!r} has ended, since its reward was given; nothing was changed.")
+
+
+class EpisodeUsed(StoreError):
+    def __init__(self, id: str, why: str) -> None:
+        super().__init__(f"The reward of {id!r} stays as it is, since {why}; a new attempt needs a new id.")
+
+
+class NoReward(StoreError):
+    def __init__(self, id: str) -> None:
+        super().__init__(f"The episode {id!r} has no reward to end with: send `reward`, or `error` to leave it out.")
+
+
+class UnknownEpisode(Unknown):
+    def __init__(self, id: str) -> None:
+        super().__init__(f"There is no episode {id!r}: no request of this key has named that session.")
 
 
 class UnknownRun(Unknown):

@@ -87,7 +87,7 @@ class FinishedCompletion:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A completion as stored: both halves above, and its live ratings. Lists have it in brief (`Store.completions`)."""
+    """A completion as stored: both halves above, and its live ratings. `store.completions.page` has it in brief."""
 
     seq: int
     new: NewCompletion
@@ -228,6 +228,7 @@ class NewRating:
     source: str = "http"
     source_event_id: str | None = None  # (source, source_event_id, rater) is stored once
     scale: Scale = "unit"  # what the value was given as
+    human: bool = True  # False: a program's reward or a judge's label, which only training counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +248,7 @@ class Rating:
     duplicate: bool = False  # True when this call found it stored already: this event, or one that says the same
     replaced: str | None = None  # the id of the rating that this one took the place of
     scale: Scale = "unit"
+    human: bool = True
 
 
 @dataclass(frozen=True, slots=True)

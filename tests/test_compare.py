@@ -1,4 +1,4 @@
-"""docs/explain/compare.md: each cell has a source; what it says of rlproxy names tests, scripts or pages."""
+"""docs/lab/compare.md: each cell has a source; what it says of rlproxy names tests, scripts or pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs/explain/compare.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/lab/compare.md").read_text(encoding="utf-8")
 PEERS = (
     ("ReinforceClaw", "OpenClaw-RL", "MetaClaw", "CLaaS", "agent-lightning"),
     ("LiteLLM", "TensorZero", "Open WebUI"),
@@ -83,7 +83,7 @@ def test_what_we_say_of_ourselves_names_what_is_there(key: str) -> None:
     for file in files:
         assert (ROOT / file).is_file(), file
     for page in pages:
-        assert (ROOT / "docs/explain" / page).exists(), page
+        assert (ROOT / "docs/lab" / page).exists(), page
 
 
 def test_the_sizes_are_those_that_were_measured() -> None:

@@ -66,9 +66,9 @@ async def test_while_it_serves_trains_and_is_killed(tiny_weights: Path, tmp_path
 
     store = await Store.open(serving.home, Secret(KEY))
     try:
-        (run,) = await store.runs()
+        (run,) = await store.runs.recent()
         assert run.status in ("done", "rejected", "empty"), run.reason
-        found = await store.completion(answer["id"])
+        found = await store.completions.get(answer["id"])
         assert found is not None and PLANTED in str(found.new.prompt)
     finally:
         await store.close()

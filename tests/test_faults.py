@@ -55,7 +55,7 @@ async def streamed(proxy: Proxy, raw: RecordedBackend, pieces: Sequence[bytes | 
     raw.answer = [HEAD, *pieces]
     response = await proxy.chat("x", stream=True)
     body = await response.read()
-    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None
     return body, found
 
@@ -126,7 +126,7 @@ async def test_all_that_came_in_one_packet_with_the_break_arrives(
     assert error["code"] == "backend_broke"
     texts = [json.loads(one[6:])["choices"][0]["delta"]["content"] for one in before.split(b"\n\n") if one]
     assert texts == ["Hé", "llo 😀"]
-    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None and found.status == "partial" and found.end is not None and found.end.text == "Héllo 😀"
     await recovered(proxy, raw)
 
@@ -142,7 +142,7 @@ async def test_a_break_after_the_end_of_the_stream_is_none(
         response = await proxy.chat("x", stream=True)
         body = await response.read()
         assert body.endswith(last) and b'"error"' not in body and "llo 😀".encode() in body
-        found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+        found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
         assert found is not None and found.status == "done" and found.end is not None
         assert found.end.text == "Héllo 😀!"
 
@@ -157,7 +157,7 @@ async def test_a_break_after_the_backends_own_error_adds_none(
     response = await proxy.chat("x", stream=True)
     body = await response.read()
     assert body.endswith(b"".join(said[1:])) and body.count(b'"error"') == 1
-    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None and found.status == "error" and found.end is not None
     assert "out of memory" in (found.end.error or "")
 
@@ -188,7 +188,7 @@ async def test_a_whole_answer_arrives_though_its_connection_breaks(
     raw.resets, raw.answer = resets, [head + b"%x\r\n%s\r\n" % (len(body), body)]
     response = await proxy.chat("x")
     assert response.status == 200 and (await response.json())["choices"][0]["message"] == message
-    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None and found.status == "done" and found.end is not None and found.end.text == "Héllo"
 
 
@@ -249,6 +249,6 @@ async def test_half_a_body_that_is_no_stream(proxy: Proxy, raw: RecordedBackend)
     assert response.status == 502 and (await response.json())["error"]["code"] == "backend_broke"
     await proxy.stop()  # what is stored behind the answer is stored
     await proxy.start()
-    (found,) = await proxy.store.completions()
+    (found,) = await proxy.store.completions.page()
     assert found.status == "error" and found.end is not None and "broke off" in (found.end.error or "")
     await recovered(proxy, raw)

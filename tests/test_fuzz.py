@@ -90,7 +90,7 @@ def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
 async def ended(proxy: Socketless, id: str) -> Completion | None:
     """The row, when what is stored in the background has been."""
     for _ in range(500):
-        row = await proxy.store.completion(id)
+        row = await proxy.store.completions.get(id)
         if row is None or row.status != "pending":
             return row
         await asyncio.sleep(0.01)
@@ -212,7 +212,7 @@ async def test_what_the_fuzz_found(openai: Socketless, name: str) -> None:
         "/v1/chat/completions", json.dumps(request).encode(), backend, **{"x-rl-completion-id": "c"}
     )
     assert got == sent
-    row = await openai.store.completion("c")
+    row = await openai.store.completions.get("c")
     assert row is not None and row.end is not None and row.status in ("done", "error") and not row.end.exact
     assert reason is None or reason in (row.end.inexact_reason or "")
 
@@ -256,7 +256,7 @@ async def test_half_an_emoji_in_a_request(openai: Socketless) -> None:
     backend = Answering(200, "application/json", [case.best("whole").body])
     response, _ = await openai.ask("/v1/chat/completions", request, backend)
     assert response.status == 200
-    row = await openai.store.completion(response.headers["x-rl-completion-id"])
+    row = await openai.store.completions.get(response.headers["x-rl-completion-id"])
     assert row is not None and b"\xef\xbf\xbd" in row.new.prompt[0].body
 
 
@@ -267,7 +267,7 @@ async def test_an_agents_tool_call_that_is_none(openai: Socketless) -> None:
     backend = Answering(200, "application/json", [case.best("whole").body])
     request = json.dumps({"model": "golden", "messages": turns}).encode()
     response, _ = await openai.ask("/v1/chat/completions", request, backend)
-    row = await openai.store.completion(response.headers["x-rl-completion-id"])
+    row = await openai.store.completions.get(response.headers["x-rl-completion-id"])
     assert response.status == 200 and row is not None and row.status == "done"
 
 

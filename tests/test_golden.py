@@ -319,7 +319,7 @@ async def test_replayed_at_every_boundary(socketless: dict[str, Socketless]) -> 
         headers = {k.lower(): v for k, v in response.headers.items()}
         got = Got(response.status, headers, body, headers["x-rl-completion-id"], (case.route, None))
         check_client(case, "stream", got)
-        rows = [await proxy.store.completion(choice_id(got.id, i)) for i in range(len(case.said()))]
+        rows = [await proxy.store.completions.get(choice_id(got.id, i)) for i in range(len(case.said()))]
         check_rows(case, "stream", rows)
 
 

@@ -85,20 +85,22 @@ async def test_ten_kills(tiny_weights: Path, tmp_path: Path) -> None:
 
     store = await Store.open(home)
     try:
-        runs = await store.runs(limit=1000)
+        runs = await store.runs.recent(limit=1000)
         assert runs and {run.status for run in runs} <= ENDED, [(r.id, r.status, r.reason) for r in runs]
-        assert await store.open_runs() == []
+        assert await store.runs.still_open() == []
         for id in person.whole:
-            found = await store.completion(id)
+            found = await store.completions.get(id)
             assert found is not None and found.status == "done", id
-        used = [s.rating.id for run in runs if run.status == "done" for s in await store.run_samples(run.id)]
+        used = [s.rating.id for run in runs if run.status == "done" for s in await store.samples.of_run(run.id)]
         assert len(used) == len(set(used)), "a rating trained twice"
         for completion, rating in person.ratings.items():
-            live = await store.live_rating(completion, "owner")
+            live = await store.ratings.live(completion, "owner")
             assert live is not None and live.id == rating
-        pointer = await store.pointer()
-        fresh = await store.fresh(live=pointer.live, max_version_gap=1000)
-        assert fresh.total == (await store.counts())["good"] + (await store.counts())["bad"] - len(used), "given back"
+        pointer = await store.versions.pointer()
+        fresh = await store.samples.fresh(live=pointer.live, max_version_gap=1000)
+        assert fresh.total == (await store.stats.counts())["good"] + (await store.stats.counts())["bad"] - len(used), (
+            "given back"
+        )
     finally:
         await store.close()
     assert len(person.ratings) >= 12, "too little life to test anything"
@@ -128,9 +130,9 @@ async def test_a_stop_in_the_middle_of_everything(tiny_weights: Path, tmp_path: 
 
     store = await Store.open(serving.home)
     try:
-        found = await store.completion(whole)
+        found = await store.completions.get(whole)
         assert found is not None and found.status == "done"
-        (run,) = await store.open_runs()
+        (run,) = await store.runs.still_open()
         assert run.attempts == 0
     finally:
         await store.close()

@@ -37,7 +37,7 @@ def here(text: str, proxy: Proxy) -> str:  # noqa: F811
 async def ratings(proxy: Proxy) -> list[tuple[str, str, float, bool]]:  # noqa: F811
     """Of the newest completion, newest first."""
     (row, *_) = (await proxy.get("/rl/completions"))["data"]
-    return [(one.rater, one.source, one.value, one.live) for one in await proxy.store.ratings_of(row["id"])]
+    return [(one.rater, one.source, one.value, one.live) for one in await proxy.store.ratings.history(row["id"])]
 
 
 async def test_python_with_our_own_client(proxy: Proxy) -> None:  # noqa: F811

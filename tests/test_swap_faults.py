@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from scripts.harness.lora import random_adapter
 from scripts.harness.records import claim, put, rating
 from scripts.harness.serving import Serving
-from store.learning.runs import WAITING
+from store.learning.versions import WAITING
 from store.records import Adapter
 from store.store import Store
 
@@ -54,11 +54,11 @@ async def published(home: Path, adapters: list[Path]) -> None:
     store = await Store.open(home)
     for version, folder in enumerate(adapters, 1):
         await put(store, f"c{version}", model="small")
-        await store.rate(rating(f"c{version}"))
+        await store.ratings.rate(rating(f"c{version}"))
         run = (await claim(store, model="small", version=version))[0]
         adapter = Adapter(version, 0, run.id, "small", str(folder), 0.0, {})
-        await store.publish(run.id, adapter, {"status": "passed"}, 0.0)
-    await store.set_meta(WAITING, None)  # else the newest would go live at the start, as after a crash
+        await store.runs.publish(run.id, adapter, {"status": "passed"}, 0.0)
+    await store.meta.set(WAITING, None)  # else the newest would go live at the start, as after a crash
     await store.close()
 
 

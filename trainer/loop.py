@@ -36,7 +36,7 @@ from trainer.manifest import AdapterError
 from trainer.policy import autoscale, optimizer_state, policies
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy, State
-from trainer.run import gate, ratings, steps
+from trainer.run import gate, ratings, reach, steps
 from trainer.run.gate import Check
 from trainer.run.retry import Clock, Tries, lost_sense
 from trainer.run.scalars import Scalars
@@ -92,6 +92,8 @@ class Run:
     seal: Seal
     clock: Clock = field(default_factory=Clock)
     before: list[Tokens] = field(default_factory=list)  # what the parent says to the gate, asked once for all tries
+    evidence: float = 1.0  # how much the ratings say, 0 to 1 (reach)
+    weak: str | None = None  # why that is little
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,8 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
         rewards = [s.reward for s in reversed(read.usable) if s.rating in used - read.repeated]  # the newest last
         result["baseline_after"] = round(objective.ema(spec.baseline, rewards, run.preset.ema_decay), 9)
         result["reason"] = _passed(trained, tries, len(used - read.repeated), len(used & read.repeated))
+        if run.weak:
+            result["reason"] += f" Its step was a smaller one: {run.weak}."
 
 
 def _announce(run: Run) -> str:
@@ -243,6 +247,11 @@ def _heed_ratings(run: Run, model: Model, read: Read) -> None:
         if not preset_rules.listens(run.preset, training):
             raise NothingToLearn(f"These ratings do not train: {no}.")
         run.preset = preset_rules.only_teachers(run.preset, no, run.progress)
+        return
+    run.evidence = reach.evidence(checks)
+    if run.evidence < 1:
+        run.weak = reach.why(checks["chance"])
+        run.preset = preset_rules.weak(run.preset, run.evidence, run.weak, run.progress)
 
 
 def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]:
@@ -273,6 +282,11 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
         run.result["gate"]["contrast"] = contrast.json()
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
     run.preset = preset_rules.pace(run.preset, teaching, run.progress)
+    if run.weak and steps.by_token(teaching):
+        run.evidence, run.weak = 1.0, None  # a critic sees what that test does not
+    elif run.weak and not taught:
+        moves = reach.nats(run.preset, run.evidence, credited=False)
+        run.progress.choice("reach", moves and float(f"{moves:.2g}"), f"a smaller step: {run.weak}")
     return learned, teaching
 
 
@@ -287,7 +301,7 @@ def _learn(
         if elsewhere:
             run.progress.choice("w_elsewhere", float(f"{tries.preset.w_elsewhere:.3g}"), tries.weighed)
         trained, checks, no = _try(run, model, learned, teaching, tries)
-        if trained is not None and by_token and lost_sense(checks):
+        if trained is not None and (by_token or run.weak) and lost_sense(checks):
             trained, checks, no = _half_way_back(run, model, learned, teaching, trained, start, str(no))
         if no is None or not tries.again(no, checks, elsewhere=elsewhere):
             return trained, checks, no
@@ -302,7 +316,9 @@ def _try(
     """What came of the steps, and why it may not go live (None: it may)."""
     run.progress.phase("train", **({"again": tries.why} if tries.why else {}))
     try:
-        trained = train(model.policy, teaching, tries.preset, run.spec, run.folder, run.progress, run.stop)
+        trained = train(
+            model.policy, teaching, tries.preset, run.spec, run.folder, run.progress, run.stop, run.evidence
+        )
     except Diverged as error:
         return None, {}, str(error).rstrip(".")
     finally:
@@ -357,6 +373,9 @@ def _account(run: Run, learned: Lessons, trained: Trained, checks: dict[str, Che
     run.result["seconds_before"] = trained.seconds_before
     run.result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     run.result["metrics"] |= metrics_of(trained.metrics)
+    late = [one.sample.rating for one in learned.train if not one.extra and one.sample.version != run.spec.parent]
+    if late:
+        run.result["metrics"] |= {"late": float(len(late)), "late_trained": float(len(used & set(late)))}
     run.result["gate"] |= {name: check.json() for name, check in checks.items()}
 
 

@@ -105,7 +105,7 @@ class Verdict:
         """Why nothing of this reply trains; None when something does."""
         if not self.reply:
             return "stale" if stale else "fresh-mismatch"
-        return None if self.tokens.any() else "token"
+        return None if self.tokens.any() else "stale" if stale else "token"
 
 
 def log_ratio(old: Floats, behaviour: Floats) -> Floats:
@@ -138,6 +138,28 @@ def calibrated(band: Band, log_x: Floats) -> Band | None:
     if sigma > MAX_SIGMA or abs(mu) > MAX_SIGMA / 2:
         return None
     return Band(band.low, band.high, mu, sigma)
+
+
+def trusted(log_x: Sequence[Floats], advantages: Sequence[Floats], *, most: float) -> list[Bools]:
+    """Which tokens of late replies train: second-moment trust (M2PO, arXiv 2510.01161), over all of them together.
+
+    `log_x` (T,) of each reply, NaN outside the support of either policy: such a token never trains. Where a push goes
+    on in the direction in which the policy has moved already (A > 0 and x > 1, A < 0 and x < 1), the tokens with the
+    largest (log x)² are dropped until the mean of the others is at most `most`. Any other token is kept.
+    """
+    flat, pushed = np.concatenate([*log_x, np.empty(0)]), np.concatenate([*advantages, np.empty(0)])
+    keep = np.isfinite(flat)
+    onward = np.flatnonzero(keep & (flat * pushed > 0))
+    order = onward[np.argsort(flat[onward] ** 2, kind="stable")]  # the smallest first
+    means = np.cumsum(flat[order] ** 2) / np.arange(1, len(order) + 1)  # never falling: each is at least those before
+    keep[order[np.searchsorted(means, most, side="right") :]] = False
+    return list(np.split(keep, np.cumsum([len(each) for each in log_x])[:-1])) if log_x else []
+
+
+def importance(log_x: Floats, *, most: float) -> Floats:
+    """min(x, most) of each token: what the policy that trains makes of what another one said. (T,)"""
+    weight: Floats = np.exp(np.minimum(log_x, math.log(most)))
+    return weight
 
 
 # --- the loss ----------------------------------------------------------------------------------------------------

@@ -71,8 +71,8 @@ class Keys:
 
     async def start(self, store: Store) -> None:
         self._store = store
-        self._keys = {key.id: key for key in await store.keys()}
-        self._ever = await store.keys_needed()
+        self._keys = {key.id: key for key in await store.keys.all()}
+        self._ever = await store.keys.needed()
 
     @property
     def needed(self) -> bool:
@@ -127,7 +127,7 @@ class Keys:
         assert self._store is not None
         key, text = new_key(name, role)
         try:
-            await self._store.add_key(key, actor)
+            await self._store.keys.add(key, actor)
         except NameTaken as error:
             raise Conflict(f"{error} Revoke it first, or choose another name.", param="name") from None
         except StoreError as error:
@@ -140,7 +140,7 @@ class Keys:
         """By id or name; nobody gets in by it from now on. Raises NotFound, StorageFailed."""
         assert self._store is not None
         try:
-            key = await self._store.revoke_key(given, actor)
+            key = await self._store.keys.revoke(given, actor)
         except UnknownKey as error:
             raise NotFound(str(error), param="key") from None
         except StoreError as error:
@@ -153,7 +153,7 @@ class Keys:
         """It is in force whatever comes of this; the next start notes what could not be noted now."""
         assert self._store is not None
         try:
-            await self._store.note_keys()
+            await self._store.keys.note()
         except StoreError as error:
             log.error("do not restore a backup before rlproxy was started once more", error=str(error))
 
@@ -175,7 +175,7 @@ class Keys:
         if not used or self._store is None:
             return
         try:
-            await self._store.keys_used(used)
+            await self._store.keys.used(used)
         except StoreError as error:
             self._used = used | self._used
             log.warning("the last use of keys is not on disk yet", error=str(error))

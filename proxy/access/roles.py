@@ -85,6 +85,10 @@ RULES: Final[Mapping[str, Rule]] = {
         "GET /rl/runs",
         "GET /rl/runs/{id}",
         "GET /rl/capture",
+        "GET /rl/episodes",
+        "GET /rl/episodes/{id}",
+        "POST /rl/episodes",
+        "POST /rl/episodes/{id}/reward",
     ),
     **_rules(
         "control",

@@ -17,6 +17,7 @@ from typing import Any, Final
 import aiohttp
 
 from config.sections import Backend as BackendSection
+from proxy.backends.ask import reaching
 from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, Served, Told
 from proxy.backends.installed import mark_of
 from proxy.backends.sampling_defaults import NEUTRAL, Defaults
@@ -31,15 +32,6 @@ CALL_S: Final = 60.0  # for a control request, a load among them
 LOOK_S: Final = 300.0
 LOOK_AGAIN_S: Final = 10.0
 LOOKS_S: Final = 10.0
-# What starts each of them, for who forgot to.
-START: Final[Mapping[str, str]] = {
-    "vllm": "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora --generation-config vllm",
-    "sglang": "python -m sglang.launch_server --model-path MODEL --enable-lora --sampling-defaults openai",
-    "llamacpp": "llama-server -m MODEL.gguf",
-    "ollama": "ollama serve",
-    "lmstudio": "lms server start",
-    "mlx": "mlx_lm.server --model MODEL",
-}
 # Of an entry in a model list: vLLM has the time of asking and fresh ids in it, a router who is loaded just now.
 PASSING: Final = {"created", "modified_at", "permission", "status", "tags"}
 
@@ -234,18 +226,11 @@ class OpenAICompatible:
             raise BackendDown("The backend has not been started.")
         seconds = timeout_s or CALL_S
         timeout = aiohttp.ClientTimeout(total=seconds)
-        try:
+        with reaching(self.url, self.kind, f"{method} {path}", seconds):
             async with self._http.request(
                 method, (url or self.url) + path, headers=self.headers(), timeout=timeout, **more
             ) as response:
                 return response.status, await response.read()
-        except aiohttp.ServerTimeoutError as error:  # no connection
-            raise down(self.url, error, self.kind) from error
-        except TimeoutError as error:
-            message = f"The backend at {self.url} did not answer {method} {path} within {seconds:g} s; check its log."
-            raise BackendDown(message, retry_after=5) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise down(self.url, error, self.kind) from error
 
 
 def _told(entry: dict[str, Any], config: dict[str, Any]) -> Told:
@@ -271,20 +256,3 @@ def _config(root: Any) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def down(url: str, error: BaseException, kind: str = "") -> BackendDown:
-    start = f"start it (`{START[kind]}`)" if kind in START else "start it"
-    return BackendDown(
-        f"The backend at {url} does not answer ({_why(error)}); {start}, or correct backend.url: `rlproxy init` finds "
-        "what runs here. Nothing stored was lost.",
-        retry_after=5,
-    )
-
-
-def _why(error: BaseException) -> str:
-    """In a few words: aiohttp's own repeat the address, and have the loop's words for it."""
-    found = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(found, ConnectionRefusedError):
-        return "connection refused: nothing listens there"
-    return (isinstance(found, OSError) and found.strerror) or str(found) or type(error).__name__

@@ -22,8 +22,9 @@ import aiohttp
 import structlog
 
 from config.sections import Backend as BackendSection
+from proxy.backends.ask import START
 from proxy.backends.base import Capabilities, Prompt, Rendered
-from proxy.backends.openai import START, OpenAICompatible
+from proxy.backends.openai import OpenAICompatible
 from proxy.backends.sampling_defaults import FILE, MEMBERS, NEUTRAL, Defaults, Odds, filed, in_force, likeliest
 from proxy.core.errors import BackendBroke, Unsupported
 from proxy.core.json_edit import loads

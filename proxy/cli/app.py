@@ -19,6 +19,7 @@ import typer
 from proxy.cli.common import AsJson, DryRun, Home, fail, print_json, settings_of
 from proxy.cli.data import data_app
 from proxy.cli.encrypt import encrypt_app
+from proxy.cli.episodes import episodes_app
 from proxy.cli.help_texts import Grouped
 from proxy.cli.init.command import init
 from proxy.cli.keys import keys_app
@@ -37,7 +38,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(init)
-for commands in (rate_app, learn_app, report_app, data_app, encrypt_app):  # no name: commands of their own
+for commands in (
+    rate_app,
+    learn_app,
+    episodes_app,
+    report_app,
+    data_app,
+    encrypt_app,
+):  # no name: commands of their own
     app.add_typer(commands)
 config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
@@ -163,13 +171,14 @@ def connect(
 ) -> None:  # fmt: skip
     """Point an agent's own settings here, and give it a /rl command."""
     from proxy.cli.agents import command
-    from proxy.cli.http import NO_PROXY, NoProxyAnswers
+    from proxy.cli.http import NO_PROXY
+    from proxy.client import Unreachable
 
     try:
         found = command.connect(settings_of({"home": home}), agent, model, dry_run=dry_run, yes=yes, quiet=as_json)
-    except command.Refused as refused:
+    except command.CannotConnect as refused:
         fail(str(refused))
-    except NoProxyAnswers as error:
+    except Unreachable as error:
         fail(str(error), NO_PROXY)
     if as_json:
         print_json(found)
@@ -189,7 +198,7 @@ def disconnect(
 
     try:
         found = command.disconnect(settings_of({"home": home}), agent, dry_run=dry_run, yes=yes, quiet=as_json)
-    except command.Refused as refused:
+    except command.CannotConnect as refused:
         fail(str(refused))
     if as_json:
         print_json(found)

@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from proxy.cli.http import Client, NoProxyAnswers, Refused
+from proxy.cli.http import HomeClient
+from proxy.client import Refused, Unreachable
 from proxy.conversation.first_words import quoted
 from proxy.conversation.user_text import PREFIX
 from proxy.core.terminal import plain, styled
@@ -65,7 +66,7 @@ class Said(NamedTuple):
 class Chat:
     def __init__(
         self,
-        client: Client,
+        client: HomeClient,
         model: str,
         version: str | None,
         vs: str | None,
@@ -117,7 +118,7 @@ class Chat:
                 self._command(said.text)
             elif said.text:
                 self._turn(said.text)
-        except (Refused, NoProxyAnswers) as error:
+        except (Refused, Unreachable) as error:
             _not_taken()
             print(f"rlproxy: {error}", file=sys.stderr)
         return None
@@ -195,7 +196,7 @@ class Chat:
             _not_taken()
             _dim(" (stopped)")
             return None
-        except (Refused, NoProxyAnswers):
+        except (Refused, Unreachable):
             if pieces:
                 print()
             raise

@@ -18,7 +18,7 @@ from proxy.core.terminal import in_json
 
 if TYPE_CHECKING:
     from config.settings import Settings
-    from proxy.cli.http import Client
+    from proxy.cli.http import HomeClient
 
 Home = Annotated[
     Path | None,
@@ -40,10 +40,10 @@ def fail(message: str, code: int = 1) -> NoReturn:
     raise typer.Exit(code)
 
 
-def client_of(home: Path | None) -> Client:
-    from proxy.cli.http import Client
+def client_of(home: Path | None) -> HomeClient:
+    from proxy.cli.http import HomeClient
 
-    return Client(settings_of({"home": home}))
+    return HomeClient(settings_of({"home": home}))
 
 
 def settings_of(flags: dict[str, Any]) -> Any:

@@ -40,7 +40,8 @@ def export(
     """What was captured, one completion a line: docs/guides/export.md."""
     from urllib.parse import urlencode
 
-    from proxy.cli.http import NO_PROXY, NoProxyAnswers
+    from proxy.cli.http import NO_PROXY
+    from proxy.client import Unreachable
 
     only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}
     only |= {"since": since and int(since.timestamp()), "until": until and int(until.timestamp())}
@@ -49,7 +50,7 @@ def export(
     try:
         with _writing(output) as out:
             count = _write(lines, out, as_json)
-    except NoProxyAnswers as error:
+    except Unreachable as error:
         kept = f"{output} was not written" if output else "what was printed is not all"
         fail(f"the export broke off and {kept}: {error}", NO_PROXY)
     except BrokenPipeError:
@@ -138,11 +139,11 @@ def import_(
     if feedback is not None:
         fail("an export is one file; two names are for `rlproxy import open-webui FILE`. Nothing was taken.", 2)
     client = client_of(home)
-    total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "refused": []}
+    total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "forgotten": 0, "refused": []}
     try:
         for first, lines in batches(file):
             found = client.post_lines("/rl/import" + ("?ours" if ours else ""), lines)
-            for key in ("stored", "known", "ratings"):
+            for key in ("stored", "known", "ratings", "forgotten"):
                 total[key] += found[key]
             total["refused"] += [{**one, "line": one["line"] + first} for one in found["refused"]]
     except Unreadable as error:
@@ -151,7 +152,8 @@ def import_(
         print_json(total)
     else:
         taken = f"{some(total['stored'], 'completion')} and {some(total['ratings'], 'rating')} taken"
-        print(f"{taken}, {total['known']} were here before")
+        forgotten = f", {total['forgotten']} were forgotten here and stay so" if total["forgotten"] else ""
+        print(f"{taken}, {total['known']} were here before{forgotten}")
         for one in total["refused"]:
             print(f"line {one['line']} was not taken: {one['why']}", file=sys.stderr)
     if total["refused"]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from proxy.cli.common import AsJson, Home, client_of, fail, print_json, some
+from proxy.core.version_names import listed
 
 
 class Kind(StrEnum):
@@ -79,8 +80,8 @@ def _told(found: dict[str, Any], went: str, retrain: bool = False, purge: bool =
         lines.append(f"Copies that could not be read: {', '.join(copies['unread'])}.")
     if not found["trained"]:
         return "\n".join([*lines, "No version was trained on them."])
-    heirs = f"; built on those: {_versions(found['heirs'])}" if found["heirs"] else ""
-    lines.append(f"Trained on them: {_versions(found['trained'])}{heirs}.")
+    heirs = f"; built on those: {listed(found['heirs'])}" if found["heirs"] else ""
+    lines.append(f"Trained on them: {listed(found['trained'])}{heirs}.")
     if found.get("rebuild"):
         lines.append("They are trained again without them: `rlproxy status` says how far that is.")
     elif retrain:
@@ -88,10 +89,6 @@ def _told(found: dict[str, Any], went: str, retrain: bool = False, purge: bool =
     else:
         lines[-1] += " They stay as they are; `rlproxy promote` another to be rid of them."
     return "\n".join(lines)
-
-
-def _versions(numbers: list[int]) -> str:
-    return ", ".join(f"v{number}" for number in numbers)
 
 
 def _sure(question: str) -> bool:

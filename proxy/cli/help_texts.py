@@ -15,7 +15,8 @@ SECTIONS: Final = {
     "Set up": ("init", "serve", "connect", "disconnect", "service", "keys", "config", "doctor"),
     "Rate": ("good", "bad", "undo", "chat"),
     "Learn": (
-        "status", "train", "pause", "resume", "cancel", "runs", "adapters", "report", "rollback", "promote", "reset",
+        "status", "train", "pause", "resume", "cancel", "runs", "episodes", "adapters", "report", "rollback",
+        "promote", "reset",
     ),
     "Data": (
         "export", "import", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
@@ -50,6 +51,7 @@ EXAMPLES: Final = {
     "resume": ("resume",),
     "cancel": ("cancel",),
     "runs": ("runs", "runs 7", "runs --json"),
+    "episodes": ("episodes", "episodes --group add-3 --json", "episodes add-3-1"),
     "adapters": ("adapters",),
     "report": ("report", "report shared.html --no-text"),
     "rollback": ("rollback", "rollback --base"),

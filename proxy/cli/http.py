@@ -1,4 +1,7 @@
-"""The CLI's side of HTTP: one short request to the running proxy, by the standard library (it starts quickly)."""
+"""The CLI's side of HTTP: one short request to the proxy of a home, with its address and its key.
+
+Not here: how a request is sent, and the errors (proxy.client).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from config.settings import Settings
 from proxy.cli.common import fail
+from proxy.client import Refused, Unreachable, send, why_not
 
 PIECE: Final = 65536
 TIMEOUT_S: Final = 180.0  # a rollback may have to load an adapter
@@ -18,19 +21,7 @@ NO_PROXY: Final = 3
 ANOTHER_HOME: Final = 421  # a proxy is there, and it is not the one of this home
 
 
-class Refused(Exception):
-    """The proxy's own sentence."""
-
-    def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class NoProxyAnswers(Exception):
-    pass
-
-
-class Client:
+class HomeClient:
     def __init__(self, settings: Settings) -> None:
         from proxy.core.address_file import address, home_header, local_key
 
@@ -46,7 +37,7 @@ class Client:
             return self.ask(method, path, body)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON answer. Raises Refused, NoProxyAnswers."""
+        """The JSON answer. Raises Refused, Unreachable."""
         return self._loaded(self._read(self._send(method, path, body)))
 
     def post_lines(self, path: str, lines: bytes) -> Any:
@@ -57,7 +48,7 @@ class Client:
     def lines(self, path: str) -> Iterator[str]:
         """Asked now, not at the first line: who opens a file for them opens none where there are none.
 
-        They raise NoProxyAnswers where they break off.
+        They raise Unreachable where they break off.
         """
         with self._or_fail():
             response = self._send("GET", path, None)
@@ -65,7 +56,7 @@ class Client:
 
     def events(self, path: str, body: Any, turn: str | None = None) -> Generator[Any, None, None]:
         """The events of a stream, as JSON; closing it ends the connection. `turn`: as in `x-rl-turn`. Raises Refused,
-        NoProxyAnswers."""
+        Unreachable."""
         from proxy.core.sse import Splitter
 
         with self._send("POST", path, body, {"x-rl-turn": turn} if turn else {}) as response:
@@ -81,32 +72,25 @@ class Client:
             yield
         except Refused as refused:
             fail(str(refused))
-        except NoProxyAnswers as error:
+        except Unreachable as error:
             fail(str(error), NO_PROXY)
 
     def _send(
         self, method: str, path: str, body: Any, more: Mapping[str, str] | None = None
     ) -> http.client.HTTPResponse:
-        where = urlsplit(self.url)
-        connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=TIMEOUT_S)
         if isinstance(body, dict):
             body = json.dumps({k: v for k, v in body.items() if v is not None}).encode()
-        data: bytes | None = body
-        kind = {"content-type": "application/json"} if data else {}
-        # One request each: the answer, read, ends it.
-        headers = {**self._headers, **(more or {}), **kind, "connection": "close"}
         try:
-            connection.request(method, path, body=data, headers=headers)
-            response = connection.getresponse()
+            response = send(self.url, method, path, body, {**self._headers, **(more or {})}, TIMEOUT_S)
         except (OSError, http.client.HTTPException) as error:
-            raise NoProxyAnswers(
-                f"no rlproxy answers at {self.url} ({_why(error)}); start it with `rlproxy serve` (the first "
+            raise Unreachable(
+                f"no rlproxy answers at {self.url} ({why_not(error)}); start it with `rlproxy serve` (the first "
                 "time: `rlproxy init`), or say with --home or RLPROXY_SERVER__PORT where it runs."
             ) from error
         if response.status >= 400:
             if (message := _message(self._read(response))) is None:
                 raise self._somebody_else()
-            raise NoProxyAnswers(message) if response.status == ANOTHER_HOME else Refused(message, response.status)
+            raise Unreachable(message) if response.status == ANOTHER_HOME else Refused(message, response.status)
         return response
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
@@ -133,9 +117,10 @@ class Client:
         try:
             yield
         except (OSError, http.client.HTTPException) as error:
-            raise NoProxyAnswers(
-                f"the rlproxy at {self.url} went away in the middle of its answer ({_why(error)}); what it had done it "
-                "keeps, so start it with `rlproxy serve` if it does not run, look with `rlproxy status`, and ask again."
+            raise Unreachable(
+                f"the rlproxy at {self.url} went away in the middle of its answer ({why_not(error)}); what it had done "
+                "it keeps, so start it with `rlproxy serve` if it does not run, look with `rlproxy status`, and ask "
+                "again."
             ) from error
 
     def _loaded(self, text: bytes) -> Any:
@@ -144,16 +129,11 @@ class Client:
         except ValueError:
             raise self._somebody_else() from None
 
-    def _somebody_else(self) -> NoProxyAnswers:
-        return NoProxyAnswers(
+    def _somebody_else(self) -> Unreachable:
+        return Unreachable(
             f"what answers at {self.url} is another program; say with --home or RLPROXY_SERVER__PORT where rlproxy "
             "runs, or start it on another port: `rlproxy serve --port 8485`."
         )
-
-
-def _why(error: Exception) -> str:
-    why = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-    return why[:1].lower() + why[1:]
 
 
 def _message(text: bytes) -> str | None:

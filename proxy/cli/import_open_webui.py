@@ -7,19 +7,20 @@ they are about is the proxy's affair (`proxy.feedback.open_webui`), and so is wh
 from __future__ import annotations
 
 import json
-import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import typer
 
 from proxy.cli.common import client_of, fail, print_json, some
-from proxy.cli.http import NO_PROXY, Client, NoProxyAnswers, Refused
+from proxy.cli.http import NO_PROXY, HomeClient
 from proxy.cli.import_file import Unreadable
+from proxy.client import Refused, Unreachable
+from store import driver
 
 MESSAGE: Final = ("role", "content", "originalContent", "output")
 WHERE_FROM: Final = (
@@ -41,7 +42,7 @@ def import_open_webui(file: Path | None, home: Path | None, as_json: bool) -> No
             _take(client, one, total)
     except Unreadable as error:
         fail(str(error))
-    except NoProxyAnswers as error:
+    except Unreachable as error:
         fail(f"{error} {some(total['stored'], 'rating')} had been taken; run it again.", NO_PROXY)
     if as_json:
         print_json(total)
@@ -67,7 +68,7 @@ def messages_of(feedback: Mapping[str, Any]) -> list[dict[str, Any]]:
     every = {id: one for id, one in chat.items() if isinstance(one, dict)}
     path: list[dict[str, Any]] = []
     at = _within(feedback, "meta").get("message_id")
-    while at in every and len(path) < len(every):
+    while isinstance(at, str) and at in every and len(path) < len(every):
         path.append({key: every[at][key] for key in MESSAGE if every[at].get(key)})
         at = every[at].get("parentId")
     return path[::-1]
@@ -75,8 +76,7 @@ def messages_of(feedback: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _of_database(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        database = sqlite3.connect(f"file:{quote(str(file.resolve()))}?mode=ro", uri=True)
-        try:
+        with closing(driver.connect(file.resolve(), None, read_only=True)) as database:
             for *plain, email in database.execute(_ROWS):
                 id, user_id, kind, data, meta, snapshot, created, updated = plain
                 yield _ours(
@@ -87,9 +87,7 @@ def _of_database(file: Path) -> Iterator[dict[str, Any]]:
                     },
                     email,
                 )  # fmt: skip
-        finally:
-            database.close()
-    except (sqlite3.Error, ValueError) as error:
+    except driver.errors(ValueError, TypeError, RecursionError) as error:
         raise Unreadable(
             f"{file} cannot be read as Open WebUI's database ({error}); what came before is taken."
         ) from None
@@ -98,12 +96,17 @@ def _of_database(file: Path) -> Iterator[dict[str, Any]]:
 def _of_export(file: Path) -> Iterator[dict[str, Any]]:
     try:
         found = json.loads(file.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(one, dict) and "id" in one for one in found):
         raise Unreadable(f"{file} is neither an export of Open WebUI's feedback as JSON nor its database; {WHERE_FROM}")
-    for one in sorted(found, key=lambda one: one.get("updated_at") or 0):
+    for one in sorted(found, key=_changed_at):
         yield _ours(one, _within(one, "user").get("email"))
+
+
+def _changed_at(feedback: Mapping[str, Any]) -> float:
+    at = feedback.get("updated_at")
+    return at if isinstance(at, int | float) else 0.0
 
 
 def _ours(feedback: dict[str, Any], email: str | None) -> dict[str, Any]:
@@ -111,8 +114,8 @@ def _ours(feedback: dict[str, Any], email: str | None) -> dict[str, Any]:
     return {"feedback": kept, "messages": messages_of(feedback), "rater": email, "how": "earlier"}
 
 
-def _take(client: Client, one: dict[str, Any], total: dict[str, Any]) -> None:
-    """Raises NoProxyAnswers."""
+def _take(client: HomeClient, one: dict[str, Any], total: dict[str, Any]) -> None:
+    """Raises Unreachable."""
     line = {"feedback": one["feedback"].get("id"), "chat": _within(one, "feedback", "meta").get("chat_id")}
     if not one["messages"]:
         total["unplaced"].append({**line, "why": NO_CHAT})

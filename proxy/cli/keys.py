@@ -88,16 +88,17 @@ def _ask(home: Path | None, method: str, path: str, body: Any, here: Callable[[K
     """The running proxy's answer; where none runs, the store's own."""
     import asyncio
 
-    from proxy.cli.http import Client, NoProxyAnswers, Refused
+    from proxy.cli.http import HomeClient
+    from proxy.client import Refused, Unreachable
     from proxy.core.errors import ProxyError
     from store.errors import StoreError
 
     settings = settings_of({"home": home})
     try:
-        return Client(settings).ask(method, path, body)
+        return HomeClient(settings).ask(method, path, body)
     except Refused as refused:
         fail(str(refused))
-    except NoProxyAnswers:
+    except Unreachable:
         pass
     try:
         return asyncio.run(_here(settings, here))

@@ -88,8 +88,9 @@ def _started(found: dict[str, Any]) -> str:
 
 
 def _live(found: dict[str, Any]) -> str:
-    live = found["live"]
-    return f"v{live} is live" if live else "the base model is live"
+    from proxy.core.version_names import version_in_words
+
+    return f"{version_in_words(found['live'])} is live"
 
 
 @learn_app.command()

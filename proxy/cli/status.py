@@ -18,15 +18,17 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.cli.common import print_json, some
-from proxy.cli.http import Client, NoProxyAnswers, Refused
+from proxy.cli.http import HomeClient
 from proxy.cli.rendering_words import side_by_side
-from proxy.cli.tables import acceptance, console, gate, named, verdict
+from proxy.cli.tables import acceptance, console, gate, verdict
+from proxy.client import Refused, Unreachable
+from proxy.core.version_names import version_in_words
 
 EVERY_S: Final = 1.0
 ENOUGH: Final = 8  # ratings of one kind, after which the other is missed
 
 
-def show(client: Client, *, as_json: bool) -> None:
+def show(client: HomeClient, *, as_json: bool) -> None:
     found = client.call("GET", "/rl/status")
     if as_json:
         print_json(found)
@@ -34,7 +36,7 @@ def show(client: Client, *, as_json: bool) -> None:
         console().print(table(found, client.url))
 
 
-def watch(client: Client, *, as_json: bool, fail: Callable[[str, int], None]) -> None:
+def watch(client: HomeClient, *, as_json: bool, fail: Callable[[str, int], None]) -> None:
     """Until Ctrl-C. `as_json`: a line a second, for programs."""
     if not as_json and not sys.stdout.isatty():
         fail("--watch draws on a terminal, and here is none; with --json it prints a line each second.", 2)
@@ -60,11 +62,11 @@ def _end(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _now(client: Client) -> RenderableType:
+def _now(client: HomeClient) -> RenderableType:
     foot = Text(f"\n{time.strftime('%H:%M:%S')}, each second; Ctrl-C ends it", style="dim")
     try:
         return Group(table(client.ask("GET", "/rl/status"), client.url), foot)
-    except (NoProxyAnswers, Refused) as error:
+    except (Unreachable, Refused) as error:
         return Group(Text(str(error), style="red"), foot)
 
 
@@ -86,8 +88,8 @@ def _answering(s: dict[str, Any], url: str) -> list[Row]:
     if trains:
         rows.append(("model", f"{s['model'] or 'whichever is asked for'}, not ours", ""))
     else:
-        before = f" (before: {named(s['previous'])})" if s["previous"] != s["live"] else ""
-        who = f"{named(s['live'])} answers{before}"
+        before = f" (before: {version_in_words(s['previous'])})" if s["previous"] != s["live"] else ""
+        who = f"{version_in_words(s['live'])} answers{before}"
         rows.append(("model", f"{s['model'] or 'not known yet'}, {who}", ""))
     rows.append(("backend", s["backend"]["state"], ""))
     if trains:

@@ -15,13 +15,14 @@ from rich.text import Text
 from config.gate_questions import question
 from config.settings import Row
 from proxy.core.terminal import plain, styled
+from proxy.core.version_names import label
 
 if TYPE_CHECKING:
     from proxy.cli.doctor.facts import Check
 
 REJECTED = {
     "rejected_fresh_mismatch": "the server computes them otherwise than the trainer",
-    "rejected_stale": "the model has moved on since they were said",
+    "rejected_stale": "of earlier versions, moved on since",
     "rejected_token": "drifted one by one",
 }
 
@@ -69,7 +70,10 @@ def acceptance(metrics: dict[str, Any]) -> str:
     causes = ", ".join(
         f"{metrics[key]:.1%} ({words})" for key, words in REJECTED.items() if (metrics.get(key) or 0.0) >= 0.0005
     )
-    return f"{metrics['acceptance']:.1%} of the rated tokens can train" + (f"; left out {causes}" if causes else "")
+    found = f"{metrics['acceptance']:.1%} of the rated tokens can train" + (f"; left out {causes}" if causes else "")
+    if late := metrics.get("late"):
+        found += f"; {metrics.get('late_trained', 0):.0f} of {late:.0f} late ratings trained"
+    return found
 
 
 def show_adapters(found: dict[str, Any]) -> None:
@@ -213,15 +217,6 @@ def verdict(of: dict[str, Any]) -> str:
 
 def number(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else "–" if value is None else str(value)
-
-
-def label(version: int) -> str:
-    return f"v{version}" if version else "base"
-
-
-def named(version: int) -> str:
-    """In a sentence."""
-    return f"v{version}" if version else "the base model"
 
 
 def when(at: float) -> str:

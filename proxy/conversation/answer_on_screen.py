@@ -144,7 +144,7 @@ class OnScreen:
 
     async def last(self, askers: Sequence[Asker], session: str | None) -> Lately | None:
         """The newest main turn of these, as far as it was shown. Raises CannotTell."""
-        return await self.settled(await self._store.newest_of(askers, session=session))
+        return await self.settled(await self._store.answers.newest_of(askers, session=session))
 
     async def settled(self, newest: Lately | None) -> Lately | None:
         """That one, with as much of it as has come. Raises CannotTell where that is nothing."""
@@ -160,7 +160,7 @@ class OnScreen:
             return one
         if text := self._underway.text(one.id):
             return replace(one, text=await asyncio.to_thread(self._redactor.text, text))
-        return await self._store.lately(one.id) or one  # it may have ended in this moment
+        return await self._store.answers.get(one.id) or one  # it may have ended in this moment
 
     # The answer above
 
@@ -169,11 +169,11 @@ class OnScreen:
     ) -> Lately:
         """`within`: the session whose answers are looked through first, also those that are not of late."""
         sent, kept = await asyncio.to_thread(self._sent_back, history, place)  # it may have pictures in it
-        found = [] if sent is None else await self._store.find_reply(sent, askers)
+        found = [] if sent is None else await self._store.completions.find_reply(sent, askers)
         if len(found) > 1:
             raise Ambiguous(_which(found))
         if found:
-            one = await self._store.lately(found[0].id)
+            one = await self._store.answers.get(found[0].id)
         else:
             one = await self._by_words(kept, sent, askers, place, within) if within else None
             one = one or await self._by_words(kept, sent, askers, place)
@@ -204,7 +204,7 @@ class OnScreen:
         if not text and not reply.get("tool_calls"):
             return None
         longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
-        rows = await self._store.said_to(askers, limit=LATELY, longest=longest, session=within)
+        rows = await self._store.answers.said_to(askers, limit=LATELY, longest=longest, session=within)
         rows = [await self._so_far(one) for one in rows]
         forms = Forms()
         after_tool = bool(before) and before[-1].get("role") == "tool"
@@ -213,7 +213,7 @@ class OnScreen:
             close = [(one, how) for one, how in close if one.session == place.session] or close
         if not close:
             return None
-        whole = await self._store.completions_by_id([one.id for one, _ in close[:CLOSE]])
+        whole = await self._store.completions.many([one.id for one, _ in close[:CLOSE]])
         fits = await asyncio.to_thread(_fits, before, close, whole, sent, place, forms, rows)
         letters = len(letters_of((text or str(reply["tool_calls"]))[:COUNTED]))
         found = _best([fit for fit in fits if _is_enough(fit, letters)])
@@ -224,7 +224,7 @@ class OnScreen:
     async def _below(self, one: Lately, place: Place) -> Lately:
         """`one`, unless an answer came below it that the client has not sent: it is under way, or was broken off.
         Raises CannotTell."""
-        for newer in await self._store.main_turns_of(place.reach.own(), limit=TURNS):
+        for newer in await self._store.answers.main_turns_of(place.reach.own(), limit=TURNS):
             if newer.seq <= one.seq or newer.created_at < (one.finished_at or newer.created_at + 1):
                 continue
             same = newer.conversation == one.conversation
@@ -245,9 +245,9 @@ class OnScreen:
         off. Raises CannotTell."""
         forms = Forms()
         _, kept = await asyncio.to_thread(self._sent_back, history, place)
-        turns = await self._store.main_turns_of(place.reach.own(), limit=TURNS)
+        turns = await self._store.answers.main_turns_of(place.reach.own(), limit=TURNS)
         turns = await asyncio.to_thread(_asked_so, kept[-1], turns, forms)
-        whole = await self._store.completions_by_id([one.id for one in turns])
+        whole = await self._store.completions.many([one.id for one in turns])
         close = [(one, Alike.EXACT) for one in turns]
         fits = await asyncio.to_thread(_fits, kept, close, whole, None, place, forms)
         enough = [fit for fit in fits if fit.run.messages and (fit.run.whole or fit.session == 2)]

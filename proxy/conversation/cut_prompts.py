@@ -36,7 +36,7 @@ class CutPrompts:
         """Puts what was seen before the start in front of what has been seen since. A damaged database says so itself;
         only an old warning is missed then."""
         with contextlib.suppress(StoreError):
-            before = reversed(await store.completions(limit=LAST, turn="main"))
+            before = reversed(await store.completions.page(limit=LAST, turn="main"))
             reasons = [(one.end and one.end.inexact_reason) or "" for one in before]
             cut = [reason.removeprefix(CUT) if reason.startswith(CUT) else None for reason in reasons]
             self._last = deque([*cut, *self._last], maxlen=LAST)

@@ -220,7 +220,7 @@ class Retries:
         same = [a for a in self._attempts if a.key == key and a.count == count - 1 and a.arrived]
         if len(same) == 1 and same[0].peer == request.remote and same[0].completion is not None:
             self._attempts.remove(same[0])
-            self._tasks.spawn("finish-passing-over", self._store.pass_over([same[0].completion], RETRIED))
+            self._tasks.spawn("finish-passing-over", self._store.completions.pass_over([same[0].completion], RETRIED))
 
     def _was_refused(self, request: web.Request, count: int) -> bool:
         if not self._refused:
@@ -278,7 +278,7 @@ class Retries:
         if earlier.finishing is not None:  # or the rows would come after they went
             await asyncio.wait({earlier.finishing})
         ids = [earlier.completion, *(f"{earlier.completion}.{i}" for i in range(1, choices))]
-        await self._store.forget_unrated(ids)
+        await self._store.completions.forget_unrated(ids)
 
 
 def _succeeded(said: asyncio.Future[str]) -> bool:

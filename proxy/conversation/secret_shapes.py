@@ -40,6 +40,8 @@ KEYS: Final = (
     _shape("sk-", r"(?:proj|svcacct|admin)-[\w-]{20,}"),
     _shape("sk-lf-", r"[0-9a-f-]{36}"),
     _shape("sk-", rf"(?:(?=[a-zA-Z]*\d)[A-Za-z0-9]{{20,}}|{_MIXED}[\w-]{{20,}})"),
+    # One OpenAI key in 5,000 happens to have no digit; its length tells it from a name.
+    _shape("sk-", r"(?=[a-z]*[A-Z])(?=[A-Z]*[a-z])[A-Za-z]{48}(?![A-Za-z0-9])"),
     _shape("sk_live_", r"\w{16,}"),  # Stripe
     _shape("sk_test_", r"\w{16,}"),
     _shape("rk_live_", r"\w{16,}"),

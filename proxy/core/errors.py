@@ -8,6 +8,7 @@ ProxyError
 ├── NotFound 404
 │   └── UnknownModel      the backend does not have it
 ├── Conflict 409          true, but not now, or not twice
+├── Gone 410              it has ended
 ├── TooSlow 408           its body does not come
 ├── TooLarge 413
 │   └── HeadTooLarge 431
@@ -89,6 +90,10 @@ class UnknownModel(NotFound):
 
 class Conflict(ProxyError):
     status, type, code = 409, "invalid_request_error", "conflict"
+
+
+class Gone(ProxyError):
+    status, type, code = 410, "invalid_request_error", "gone"
 
 
 class TooLarge(ProxyError):

@@ -6,6 +6,11 @@ in `rest()`; meaning belongs to the dialects.
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
+import orjson
+
+from proxy.core import sse
 from proxy.core.sse import Event
 
 
@@ -26,24 +31,31 @@ class Line(Event):
         return self.raw[:at] + data + self.raw[at + len(body) :]
 
 
-class Splitter:
-    """Feed chunks, get whole lines."""
+class Splitter(sse.Splitter):
+    """Feed chunks, get whole lines: all of them as one piece (`whole`), and each by itself (`events`)."""
 
-    def __init__(self) -> None:
-        self._kept = bytearray()
+    gap: ClassVar[bytes] = b"\n"
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def whole(self, chunk: bytes) -> bytes:
+        """All lines that have come to their end with this chunk, as they came."""
         # JSON has no line end inside a value, so LF alone ends a line.
-        seen = len(self._kept)
-        self._kept += chunk
-        if self._kept.find(b"\n", seen) < 0:
-            return []
-        *whole, rest = bytes(self._kept).split(b"\n")
-        self._kept = bytearray(rest)
-        return [Line(line + b"\n") for line in whole]
+        end = chunk.rfind(b"\n") + 1
+        if not end:
+            self._kept += chunk
+            return b""
+        whole = bytes(self._kept) + chunk[:end]
+        self._kept = bytearray(chunk[end:])
+        return whole
 
-    def rest(self) -> bytes:
-        """What is left when the stream ends without a line end."""
-        left = bytes(self._kept)
-        self._kept.clear()
-        return left
+    def events(self, whole: bytes) -> list[Event]:
+        return [Line(line + b"\n") for line in whole.split(b"\n")[:-1]]
+
+    @staticmethod
+    def objects(whole: bytes) -> list[Any] | None:
+        """What the lines say, parsed in one go; None where one of them is not JSON."""
+        texts = whole.split(b"\n")[:-1]
+        try:
+            found = orjson.loads(b"[%s]" % b",".join(texts))
+        except orjson.JSONDecodeError:
+            return None
+        return list(found) if len(found) == len(texts) else None

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+import orjson
 
 from proxy.core.json_edit import loads
 
@@ -79,39 +81,69 @@ class Event:
 
 
 class Splitter:
-    """Feed chunks, get whole events."""
+    """Feed chunks, get whole events: all of them as one piece (`whole`), and each by itself (`events`)."""
+
+    gap: ClassVar[bytes] = b"\n\n"  # what ends an event
 
     def __init__(self) -> None:
         self._kept = bytearray()
         self._returns = False  # a CR has come
+        self._looked = 0  # bytes of what is kept in which no event ends
         self._first = True  # no event has come
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but `gap` has ended an event so far."""
+        return not self._returns
+
     def feed(self, chunk: bytes) -> list[Event]:
+        return self.events(self.whole(chunk))
+
+    def whole(self, chunk: bytes) -> bytes:
+        """All events that have come to their end with this chunk, as they came."""
         self._returns = self._returns or b"\r" in chunk
+        if not self._kept and not self._returns and chunk.endswith(b"\n\n"):
+            return chunk  # nearly always
         # The end of an event can lie across the seam, at most 3 bytes back.
-        look = max(0, len(self._kept) - 3)
-        whole: bytes | bytearray = chunk  # nearly always it has whole events only
-        if self._kept:
-            self._kept += chunk
-            whole = self._kept
+        self._looked = max(0, len(self._kept) - 3)
+        self._kept += chunk
+        # A lone CR needs the byte after it to tell it from CR LF, so `events` says where the last one ends.
+        end = len(self._kept) if self._returns else self._kept.rfind(b"\n\n", self._looked) + 2
+        whole = bytes(self._kept[: end if end > 1 else 0])
+        del self._kept[: len(whole)]
+        return whole
+
+    def events(self, whole: bytes) -> list[Event]:
+        """The events of what `whole` returned last."""
         events, at = [], 0
+        look = self._looked if self._returns else 0
         while end := self._end(whole, look):
-            events.append(Event(bytes(whole[at:end]), first=self._first))
+            events.append(Event(whole[at:end], first=self._first))
             self._first = False
             at = look = end
-        if whole is self._kept:
-            del self._kept[:at]
-        else:
-            self._kept += chunk[at:]
+        if at < len(whole):
+            self._kept[:0] = whole[at:]  # it begins the next event
         return events
 
-    def _end(self, whole: bytes | bytearray, look: int) -> int:
+    def _end(self, whole: bytes, look: int) -> int:
         """Where the next event ends, 0 if it does not yet."""
         if not self._returns:
             found = whole.find(b"\n\n", look)
             return 0 if found < 0 else found + 2
         end = _END.search(whole, look)
         return 0 if end is None else end.end()
+
+    @staticmethod
+    def objects(whole: bytes) -> list[Any] | None:
+        """What the events say, parsed in one go; None where one of them is not a line of JSON."""
+        if not whole.startswith(b"data: ") or not whole.endswith(b"\n\n"):
+            return None
+        texts = whole[6:-2].split(b"\n\ndata: ")
+        try:
+            found = orjson.loads(b"[%s]" % b",".join(texts))
+        except orjson.JSONDecodeError:
+            return None
+        return list(found) if len(found) == len(texts) else None
 
     def rest(self) -> bytes:
         """What is left when the stream ends without a blank line."""

@@ -159,6 +159,7 @@ class Dialect(ABC):
     framing: ClassVar[Literal["sse", "ndjson"]] = "sse"  # how a stream is cut into events
     carriers: ClassVar[tuple[str, ...]] = ("messages",)  # members with the messages: kept in the tree, not beside it
     alone: ClassVar[bool] = False  # a request is one prompt: it can have no history
+    marks: ClassVar[tuple[bytes, ...]] = ()  # a terminal event has one of these in it; none: each is to be looked at
     goes_on: ClassVar[bool] = False  # whether a request may name an earlier answer instead of repeating it
 
     def of(self, body: Any) -> Dialect:
@@ -227,6 +228,13 @@ class Dialect(ABC):
     @abstractmethod
     def terminal(self, event: Event) -> bool:
         """Whether this event tells the client that the answer is whole."""
+
+    def before_the_end(self, piece: bytes, gap: bytes) -> int:
+        """How many bytes of these events are sure to be before the terminal one; `gap` ends each event."""
+        if not self.marks:
+            return 0
+        ends = [at for mark in self.marks if (at := piece.find(mark)) >= 0]
+        return len(piece) if not ends else piece.rfind(gap, 0, min(ends)) + len(gap) if gap in piece[: min(ends)] else 0
 
     @abstractmethod
     def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:

@@ -35,6 +35,7 @@ SAMPLING = (
 
 class ChatCompletions(Dialect):
     name: ClassVar[str] = "chat"
+    marks: ClassVar[tuple[bytes, ...]] = (b"[DONE]",)
     paths: ClassVar[tuple[str, ...]] = ("/v1/chat/completions",)
 
     def parse(self, body: Any) -> Asked:

@@ -32,6 +32,7 @@ Prompt = str | list[int]
 
 class Completions(Dialect):
     name: ClassVar[str] = "completions"
+    marks: ClassVar[tuple[bytes, ...]] = (b"[DONE]",)
     paths: ClassVar[tuple[str, ...]] = ("/v1/completions",)
     carriers: ClassVar[tuple[str, ...]] = ("prompt",)
     alone: ClassVar[bool] = True

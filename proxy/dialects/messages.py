@@ -59,6 +59,7 @@ _ERRORS: Final = {
 
 class Messages(Dialect):
     name: ClassVar[str] = "messages"
+    marks: ClassVar[tuple[bytes, ...]] = (b"message_stop",)
     paths: ClassVar[tuple[str, ...]] = ("/v1/messages",)
     carriers: ClassVar[tuple[str, ...]] = ("messages", "system")
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 from proxy.core.errors import BadRequest, ProxyError
-from proxy.core.json_edit import Rules, dumps, loads
+from proxy.core.json_edit import Rules, dumps
 from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
 from proxy.dialects.chat import ChatFold
@@ -83,8 +83,10 @@ class _Ollama(Dialect):
         return OllamaFold(self)
 
     def terminal(self, event: Event) -> bool:
+        if b"true" not in event.raw:
+            return False
         try:
-            line = loads(event.raw)
+            line = event.json()
         except ValueError:
             return False
         return isinstance(line, dict) and line.get("done") is True
@@ -106,6 +108,7 @@ class _Ollama(Dialect):
 
 class OllamaChat(_Ollama):
     name: ClassVar[str] = "ollama"
+    marks: ClassVar[tuple[bytes, ...]] = (b"true",)
     paths: ClassVar[tuple[str, ...]] = ("/api/chat",)
 
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 
 class Responses(Dialect):
     name: ClassVar[str] = "responses"
+    marks: ClassVar[tuple[bytes, ...]] = tuple(end.encode() for end in _ENDS)
     paths: ClassVar[tuple[str, ...]] = ("/v1/responses",)
     carriers: ClassVar[tuple[str, ...]] = ("input",)
     goes_on: ClassVar[bool] = True
@@ -130,7 +131,7 @@ class Responses(Dialect):
 
     def terminal(self, event: Event) -> bool:
         raw = event.raw
-        if not any(end.encode() in raw for end in _ENDS):
+        if not any(mark in raw for mark in self.marks):
             return False
         data = event.data or b""
         try:

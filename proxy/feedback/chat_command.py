@@ -7,17 +7,19 @@ command `user_text`'s, how an answer looks on the wire the dialect's.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from proxy.access.reach import Reach
 from proxy.conversation.answer_on_screen import CannotTell, OnScreen, Place
-from proxy.conversation.first_words import quote_of
+from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.user_text import PREFIX, command_of
 from proxy.core.agent_wrappers import Agent
 from proxy.core.errors import BadRequest, ProxyError
 from proxy.dialects.speaker import Speaker
 from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback, judged
+from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
+from proxy.training.admin_acts import IN_CHAT, AdminActs
 from store.records import Lately, NewRating, Rating
 from store.store import Store
 
@@ -27,7 +29,7 @@ you can rate the answer above this line:
 
 - `/rl good`, `/rl bad`: each with a reason after it, if you like
 - `/rl 1` to `/rl 5`: stars, five is best, likewise
-- `/rl fix: TEXT`: bad, and TEXT would have been right
+- `/rl fix: TEXT`: bad, and TEXT would have been right; several lines of it count after `/rl fix` alone
 - `/rl undo`: takes your rating of it back
 - `/rl status`: what answers, what is collected, what training waits for
 - `/rl train`, `pause`, `resume`, `rollback`, `reset`: for an admin, with nothing after them
@@ -37,12 +39,21 @@ where your client keeps lines with a slash for itself, write `rl:good`, `rl:bad 
 SHOWN: Final = 5  # names in one answer
 NAMED: Final = 200  # characters of a name in it
 UNDO: Final = "`/rl undo` takes it back."
+SEVERAL_LINES: Final = (
+    "a reason is one line here, and this is several, so nothing was rated: somebody else may have written the others. "
+    "Type it again in one line. If all of it is for the model, put a word of yours in front of it."
+)
+CONFIRM: Final = (
+    "nothing is rated yet. Type `/rl fix` alone to say that your text, from “{first}” to “{last}”, would have been "
+    "right in place of {answer}. If all of it is for the model, put a word of yours in front of it."
+)
 _RATINGS: Final = ("good", "bad", "1", "2", "3", "4", "5", "👍", "👎")
 
 
 class Command(NamedTuple):
     verb: str  # empty for a bare `/rl`
     rest: str
+    several_lines: bool = False  # all of it: whoever wrote the later ones may not be the person
 
     @property
     def rates(self) -> bool:
@@ -88,10 +99,10 @@ def parse(text: str) -> Command:
     said = PREFIX.sub("", text.strip(), count=1).strip()
     if len(said) > 1 and said[0] == said[-1] == '"':  # `opencode run --command rl "bad too long"` quotes it again
         said = said[1:-1].strip()
-    words = said.split(None, 1)
-    return (
-        Command(words[0].lower().rstrip(":,"), words[1].strip() if len(words) > 1 else "") if words else Command("", "")
-    )
+    if not said:
+        return Command("", "")
+    verb, rest = (*said.split(None, 1), "")[:2]
+    return Command(verb.lower().rstrip(":,"), rest.strip(), len(text.strip().splitlines()) > 1)
 
 
 class ChatCommands:
@@ -100,15 +111,15 @@ class ChatCommands:
         store: Store,
         feedback: Feedback,
         status: Callable[[], Awaitable[str]],
-        acts: Mapping[str, Callable[[], Awaitable[str]]],
+        acts: AdminActs,
         screen: OnScreen,
     ) -> None:
-        """`acts` are an admin's, by their words; each says what it did."""
         self._store = store
         self._feedback = feedback
         self._status = status
         self._acts = acts
         self._screen = screen
+        self._unconfirmed = UnconfirmedFixes()
 
     async def answer(self, messages: list[dict[str, Any]], asks: Asks, *, alone: bool = False) -> str:
         """What to say to the command that ends `messages`. Errors are answers too: a person reads them.
@@ -143,15 +154,15 @@ class ChatCommands:
             return await self._status()
         if command.verb in ("", "help"):
             return HELP
-        act = self._acts.get(command.verb)
-        if act is not None and role != "admin":
+        act = command.verb in IN_CHAT
+        if act and role != "admin":
             return _for_admins(command.verb, unlisted)
-        if command.rest and (act is not None or command.verb == "undo"):  # whoever wrote them may not be the person
+        if command.rest and (act or command.verb == "undo"):  # whoever wrote them may not be the person
             return (
                 f"`/rl {command.verb}` takes no words after it, so nothing was done. Type `/rl {command.verb}` alone."
             )
-        if act is not None:
-            return await act()
+        if act:
+            return (await self._acts.do(command.verb, "chat")).said
         if not command.rates and command.verb != "undo":
             return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
         if role == "use":
@@ -171,7 +182,14 @@ class ChatCommands:
         if len(command.rest) > MAX_TEXT:
             raise BadRequest(f"What you wrote after the word is over {MAX_TEXT} characters, so nothing was rated.")
         if command.verb == "fix":
-            return await self._fix(about, command.rest, source, event_id)
+            text = command.rest or self._unconfirmed.of(about.whose)
+            if text is None:
+                return "write the better answer after it, as in `/rl fix: TEXT`. Nothing was rated."
+            if command.several_lines:
+                return self._ask_for(about, text)
+            return await self._fix(about, text, source, event_id)
+        if command.several_lines:
+            return SEVERAL_LINES
         comment = command.rest or None
         value, scale = judged(command.verb)
         new = NewRating(*about.whose, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
@@ -179,15 +197,19 @@ class ChatCommands:
         why = f", because “{comment}”" if comment else ""
         return f"rated {_word(rating)}{why}{_replaced(rating, new)}. {about.words} {UNDO}"
 
+    def _ask_for(self, about: About, text: str) -> str:
+        self._unconfirmed.keep(about.whose, text)
+        lines = text.splitlines()
+        first, last, answer = first_words(lines[0]), first_words(lines[-1]), quote_of(about.answer)
+        return CONFIRM.format(first=first, last=last, answer=answer)
+
     async def _fix(self, about: About, text: str, source: str, event_id: str | None) -> str:
-        if not text:
-            return "write the better answer after it, as in `/rl fix: TEXT`. Nothing was rated."
         new = NewRating(*about.whose, -1.0, correction=text, source=source, source_event_id=event_id)
         rating = await self._feedback.rate(new)
         return f"rated bad, with your text as what would have been right{_replaced(rating, new)}. {about.words} {UNDO}"
 
     async def _undo(self, about: About) -> str:
-        rating = await self._store.live_rating(*about.whose)
+        rating = await self._store.ratings.live(*about.whose)
         if rating is None:
             return "you have not rated the answer above, so there is nothing to undo."
         await self._feedback.retract(rating.id)

@@ -94,8 +94,10 @@ class OpenWebUI:
         rater = body.get("rater")
         if rater is not None and not (isinstance(rater, str) and 0 < len(rater) <= 200):
             raise BadRequest("`rater` must be text of at most 200 characters.", param="rater")
+        if rater is not None or user is not None:  # before anything is looked at for whoever it names
+            rater = rater_of(rater, who, user)
         if (gone := body.get("deleted")) is not None:
-            return await self._deleted(gone, who, rater and rater_of(rater, who, user))
+            return await self._deleted(gone, who, rater)
         feedback, messages = body.get("feedback"), body.get("messages")
         if not isinstance(feedback, dict) or not isinstance(messages, list):
             raise BadRequest("Send `feedback` and `messages`, or `deleted`; nothing was stored.")
@@ -107,11 +109,13 @@ class OpenWebUI:
     async def _rated(
         self, new: Given, messages: list[Any], rater: str | None, how: How, who: Who, user: str | None
     ) -> Done:
+        """`user`: whom a server before us names. What that says binds all that the body says, as on every route."""
         own = _own(who)
-        before = await self._store.ratings_of_events(SOURCE, f"{own}{new.id}:")
-        shown = await self._shown(new, messages, before, Reach(who, rater), rater)
+        before = await self._store.ratings.of_events(SOURCE, f"{own}{new.id}:", rater=user)
+        reach = Reach(who, rater, () if user is None else (user,))
+        shown = await self._shown(new, messages, before, reach, None if user is not None else new.user_id)
         name = rater_of(rater or (before[0].rater if before else shown.user or new.user_id), who, user)
-        theirs = [one for one in await self._store.ratings_of(shown.completion_id) if one.rater == name]
+        theirs = [one for one in await self._store.ratings.history(shown.completion_id) if one.rater == name]
         comment = await asyncio.to_thread(self._redactor.text, _comment(new, before))
         rating = NewRating(
             completion_id=shown.completion_id, rater=name, value=new.value,
@@ -130,50 +134,56 @@ class OpenWebUI:
         return Done("rated", f"Rated {new.word} in rlproxy: {shown.answer}{words}", stored, shown.answer)
 
     async def _shown(
-        self, new: Given, messages: list[Any], before: Sequence[Rating], reach: Reach, rater: str | None
+        self, new: Given, messages: list[Any], before: Sequence[Rating], reach: Reach, also: str | None
     ) -> Shown:
         """By what is on the screen; else as an earlier rating of this feedback found it, and a person has edited the
-        answer since. Raises NotFound, BadRequest, CannotTell."""
+        answer since. `also`: another name of the person. Raises NotFound, BadRequest, CannotTell."""
         history = await asyncio.to_thread(said, messages)
         if not history or history[-1]["role"] != "assistant":
             raise NotFound("The `messages` do not end with an answer, so nothing was rated.", param="messages")
+        now = await asyncio.to_thread(text_in, history[-1])
         place = Place(reach, new.chat, new.model, None)
-        askers = await self._askers(new.chat, reach, (rater, new.user_id))
+        askers = await self._askers(new.chat, reach, also)
         why: CannotTell | None = None
         original = messages[-1].get("originalContent")
-        texts = [history[-1]] + ([{"role": "assistant", "content": plain(original)}] if _is_text(original) else [])
+        texts = [history[-1]]
+        if _is_text(original):
+            texts.append({"role": "assistant", "content": await asyncio.to_thread(plain, original)})
         for text in texts:
             try:
                 found = await self._screen.rendered([*history[:-1], text], place, askers)
-                return await self._edited(found.id, found.asker.user, text_in(history[-1]))
+                return await self._edited(found.id, found.asker.user, now)
             except CannotTell as error:
                 why = why or error
         for one in before:
-            whose = await self._store.whose(one.completion_id)
+            whose = await self._store.reactions.whose(one.completion_id)
             if whose is not None:
-                return await self._edited(one.completion_id, whose.user, text_in(history[-1]))
+                return await self._edited(one.completion_id, whose.user, now)
         if why is not None and why.message == OURS:
             raise why
         raise CannotTell(SEVERAL) if isinstance(why, Ambiguous) else NotFound(NONE)
 
     async def _edited(self, id: str, user: str | None, text: str) -> Shown:
-        completion = await self._store.completion(id)
+        completion = await self._store.completions.get(id)
         if completion is None:
             raise NotFound(f"The completion {id} went in this moment, so nothing was rated.")
         captured = completion.end.text if completion.end is not None else ""
-        now = await asyncio.to_thread(self._redactor.text, text)
-        same = not captured or alike(now, captured) is not Alike.NOT or now.startswith(captured.strip())
-        correction = None if same or not now.strip() or len(now) > MAX_TEXT else now.strip()
+        correction = await asyncio.to_thread(self._correction, text, captured)
         return Shown(id, quoted(captured), user, correction)
 
-    async def _askers(self, chat: str | None, reach: Reach, people: Sequence[str | None]) -> list[Asker]:
+    def _correction(self, text: str, captured: str) -> str | None:
+        """None where it is the captured answer, or nothing to learn from."""
+        now = self._redactor.text(text).strip()
+        same = not captured or now.startswith(captured.strip()) or alike(now, captured) is not Alike.NOT
+        return None if same or not now or len(now) > MAX_TEXT else now
+
+    async def _askers(self, chat: str | None, reach: Reach, also: str | None) -> list[Asker]:
         """Whose answers this person may have rated: their own, and in this chat all that this key may read and that
         are no other person's."""
         found = dict.fromkeys(reach.own(unnamed=True))
-        named = {one for one in people if one is not None}
-        for one in await self._store.askers_in(chat) if chat is not None else ():
-            theirs = one.user is None or people[0] is None or one.user in named
-            if theirs and Reach(reach.who, one.user).covers(one):
+        for one in await self._store.answers.askers_in(chat) if chat is not None else ():
+            theirs = reach.user is None or one.user in (None, reach.user, also)
+            if theirs and reach._replace(user=one.user).covers(one):
                 found[one] = None
         return list(found)
 
@@ -181,11 +191,11 @@ class OpenWebUI:
         if not isinstance(gone, str) or not gone:
             raise BadRequest("`deleted` must be a feedback's id, or `all`.", param="deleted")
         prefix = _own(who) if gone == EVERYTHING else f"{_own(who)}{gone}:"
-        live = await self._store.ratings_of_events(SOURCE, prefix, rater=rater, live=True)
+        live = await self._store.ratings.of_events(SOURCE, prefix, rater=rater, live=True)
         taken = [await self._feedback.retract(one.id) for one in live]
         if not taken:
             return Done("nothing", "No rating in rlproxy came of that feedback, so there was nothing to take back.")
-        lately = await self._store.lately(taken[0].completion_id)
+        lately = await self._store.answers.get(taken[0].completion_id)
         answer = quoted(lately.text, lately.calls) if lately is not None else None
         count = "The rating" if len(taken) == 1 else f"{len(taken)} ratings"
         return Done(

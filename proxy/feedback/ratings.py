@@ -106,7 +106,7 @@ class Feedback:
         """Of one whose secrets are out."""
         await self._store.room()
         try:
-            rating = await self._store.rate(new)
+            rating = await self._store.ratings.rate(new)
         except UnknownCompletion:
             if wait_s > 0:
                 await asyncio.sleep(LOOK_S)
@@ -128,7 +128,7 @@ class Feedback:
     async def retract(self, rating_id: str) -> Rating:
         """Raises NotFound, Conflict where another has taken its place and counts, StorageFailed."""
         try:
-            rating = await self._store.retract(rating_id)
+            rating = await self._store.ratings.retract(rating_id)
         except UnknownRating:
             raise NotFound(f"There is no rating {rating_id}.", param="id") from None
         except StoreError as error:
@@ -139,7 +139,7 @@ class Feedback:
         return rating
 
     async def _check_nothing_counts(self, replaced: Rating) -> None:
-        live = await self._store.live_rating(replaced.completion_id, replaced.rater)
+        live = await self._store.ratings.live(replaced.completion_id, replaced.rater)
         if live is not None:
             raise Conflict(f"{replaced.id} was replaced by {live.id}, which still counts: undo that one.", param="id")
 
@@ -147,7 +147,7 @@ class Feedback:
         """A reaction on a chat platform, and the rating that follows from it. Raises NotFound, Conflict,
         StorageFailed."""
         try:
-            reacted = await self._store.react(new)
+            reacted = await self._store.reactions.react(new)
         except UnknownCompletion:
             raise NotFound(f"There is no completion {new.completion_id}.", param="completion_id") from None
         except EventTaken as error:
@@ -184,7 +184,7 @@ class Feedback:
 
     async def _words(self, ratings: Sequence[Rating], who: Who, user: str | None) -> Words:
         """How the rated answers begin, by their completions' ids: those that this request may read."""
-        found = await self._store.all_lately([one.completion_id for one in ratings])
+        found = await self._store.answers.many([one.completion_id for one in ratings])
         raters = {one.completion_id: one.rater for one in ratings}
         return {
             id: quote_of(one)
@@ -259,11 +259,11 @@ class Feedback:
         rating_id, who, user = request.match_info["id"], who_asks(request), user_in(request.headers)
         if rating_id == "last":
             rater = rater_of(request.query.get("rater") or None, who, user)
-            last = await self._store.last_rating(rater, session=request.query.get("session"))
+            last = await self._store.ratings.last(rater, session=request.query.get("session"))
             if last is None:
                 raise Conflict(f"{rater} has no rating to undo.")
             rating_id = last.id
-        elif (found := await self._store.rating(rating_id)) is not None:
+        elif (found := await self._store.ratings.get(rating_id)) is not None:
             rater_of(found.rater, who, user)
         rating = await self.retract(rating_id)
         return web.json_response(as_json(rating, await self._words([rating], who, user)))
@@ -280,7 +280,7 @@ class Feedback:
             raise BadRequest(
                 'Say what is rated: `completion_id` (an id or "last") or `session`.', param="completion_id"
             )
-        if event is not None and (before := await self._store.rating_of_event(*event, rater)) is not None:
+        if event is not None and (before := await self._store.ratings.of_event(*event, rater)) is not None:
             return before.completion_id  # sent again, it means what was newest then
         if reach.who.role != "admin":
             found = await self._screen.last(reach.own(unnamed=True), session)
@@ -291,9 +291,9 @@ class Feedback:
         return found.id
 
     async def _last(self, session: str | None, rater: str) -> Lately | None:
-        found = await self._store.newest(session=session)
+        found = await self._store.answers.newest(session=session)
         if found is not None and rater != OWNER and found.asker.user not in (None, rater):
-            found = await self._store.newest(session=session, user=rater)
+            found = await self._store.answers.newest(session=session, user=rater)
         return await self._screen.settled(found)
 
 

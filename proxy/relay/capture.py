@@ -12,7 +12,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 import structlog
@@ -26,7 +26,7 @@ from proxy.core.events import Events
 from proxy.core.json_edit import Answer
 from proxy.core.metrics import Metrics
 from proxy.core.offload import ITEM, length, off_loop_above
-from proxy.core.sse import Event
+from proxy.core.sse import Event, Splitter
 from proxy.core.tasks import Later, Tasks
 from proxy.dialects import CHAT, Dialect, Reply
 from store.captured.rows import IDS, LOGPROBS
@@ -36,6 +36,7 @@ from store.store import Store
 
 log = structlog.get_logger()
 
+READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about a quarter of a millisecond
 BESIDE_S: Final = 0.05  # from the question to its row: a kill in between leaves no trace of it
 LOST: Final = "the disk did not take this answer; it was relayed"
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -84,6 +85,9 @@ class Capture:
         self._fold = CHAT.fold()
         self._translated = False
         self._broken: str | None = None
+        self._unread: list[bytes] = []  # whole events, not parsed yet
+        self._unread_size = 0
+        self._splitter: Splitter
         self._n = n
         self.guessed: str | None = None  # why it is not known how the server samples, where it is not
         self._rows: list[NewCompletion] = []
@@ -106,7 +110,7 @@ class Capture:
 
         async def begin() -> None:
             await make()
-            self._begun = self._store.begin(self._rows)  # the end of the request asks whether this failed
+            self._begun = self._store.completions.begin(self._rows)  # the end of the request asks whether this failed
 
         self._make = make
         self._underway.begun(self.id, self)
@@ -116,7 +120,7 @@ class Capture:
         """The rows, stored. Raises DuplicateCompletion."""
         self._number(row, seen)
         try:
-            self._begun = self._store.begin(self._rows)
+            self._begun = self._store.completions.begin(self._rows)
             await self._begun
         except DuplicateCompletion:
             raise
@@ -128,21 +132,65 @@ class Capture:
         seen(row)
         self._rows = [row, *(replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n))]
 
+    def keep(self, piece: bytes, splitter: Splitter) -> None:
+        """Whole events of the stream, as the backend sent them. They are read together: later, and off the way of
+        those that come next. `splitter` knows how to cut them."""
+        self._splitter = splitter
+        self._unread.append(piece)
+        self._unread_size += len(piece)
+        if self._unread_size >= READ_AT_ONCE:
+            self._read()
+
+    def _read(self) -> None:
+        if not self._unread:
+            return
+        piece = b"".join(self._unread)
+        self._unread.clear()
+        self._unread_size = 0
+        said = self._splitter.objects(piece)
+        for event in self._splitter.events(piece) if said is None else ():
+            self.add(event)
+        for one in said or ():
+            self._add(one)
+
+    def take(self, said: Sequence[Any]) -> None:
+        """What events of the stream say, parsed."""
+        self._read()
+        for one in said:
+            self._add(one)
+
     def add(self, event: Event) -> None:
         """One event of the stream, as the backend sent it."""
+        self._read()
+        data = event.data
+        if data is None or data.strip() in (b"", b"[DONE]"):
+            return
+        try:
+            said = event.json()
+        except ValueError as error:  # it may have been an object, and a token is missing
+            self._break(error)
+        else:
+            self._add(said)
+
+    def _add(self, said: Any) -> None:
         if self._broken is None:
             try:
-                self._fold.add(event.json())
+                self._fold.add(said)
             except Exception as error:  # whatever a backend may send
-                self._broken = f"an event of the stream could not be understood: {error!r}"
+                self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        self._broken = self._broken or f"an event of the stream could not be understood: {error!r}"
 
     @property
     def failed(self) -> str | None:
         """Why the backend gave up, where it said so inside its stream."""
+        self._read()
         return self._fold.failed
 
     def replies(self) -> list[Reply]:
         """What the stream has brought so far; none, and marked, where no reply can be made of it."""
+        self._read()
         try:
             return _numbered(self._fold.replies())
         except Exception as error:  # whatever a backend may send
@@ -170,8 +218,8 @@ class Capture:
         except Exception as failed:
             return self._not_stored(RuntimeError(f"the request makes no row ({failed!r})"))
         found = {r.index: r for r in (self.replies() if replies is None else replies)}
-        if status == "done" and self._fold.failed:
-            status, error = "error", self._fold.failed
+        if status == "done" and self.failed:
+            status, error = "error", self.failed
         if status == "done" and not found:
             status, error = "error", error or self._broken or "the backend answered nothing"
         error = None if error is None else self._keep(self._keepable(error))
@@ -205,17 +253,17 @@ class Capture:
         """How many were kept; those that were forgotten while they ran stay forgotten."""
         if self._begun is not None:
             try:
-                await self._store.finish(rows)
+                await self._store.completions.finish(rows)
                 return len(rows)
             except UnknownCompletion:
                 if self._begun.exception() is None:  # it was begun before: what is gone now, somebody has deleted
                     return sum([await self._still_there(row) for row in rows])
-        await self._store.record(self._rows, rows)  # it ended at once, or the disk was full when it began
+        await self._store.completions.record(self._rows, rows)  # it ended at once, or the disk was full when it began
         return len(rows)
 
     async def _still_there(self, row: FinishedCompletion) -> bool:
         try:
-            await self._store.finish([row])
+            await self._store.completions.finish([row])
         except UnknownCompletion:
             return False
         return True
@@ -230,7 +278,7 @@ class Capture:
         """The disk takes something again: of what was lost, the rows that had been begun are not pending for ever."""
         lost = [FinishedCompletion(id, "error", time.time(), error=LOST) for id in self._health.lost]
         self._health.lost.clear()
-        await asyncio.gather(*(self._store.finish([one]) for one in lost), return_exceptions=True)
+        await asyncio.gather(*(self._store.completions.finish([one]) for one in lost), return_exceptions=True)
 
     def _keep(self, text: str | None) -> str | None:
         return None if text is None else self._redactor.text(text)

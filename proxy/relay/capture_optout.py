@@ -40,7 +40,7 @@ class Uncaptured:
         self._sessions: set[str] = set()
 
     async def start(self) -> None:
-        self._sessions = set(await self._store.get_meta(UNCAPTURED, []))
+        self._sessions = set(await self._store.meta.get(UNCAPTURED, []))
 
     def has(self, session: str | None) -> bool:
         return session in self._sessions
@@ -69,9 +69,9 @@ class Uncaptured:
         self._recent.clear()  # what it said a moment ago, too
         self._sessions |= found  # before it is stored: of a request that comes meanwhile nothing is kept
         self._retries.forget_session(session)
-        await self._store.set_meta(UNCAPTURED, sorted(found))
+        await self._store.meta.set(UNCAPTURED, sorted(found))
         self._sessions = found
-        await self._store.audit("use", "capture", {"session": session, "capture": capture})
+        await self._store.meta.audit("use", "capture", {"session": session, "capture": capture})
         return _json({"session": session, "capture": capture})
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from proxy.backends.base import Capabilities
+from proxy.core import sse
 from proxy.core.errors import BackendBroke, ProxyError
 from proxy.core.json_edit import Answer, Rules, dumps, loads, rewrite
 from proxy.core.json_splice import Splicer, with_members
@@ -35,6 +36,14 @@ class Way(ABC):
     @abstractmethod
     def event(self, event: Event) -> bytes:
         """An event of the stream as the client gets it. Raises BackendBroke."""
+
+    def through(self, piece: bytes) -> bytes | None:
+        """Whole events, none of them terminal, as the client gets them; None where each has to be looked at."""
+        return None
+
+    def edited(self, piece: bytes, parsed: Sequence[Any]) -> bytes | None:
+        """The same, by what they say."""
+        return None
 
     @abstractmethod
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
@@ -62,6 +71,7 @@ class Native(Way):
         self._dialect, self._question, self._rules = dialect, question, rules
         self._splicer = Splicer(rules)
         self._last: bytes | None = None  # the data of the newest event
+        self._through = b""  # the newest events, where they went through at once
 
     def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
         asks = self.asks if asking else {}
@@ -74,7 +84,7 @@ class Native(Way):
         data = event.data
         if data is None or not data.startswith(b"{"):
             return event.raw
-        self._last = data
+        self._last, self._through = data, b""
         if not self._rules:
             return event.raw
         try:
@@ -82,6 +92,21 @@ class Native(Way):
         except ValueError:  # garbage is passed on as garbage, byte for byte; the capture has marked it
             return event.raw
         return event.raw if changed == data else event.with_data(changed)
+
+    def through(self, piece: bytes) -> bytes | None:
+        if not self._rules:
+            said: bytes | None = piece
+        else:
+            said = self._splicer.through(piece) if self._dialect.framing == "sse" else None
+        if said is not None:
+            self._through = piece
+        return said
+
+    def edited(self, piece: bytes, parsed: Sequence[Any]) -> bytes | None:
+        said = self._splicer.edited_all(piece, parsed)
+        if said is not None:
+            self._through = piece
+        return said
 
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
         return b"", b"" if event is None else self.event(event)
@@ -96,7 +121,9 @@ class Native(Way):
             return answer.raw
 
     def broken(self, error: ProxyError) -> bytes:
-        return self._dialect.error_event(error, self._last)
+        newest = sse.Splitter().feed(self._through) if self._dialect.framing == "sse" else ()
+        said = [one.data for one in newest if one.data is not None and one.data.startswith(b"{")]
+        return self._dialect.error_event(error, said[-1] if said else self._last)
 
 
 class Translated(Way):

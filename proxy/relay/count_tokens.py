@@ -17,8 +17,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from proxy.access.unknown_route import MISSING
+from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
-from proxy.backends.openai import down
 from proxy.conversation.modalities import more_than_text
 from proxy.core.errors import NotFound
 from proxy.core.json_edit import dumps, loads, rewrite

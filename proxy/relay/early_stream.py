@@ -15,8 +15,8 @@ from multidict import CIMultiDict
 from proxy.access.limits import PacedStream
 from proxy.conversation.retries import Attempt
 from proxy.core.errors import ProxyError
+from proxy.core.version_names import label
 from proxy.dialects import Dialect
-from proxy.versions.live_version import label
 
 KEEPALIVE: Final = b": keepalive\n\n"
 

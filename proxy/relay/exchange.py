@@ -24,8 +24,8 @@ from config.settings import Settings
 from proxy.access.limits import Limits, PacedStream
 from proxy.access.security import outgoing_headers, without_keys
 from proxy.access.unknown_route import MISSING
+from proxy.backends.ask import down
 from proxy.backends.base import Address, Backend, place_for
-from proxy.backends.openai import down
 from proxy.conversation.active_conversations import Recent
 from proxy.conversation.capture_health import Health
 from proxy.conversation.redaction import Redactor
@@ -44,6 +44,7 @@ from proxy.core.tasks import Tasks
 from proxy.core.upstream import chunks, cut, end_to_end, message_in, no_http, splitter_for, upstream_url, whole
 from proxy.dialects import CHAT, Dialect
 from proxy.dialects.base import ODD, Question
+from proxy.feedback.episodes import Episodes
 from proxy.relay.capture import Capture, new_id
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.codecs import Native, Translated, Way, wishes
@@ -86,6 +87,7 @@ class Parts:
     memory: Memory
     giving_way: GivingWay
     underway: Underway
+    episodes: Episodes
     http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
@@ -399,7 +401,7 @@ class Exchange:
         said = self._keepable(message_in(body))[:300]
         return await unknown_model(self._parts.backend, self._address.url, self._asked.model, said)
 
-    async def _stream(self, upstream: aiohttp.ClientResponse, splitter: Splitter | LineSplitter) -> web.StreamResponse:
+    async def _stream(self, upstream: aiohttp.ClientResponse, splitter: Splitter) -> web.StreamResponse:
         response = self._begun
         if response is None:
             headers = self._headers(upstream)
@@ -414,7 +416,7 @@ class Exchange:
             try:
                 async for chunk in chunks(upstream, KEEPALIVE_S):
                     if chunk is not None:
-                        await self._pass(response, splitter.feed(chunk))
+                        await self._pass_on(response, splitter, chunk)
                     elif alive:  # only whole events are written, so this is always between two
                         await response.write(KEEPALIVE)
             except BrokeOff as error:
@@ -432,7 +434,7 @@ class Exchange:
         await response.write_eof()
         return response
 
-    async def _rest(self, response: web.StreamResponse, splitter: Splitter | LineSplitter) -> Event | None:
+    async def _rest(self, response: web.StreamResponse, splitter: Splitter) -> Event | None:
         """What came after the last blank line. Half an event is handed back: where an error of ours has to follow, it
         is left out, or no client could read the error."""
         if not (rest := splitter.rest()):
@@ -444,6 +446,30 @@ class Exchange:
             self._gap = b"" if self._way.translated else b"\n" if line else b"\n\n"
             return None
         return event
+
+    async def _pass_on(self, response: web.StreamResponse, splitter: Splitter, chunk: bytes) -> None:
+        """What one read brought. Whole events go through at once, up to the first that may be the last one."""
+        piece = splitter.whole(chunk)
+        if splitter.is_plain and not self._finished:
+            head = piece[: self._way.reads.before_the_end(piece, splitter.gap)]
+            if head and (said := self._through(splitter, head)):
+                await response.write(said)
+                piece = piece[len(head) :]
+        if piece:
+            await self._pass(response, splitter.events(piece))
+
+    def _through(self, splitter: Splitter, piece: bytes) -> bytes | None:
+        """Whole events as the client gets them, noted for the capture; None where each has to be looked at."""
+        said = self._way.through(piece)
+        if said is not None:
+            if self._capture is not None:
+                self._capture.keep(piece, splitter)
+            return said
+        parsed = splitter.objects(piece)
+        said = None if parsed is None else self._way.edited(piece, parsed)
+        if said is not None and parsed is not None and self._capture is not None:
+            self._capture.take(parsed)
+        return said
 
     async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
         """What the client waits for leaves first; then it is folded."""
@@ -492,9 +518,7 @@ class Exchange:
         if self._capture is None or self._finished:
             return
         for event in events:
-            data = event.data
-            if data is not None and data.strip() not in (b"", b"[DONE]"):
-                self._capture.add(event)  # also what is no JSON object: it may have been one, and a token is missing
+            self._capture.add(event)
 
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""

@@ -59,7 +59,7 @@ class Models:
         return [*theirs, *await self.ours()]
 
     async def ours(self) -> Sequence[dict[str, Any]]:
-        model, adapters = self._swap.model, await self._store.adapters()
+        model, adapters = self._swap.model, await self._store.versions.all()
         base = [_entry(f"{model}@base", model, 0)] if self._backend.capabilities.adapters else []
         return base + [_entry(self._swap.name(a.version), model, int(a.created_at)) for a in adapters if not a.gone]
 

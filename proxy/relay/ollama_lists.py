@@ -58,7 +58,7 @@ class OllamaLists:
 
     async def _names(self) -> dict[str, Adapter | None]:
         """By the name that a client uses: every version that can be asked for, and the base."""
-        adapters = await self._store.adapters()
+        adapters = await self._store.versions.all()
         versions = {self._swap.name(a.version): a for a in adapters if not a.gone}
         return {f"{self._swap.model}@base": None, **versions}
 

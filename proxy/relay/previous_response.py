@@ -48,11 +48,11 @@ class EarlierAnswers:
         compared, and not for the request. One whose id several answers may have had stays a reference."""
         named = dialect.refers_to(body)[:MOST_NAMED]
         places: dict[str, list[Place]] = {}
-        for one in await self._store.places_of_items(named, reach.keys) if named else ():
+        for one in await self._store.items.places(named, reach.keys) if named else ():
             if reach.covers(one.asker):
                 places.setdefault(one.id, []).append(one)
         sure = [place for found in places.values() if (place := _only(found, session)) is not None]
-        replies = await self._store.replies([place.completion_id for place in sure]) if sure else {}
+        replies = await self._store.items.replies([place.completion_id for place in sure]) if sure else {}
         items: dict[str, dict[str, Any]] = {}
         for place in sure:
             reply = replies.get(place.completion_id)
@@ -88,7 +88,7 @@ class EarlierAnswers:
         return [*found.messages, found.reply, asked.messages[-1]]
 
     async def completion(self, id: str, reach: Reach) -> Completion | None:
-        found = await self._store.completion(bare(id))
+        found = await self._store.completions.get(bare(id))
         return found if found is not None and reach.covers(found.new) else None
 
     @staticmethod

@@ -22,7 +22,7 @@ from proxy.access.limits import BODY, PacedStream
 from proxy.access.reach import Reach
 from proxy.access.security import who_asks
 from proxy.access.unknown_route import MISSING, is_bare, lacking, mistaken
-from proxy.backends.openai import down
+from proxy.backends.ask import down
 from proxy.conversation.conversations import command_at, without_commands
 from proxy.conversation.history_cache import Telling
 from proxy.conversation.incremental_json import Body
@@ -155,20 +155,30 @@ class Relay:
             asked = replace(asked, messages=unmarked(asked.messages))
         if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
+        pinned = await self._pinned(call, asked)
         came, held = time.perf_counter(), None
         if asked.stream and call.dialect.framing == "sse":
-            version = self.parts.swap.version_of(asked.model)
+            version = self.parts.swap.version_of(asked.model) if pinned is None else pinned
             held = HeldStream(call.request, call.dialect, call.attempt, call.id, version)
         try:
             async with self.parts.door.through(held.beat if held else None):
                 # What it has waited is no overhead of ours.
                 call = call._replace(started=call.started + time.perf_counter() - came)
                 with self.parts.giving_way.answering():
-                    return await self._let_in(call, body, asked, add, kept, held)
+                    return await self._let_in(call, body, asked, add, kept, held, pinned)
         except (ProxyError, StoreError) as error:
             if held is None or held.response is None:
                 raise
             return await held.failed(_as_proxy_error(error))
+
+    async def _pinned(self, call: Call, asked: Asked) -> int | None:
+        """The version of its episode, unless the request itself names one. Raises Gone where that has ended."""
+        if call.id is None:  # nothing of it is kept, so it is no part of one
+            return None
+        named = self.parts.swap.names_version(asked.model)
+        live = None if named else self.parts.swap.version_of(asked.model)
+        version = await self.parts.episodes.version(who_asks(call.request).key, call.who.session, live)
+        return None if live is None else version
 
     async def _let_in(
         self,
@@ -178,10 +188,12 @@ class Relay:
         add: dict[str, bytes],
         kept: Sequence[Any],
         held: HeldStream | None,
+        pinned: int | None,
     ) -> web.StreamResponse:
         size = len(call.body.raw) + _size(add)
         await self.parts.backend.ready()
-        lease = await self.parts.swap.acquire(asked.model, held.promised if held else None)
+        promised = held.promised if held else None
+        lease = await self.parts.swap.acquire(asked.model, pinned if promised is None else promised)
         try:
             if len(kept) < len(asked.messages):
                 less = await off_loop(call.weight, call.dialect.keep, body, asked, kept)
@@ -219,13 +231,13 @@ class Relay:
         if row.above is None:
             if not await off_loop(heavy, may_quote, asked.messages):
                 return None
-            lately = await store.main_turns_of(whose, limit=QUOTABLE)
+            lately = await store.answers.main_turns_of(whose, limit=QUOTABLE)
             quoted = await off_loop(heavy, quotes, asked.messages, lately)
             return QUOTATION if quoted else None
         if not any(message.role in ASIDE for message in row.prompt):
             return None
         newest = next((m.role for m in reversed(row.prompt) if m.role not in ASIDE), "")
-        goes_on = await store.goes_on_from(row.above, whose, SYSTEM)
+        goes_on = await store.answers.goes_on_from(row.above, whose, SYSTEM)
         # A character has at most four bytes.
         bodies = [message.body[: 4 * SYSTEM] for message in row.prompt if message.role in ASIDE]
         system = [body.decode(errors="ignore") for body in bodies[:SYSTEM_TEXTS]]

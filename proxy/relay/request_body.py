@@ -16,7 +16,7 @@ from proxy.core.errors import BadRequest, TooLarge
 from proxy.core.json_edit import DEEPEST, deeper
 from proxy.dialects import Asked, Dialect
 
-MOST: Final = 100_000  # messages; agents' conversations reach a few thousand
+MOST: Final = 20_000  # messages; agents' conversations reach a few thousand
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
 
 

@@ -60,14 +60,14 @@ class Foreign:
 
     async def parent(self) -> int:
         """The version that the next run goes on from."""
-        version = int(await self._store.get_meta(NEWEST, BASE))
-        adapter = await self._store.adapter(version) if version else None
+        version = int(await self._store.meta.get(NEWEST, BASE))
+        adapter = await self._store.versions.get(version) if version else None
         ours = adapter is not None and adapter.model == self.model and adapter.withdrawn is None
         return version if ours else BASE
 
     async def publishes(self, version: int) -> None:
         """Before it is on record: a version that this module does not know of would go live behind another backend."""
-        await self._store.set_meta(NEWEST, version)
+        await self._store.meta.set(NEWEST, version)
 
     async def published(self, version: int) -> None:
         log.info("version published", version=version, why="the backend does not serve it")
@@ -76,18 +76,18 @@ class Foreign:
     async def reset(self, actor: str) -> None:
         """The next run starts from the local model as it is."""
         if version := await self.parent():
-            await self._store.withdraw(version, "reset", actor)
+            await self._store.versions.withdraw(version, "reset", actor)
 
     async def step_back(self, adapters: Iterable[Adapter]) -> None:
         """Where the newest learned from what was forgotten, the next run starts from the one before that did not."""
-        version = int(await self._store.get_meta(NEWEST, BASE))
+        version = int(await self._store.meta.get(NEWEST, BASE))
         if (to := clean_of(adapters, version)) != version:
-            await self._store.set_meta(NEWEST, to)
+            await self._store.meta.set(NEWEST, to)
 
     async def report(self) -> dict[str, Any]:
         """For `status`: which model trains, and where what it learned is."""
         version = await self.parent()
-        adapter = await self._store.adapter(version) if version else None
+        adapter = await self._store.versions.get(version) if version else None
         return {
             "model": self.model or None,
             "weights": self._settings.train.weights or None,
@@ -101,7 +101,7 @@ class Foreign:
         version = await self.parent()
         if (lacks := self.lacks()) is not None:
             return f"nothing: {lacks}"
-        if (adapter := await self._store.adapter(version) if version else None) is None:
+        if (adapter := await self._store.versions.get(version) if version else None) is None:
             return f"{self.model} learns from these replies ({self.objective}); no version of it yet"
         return (
             f"{self.model} v{version}, in {adapter.path}; this backend cannot serve it: `rlproxy serve --backend "

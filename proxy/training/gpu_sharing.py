@@ -96,7 +96,7 @@ class Lending:
                 raise NotLent("it was told to stop")
             if not emptied:
                 raise BackendDown(f"an answer was still under way after {DRAIN_S:.0f} s")
-            await self._store.set_meta(LENT, True)
+            await self._store.meta.set(LENT, True)
             self._lent = True
             self._awake.clear()
             async with self._one:
@@ -114,7 +114,7 @@ class Lending:
 
     async def recover(self) -> bool:
         """At start: whether a backend was left asleep. It is being woken then, adapters and all."""
-        self._lent = bool(await self._store.get_meta(LENT, False))
+        self._lent = bool(await self._store.meta.get(LENT, False))
         if self._lent:
             self._awake.clear()
             self._wake()
@@ -138,7 +138,7 @@ class Lending:
                     await self._backend.reclaim()
                 with contextlib.suppress(Unsupported):  # then versions are loaded when they are first asked for
                     await self._swap.restore()
-                await self._store.set_meta(LENT, False)
+                await self._store.meta.set(LENT, False)
             except Exception as error:  # whatever it is: requests wait for this
                 self.problem = f"The backend did not wake after a run: {error} It is tried again."
                 log.error("the backend did not wake", error=str(error), again_in_s=pause)
@@ -169,6 +169,6 @@ class Lending:
         try:
             async with asyncio.timeout(LEAVE_S), self._one:
                 await self._backend.reclaim()
-                await self._store.set_meta(LENT, False)
+                await self._store.meta.set(LENT, False)
         except (TimeoutError, ProxyError, StoreError) as error:
             log.error("the backend was left asleep; it is woken at the next start", error=str(error))

@@ -16,6 +16,7 @@ from proxy.backends.base import Backend
 from proxy.training.adapter_check import Refusal
 from proxy.training.cloud_student import Foreign
 from proxy.training.gpu_sharing import Lending
+from proxy.training.run_state import RunState
 from proxy.training.schedule_rules import Due, dampened, enough, kept_from, needed
 from proxy.training.system_load import Machine
 from proxy.training.weights_check import Match
@@ -43,6 +44,7 @@ class When:
         match: Match,
         foreign: Foreign | None,
         last_request: Callable[[], float],
+        state: RunState,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -54,25 +56,11 @@ class When:
         self._match = match
         self._foreign = foreign
         self._last_request = last_request
+        self._state = state
         self._refusal = Refusal(settings, backend, launcher)
-        self.paused = False
-        self.by_hand: int | None = None  # the run that somebody asked for: it does not wait for its hours
-        self.kept: str | None = None  # the rule that keeps the open run from training
-        self.under_way = False  # a run is
-        self.rebuilds = False  # the next run is one that a person asked for, whatever the number of ratings
-        self.trainer: int | None = None  # its process
 
     async def start(self) -> None:
-        self.paused = bool(await self._store.get_meta("paused", False))
-        self.by_hand = await self._store.get_meta("by_hand", None)
-
-    async def pause(self, paused: bool) -> None:
-        self.paused = paused
-        await self._store.set_meta("paused", paused)
-
-    async def asked_for(self, run_id: int) -> None:
-        self.by_hand = run_id
-        await self._store.set_meta("by_hand", run_id)
+        await self._match.start()
 
     @property
     def doubt(self) -> str | None:
@@ -81,7 +69,7 @@ class When:
 
     async def fresh(self, *, before_run: int | None = None) -> Fresh:
         train = self._settings.train
-        return await self._store.fresh(
+        return await self._store.samples.fresh(
             live=self._swap.live,
             max_version_gap=train.max_version_gap,
             before_run=before_run,
@@ -92,7 +80,7 @@ class When:
 
     async def needed(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
-        last = next(iter(await self._store.runs(limit=1)), None)
+        last = next(iter(await self._store.runs.recent(limit=1)), None)
         seen = (await self.fresh(before_run=last.id)).total if last else 0
         return needed(self._settings.train, last, seen)
 
@@ -106,7 +94,7 @@ class When:
         fresh = await self.fresh()
         if fresh.total == 0:
             return Due(False, dampened(fresh) or "there are no fresh ratings")
-        if not asked and not early and not self.rebuilds:
+        if not asked and not early and not await self._rebuilds():
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.monotonic() - self._last_request())
             if lacks is not None:
                 return Due(False, lacks)
@@ -119,7 +107,7 @@ class When:
         train = self._settings.train
         if self.doubt is not None:
             return self.doubt
-        if not train.enabled and not asked and not self.rebuilds:
+        if not train.enabled and not asked and not await self._rebuilds():
             return "training is off (train.enabled = false)"
         if self._foreign and (lacks := self._foreign.lacks()) is not None:
             return lacks
@@ -131,15 +119,20 @@ class When:
             return "train.weights does not say where the model's weights are"
         if (obstacle := await self.obstacle(anew=asked)) is not None:
             return obstacle
-        if self.paused:
+        if self._state.paused:
             return "paused; `rlproxy resume` goes on"
-        if self.kept is not None and (waiting := await self._store.open_runs()):
-            return f"run {waiting[0].id} waits at its last step: {self.kept}"
+        if self._state.kept is not None and (waiting := await self._store.runs.still_open()):
+            return f"run {waiting[0].id} waits at its last step: {self._state.kept}"
         return None
+
+    async def _rebuilds(self) -> bool:
+        """Whether the next run is one that a person asked for by forgetting, whatever the number of ratings."""
+        state = await self._store.unlearning.state()
+        return state is not None and state.over is None
 
     async def able(self) -> str | None:
         """The weights, where a run could train on them some day and none does now."""
-        return None if self.under_way or await self._lacks(asked=False) is not None else self.weights()
+        return None if self._state.run is not None or await self._lacks(asked=False) is not None else self.weights()
 
     async def look_at_base(self, *, asked: bool) -> None:
         """Is the served model the one that trains? Looked at from the first rating on, not only at the last one."""
@@ -156,7 +149,7 @@ class When:
             return None
         if anew:
             return await self._refusal.anew(weights)
-        return self._refusal.why if self.under_way else await self._refusal.known(weights)
+        return self._refusal.why if self._state.run is not None else await self._refusal.known(weights)
 
     async def kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""
@@ -164,8 +157,8 @@ class When:
             return self.doubt
         if starting and (why := self._lending.why_not()) is not None:
             return why
-        use = await asyncio.to_thread(self._machine.look, time.monotonic(), self.trainer)
-        by_hand = by_hand or (run_id is not None and run_id == self.by_hand)
+        use = await asyncio.to_thread(self._machine.look, time.monotonic(), self._state.trainer)
+        by_hand = by_hand or (run_id is not None and run_id == self._state.by_hand)
         return kept_from(self._settings.train, use, local_time(), by_hand=by_hand, starting=starting)
 
     def weights(self) -> str | None:

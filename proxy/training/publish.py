@@ -9,25 +9,34 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 
 from proxy.core.errors import Conflict, ProxyError
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
+from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
 from proxy.training.cloud_student import NEWEST, Foreign
 from proxy.training.gpu_sharing import Lending
 from proxy.versions.live_version import Overtaken, Swap
-from store.learning.runs import WAITING
-from store.records import BASE, Adapter, Run
+from store.learning.versions import WAITING
+from store.records import Adapter, Run
 from store.store import Store
 from trainer.launch import AdapterError, verify_adapter
 
 log = structlog.get_logger()
 
 RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
+
+
+Ending = Literal["rejected", "empty", "failed"]
+
+
+class Published(NamedTuple):
+    adapter: Adapter
+    waits: str | None  # why it does not go live by itself
 
 
 class Outcome:
@@ -40,14 +49,12 @@ class Outcome:
         self._events = events
         self._metrics = metrics
         self._foreign = foreign
-        self.recorded = asyncio.Event()  # what became of the run under way; set where there is none
-        self.recorded.set()
 
-    async def take(self, run: Run, found: dict[str, Any]) -> None:
-        """The trainer's last word, into the store; a passed candidate goes live."""
+    async def record(self, run: Run, found: dict[str, Any]) -> Published | None:
+        """The trainer's last word, into the store; the version that it leaves, if any."""
         if found["status"] != "passed":
             await self.end(run, found["status"], found.get("reason", ""), found)
-            return
+            return None
         try:
             path = Path(found["adapter"])
             if str(path) != run_folder.ordered(Path(run.folder)):
@@ -55,15 +62,20 @@ class Outcome:
             manifest = await asyncio.to_thread(verify_adapter, path)
         except (AdapterError, KeyError) as error:
             await self.end(run, "failed", f"the adapter is not what the trainer wrote: {error}", found)
-            return
+            return None
         adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
         if self._foreign:
             await self._foreign.publishes(run.version)
         waits = None if self._foreign else await self._overtaken(adapter)
-        await self._store.publish(run.id, adapter, found, None if waits else found.get("baseline_after"))
+        await self._store.runs.publish(run.id, adapter, found, None if waits else found.get("baseline_after"))
         self._ended(run, "done", found.get("reason", ""))
+        return Published(adapter, waits)
+
+    async def put_live(self, published: Published) -> None:
+        """Let the version answer, unless it has to wait for a person."""
+        adapter, waits = published
         if self._foreign:
-            await self._foreign.published(run.version)
+            await self._foreign.published(adapter.version)
         elif waits:
             self._wait(adapter, waits)
         else:
@@ -71,9 +83,9 @@ class Outcome:
 
     async def _overtaken(self, adapter: Adapter) -> str | None:
         """Why a version is not to go live by itself: what it was trained from does not answer any more."""
-        parent = await self._store.adapter(adapter.parent)
-        name = "the base model" if adapter.parent == BASE else f"v{adapter.parent}"
-        live = (await self._store.pointer()).live  # read last: the baseline that is published next goes by it
+        parent = await self._store.versions.get(adapter.parent)
+        name = version_in_words(adapter.parent)
+        live = (await self._store.versions.pointer()).live  # read last: the baseline that is published next goes by it
         if live == adapter.version:  # a person was quicker
             return None
         if parent is not None and parent.withdrawn:
@@ -107,24 +119,25 @@ class Outcome:
                     return
                 await asyncio.sleep(pause)
 
-    async def end(self, run: Run, status: Any, reason: str, found: dict[str, Any] | None) -> None:
-        await self._store.end_run(run.id, status, reason, found)
+    async def end(self, run: Run, status: Ending, reason: str, found: dict[str, Any] | None) -> None:
+        await self._store.runs.end(run.id, status, reason, found)
         self._ended(run, status, reason)
 
     def _ended(self, run: Run, status: str, reason: str) -> None:
-        self.recorded.set()
         self._metrics.runs.labels(status).inc()
         log.info("run ended", run=run.id, status=status, reason=reason)
         self._events.emit("run", run=run.id, event="ended", status=status, reason=reason)
 
     async def finish_swap(self) -> None:
         """A version that was published just before a crash goes live now; not one that nobody was to serve."""
-        adapters = await self._store.adapters()
-        live = (await self._store.pointer()).live  # of a backend that is still asleep, the swap does not know it yet
+        adapters = await self._store.versions.all()
+        live = (
+            await self._store.versions.pointer()
+        ).live  # of a backend that is still asleep, the swap does not know it yet
         if adapters and not self._foreign:
             newest = max(adapters, key=lambda a: a.version)
-            if newest.version == await self._store.get_meta(NEWEST, None):
+            if newest.version == await self._store.meta.get(NEWEST, None):
                 return
-            waiting = await self._store.get_meta(WAITING, None) == newest.version
+            waiting = await self._store.meta.get(WAITING, None) == newest.version
             if waiting and newest.withdrawn is None and newest.parent == live:
                 await self._go_live(newest)

@@ -76,7 +76,7 @@ class Rehearsal:
         return self._found
 
     async def run(self) -> None:
-        kept = await self._store.get_meta(META)
+        kept = await self._store.meta.get(META)
         if kept is not None:
             self._of, self._found = kept["of"], kept["found"]
         while True:
@@ -105,7 +105,7 @@ class Rehearsal:
         except LaunchError as error:
             found = unknown(str(error))
         self._next, before, self._found, self._of = AGAIN * turns, self._found, found, self._match.of
-        await self._store.set_meta(META, {"of": self._of, "found": found})
+        await self._store.meta.set(META, {"of": self._of, "found": found})
         if found["refused"] and not before["refused"]:
             log.warning("a run would refuse answers", **{key: found[key] for key in ("tried", "refused", "why")})
             self._events.emit("problem", message=found["line"])
@@ -114,7 +114,7 @@ class Rehearsal:
         """Raises BackendDown, LaunchError."""
         train = self._settings.train
         foreign = self._backend.capabilities.foreign
-        completions = await self._store.newest_turns(TRIED, foreign=foreign)
+        completions = await self._store.completions.newest_turns(TRIED, foreign=foreign)
         if not completions:
             return UNTRIED
         lines = await asyncio.to_thread(run_folder.unrated_lines, completions)

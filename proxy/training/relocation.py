@@ -26,15 +26,15 @@ log = structlog.get_logger()
 
 
 async def find_again(settings: Settings, store: Store) -> None:
-    versions = await asyncio.to_thread(_versions, settings, await store.adapters())
-    folders = await asyncio.to_thread(_folders, settings, await store.run_folders())
+    versions = await asyncio.to_thread(_versions, settings, await store.versions.all())
+    folders = await asyncio.to_thread(_folders, settings, await store.runs.folders())
     if versions or folders:
-        await store.moved(versions, folders)
+        await store.runs.moved(versions, folders)
         log.warning(
             "this home was moved or copied: it works on what is in it, and leaves alone what is elsewhere",
             versions=sorted(versions), runs=sorted(folders),
         )  # fmt: skip
-    for run in await store.open_runs():
+    for run in await store.runs.still_open():
         await asyncio.to_thread(_begin_anew, settings, Path(run.folder))
 
 

@@ -46,7 +46,7 @@ class RunFiles:
     async def overwrite(self) -> None:
         """Copies of what was forgotten in gaps of the database; later where somebody reads it just now."""
         try:
-            await self._store.overwrite_gaps()
+            await self._store.erasure.overwrite_gaps()
         except NotOverwritten as error:
             log.warning("what was forgotten may still be in the database", why=str(error))
 
@@ -63,8 +63,8 @@ class RunFiles:
 
     async def refuse_if_trained_on(self, going: Forgetting) -> None:
         """Under the lock. Raises InOpenRun where a run under way has one of these among its samples."""
-        for run in await self._store.open_runs():
-            seal = Seal(await self._store.known_run_key(run.id))
+        for run in await self._store.runs.still_open():
+            seal = Seal(await self._store.runs.known_key(run.id))
             if await asyncio.to_thread(
                 run_folder.trains_on, Path(run.folder), set(going.completions), set(going.ratings), seal
             ):
@@ -74,7 +74,7 @@ class RunFiles:
         """Under the lock. What the folder of this run still has of what was forgotten goes. Raises OSError."""
         completions, ratings = await self._owed()
         if completions or ratings:
-            seal = Seal(await self._store.known_run_key(run.id))
+            seal = Seal(await self._store.runs.known_key(run.id))
             await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings, seal)
 
     async def settle(self) -> int:
@@ -83,15 +83,15 @@ class RunFiles:
         if not completions and not ratings:
             return 0
         gone = 0
-        runs = await self._store.runs(limit=EVERY_RUN)
-        folders = [(Path(run.folder), Seal(await self._store.known_run_key(run.id))) for run in runs]
+        runs = await self._store.runs.recent(limit=EVERY_RUN)
+        folders = [(Path(run.folder), Seal(await self._store.runs.known_key(run.id))) for run in runs]
         unknown = await asyncio.to_thread(run_folder.others, self._runs, [run.folder for run in runs])
         for folder, seal in (*folders, *((folder, IN_THE_CLEAR) for folder in unknown)):
             gone += await asyncio.to_thread(run_folder.without, folder, completions, ratings, seal)
-        if not await self._store.left_run_folders({"completions": [*completions], "ratings": [*ratings]}):
+        if not await self._store.erasure.left_run_folders({"completions": [*completions], "ratings": [*ratings]}):
             log.warning("what was forgotten is still in the database's log, until it is written over or rlproxy stops")
         return gone
 
     async def _owed(self) -> tuple[set[str], set[str]]:
-        owed = await self._store.owed_to_run_folders()
+        owed = await self._store.erasure.owed_to_run_folders()
         return set(owed["completions"]), set(owed["ratings"])

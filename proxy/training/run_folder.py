@@ -291,7 +291,7 @@ def _sample(group: Sequence[Sample], train: Train, moments: Moments, split: str)
         "split": split,
         "reward": found.reward,
         "weight": found.weight,
-        "human": True,
+        "human": any(sample.rating.human for sample in group),
         "comment": found.comment,
         # Nobody should learn to say what stands in a secret's place.
         "correction": None if was_redacted(found.correction) else found.correction,

@@ -1,9 +1,9 @@
 """Carries out runs, one at a time: claim, run folder, trainer process, result.
 
-Owns the claim and the supervision of the trainer process. A crash anywhere ends in a run that resumes, or in one that
-failed and gave its samples back. A run that its rules keep from training stops at its next step and goes on when they
-hold again. Not here: when a run may train (preconditions, schedule_rules), what becomes of its result (publish), the
-mathematics and the gate (trainer).
+Owns the state of training (run_state) and the trainer process; nothing else changes either. A crash anywhere ends in a
+run that resumes, or in one that failed and gave its samples back. A run that its rules keep from training stops at its
+next step and goes on when they hold again. Not here: when a run may train (preconditions, schedule_rules), what it
+reads (claim), what becomes of its result (publish), the mathematics and the gate (trainer).
 """
 
 from __future__ import annotations
@@ -17,32 +17,28 @@ from typing import Any, Final
 
 import structlog
 
-from config import presets
 from config.settings import Settings
-from proxy.backends.base import Backend
 from proxy.core.errors import BackendDown, Conflict
 from proxy.core.events import Events
 from proxy.core.tasks import Tasks
-from proxy.training import run_folder, served_prompts
+from proxy.training import run_folder
+from proxy.training.claim import Claims
 from proxy.training.cloud_student import Foreign
 from proxy.training.gpu_sharing import Lending, NotLent
 from proxy.training.preconditions import When
-from proxy.training.publish import Outcome
-from proxy.training.run_files import RunFiles
+from proxy.training.publish import Ending, Outcome
+from proxy.training.run_state import RunState
 from proxy.training.schedule_rules import Due
-from proxy.training.served_prompts import Served
 from proxy.training.unlearning import Rebuilding
-from proxy.training.weights_check import Match
 from proxy.versions.live_version import Swap
 from store.errors import RunEnded
 from store.records import Run
 from store.store import Store
-from trainer.launch import Job, Launcher, LaunchError, Seal
+from trainer.launch import Job, Launcher, LaunchError
 
 log = structlog.get_logger()
 
 LOOK_AGAIN_S: Final = 5.0  # for what no event tells: quiet, hours, how busy the machine is
-HELD_BEFORE: Final = 32  # held-back samples of earlier runs that the gate sees again
 HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
 LET_GO_S: Final = 5.0
@@ -58,33 +54,31 @@ class Learner:
         self,
         settings: Settings,
         store: Store,
-        backend: Backend,
         swap: Swap,
         launcher: Launcher,
         events: Events,
         tasks: Tasks,
         lending: Lending,
-        match: Match,
         foreign: Foreign | None,
+        state: RunState,
         when: When,
+        claims: Claims,
         outcome: Outcome,
         rebuilding: Rebuilding,
-        files: RunFiles,
     ) -> None:
         self._settings = settings
         self._store = store
-        self._backend = backend
         self._swap = swap
         self._launcher = launcher
         self._events = events
         self._tasks = tasks
         self._lending = lending
-        self._match = match
         self._foreign = foreign
+        self.state = state
         self._when = when
+        self._claims = claims
         self._outcome = outcome
         self._rebuilding = rebuilding
-        self._files = files
         self._wake = asyncio.Event()
         self._job: Job | None = None
         self._asked = False  # somebody said `train`: the threshold does not count
@@ -95,15 +89,15 @@ class Learner:
         self._exceeded: str | None = None  # the limit that the last trainer was killed for
         self._cancelled: int | None = None  # the run that somebody wants no more
         self._heard = 0.0  # when its trainer last said something, by the monotonic clock
-        self.stalled: str | None = None  # why its trainer was ended, where it had stopped saying anything
-        self.run: Run | None = None  # the one under way
-        self.progress: dict[str, Any] = {}  # its last events, by kind
+        self._recorded = asyncio.Event()  # what became of the run under way; set where there is none
+        self._recorded.set()
 
     # What others ask for
 
     async def start(self) -> None:
+        self.state.paused = bool(await self._store.meta.get("paused", False))
+        self.state.by_hand = await self._store.meta.get("by_hand", None)
         await self._when.start()
-        await self._match.start()
         self._tasks.spawn("learner", self._loop())
 
     def wake(self) -> None:
@@ -111,9 +105,9 @@ class Learner:
 
     async def train(self) -> Due:
         """Start as soon as a run can, whatever the threshold. Raises Conflict where it cannot, with the reason."""
-        if self.run is not None:
-            raise Conflict(f"Run {self.run.id} is under way already.")
-        if not self._when.paused and (waiting := await self._store.open_runs()):
+        if self.state.run is not None:
+            raise Conflict(f"Run {self.state.run.id} is under way already.")
+        if not self.state.paused and (waiting := await self._store.runs.still_open()):
             return await self._go_on(waiting[0])
         await self._when.look_at_base(asked=True)
         due = await self._when.due(asked=True)
@@ -128,33 +122,41 @@ class Learner:
         """A run that waits for its rules, at once."""
         if (why := await self._when.kept_from(run.id, starting=True, by_hand=True)) is not None:
             raise Conflict(f"Run {run.id} does not go on: {why}.")
-        await self._when.asked_for(run.id)
+        await self._by_hand(run)
         self.wake()
         return Due(True, f"run {run.id} goes on")
 
     async def pause(self) -> None:
         """No new run; one under way stops at its next step and keeps its checkpoint."""
-        await self._when.pause(True)
+        await self._pause(True)
         self._events.emit("paused")
         await self._halt()
 
     async def resume(self) -> None:
-        await self._when.pause(False)
+        await self._pause(False)
         self._events.emit("resumed")
         self.wake()
+
+    async def _pause(self, paused: bool) -> None:
+        self.state.paused = paused
+        await self._store.meta.set("paused", paused)
+
+    async def _by_hand(self, run: Run) -> None:
+        self.state.by_hand = run.id
+        await self._store.meta.set("by_hand", run.id)
 
     async def cancel(self) -> Run:
         """End the run under way, or the one that waits; its ratings are fresh again. Raises Conflict."""
         await self._begun.wait()
-        run = self.run or next(iter(await self._store.open_runs()), None)
+        run = self.state.run or next(iter(await self._store.runs.still_open()), None)
         if run is None:
             raise Conflict("There is no run to cancel.")
-        if (at_work := self.run) is not None:
+        if (at_work := self.state.run) is not None:
             await self._cancel_at_work(at_work)
             return at_work
         self._cancelled = run.id
         try:
-            await self._outcome.end(run, "failed", CANCELLED, None)
+            await self._end(run, "failed", CANCELLED)
         except RunEnded as error:  # somebody else was quicker
             raise Conflict(str(error)) from None
         await asyncio.to_thread(run_folder.tidy, Path(run.folder))
@@ -162,7 +164,7 @@ class Learner:
 
     async def _cancel_at_work(self, run: Run) -> None:
         """Its end goes on record where it is carried out. Raises Conflict where it came to one by itself."""
-        over = self._outcome.recorded.is_set() or run_folder.result(Path(run.folder)) is not None
+        over = self._recorded.is_set() or run_folder.result(Path(run.folder)) is not None
         if not over:
             self._cancelled = run.id
             await self._halt()
@@ -180,7 +182,7 @@ class Learner:
             await self._swap.to(0, "reset", actor)
         if self._foreign:
             await self._foreign.reset(actor)
-        await self._store.set_meta("baseline", 0.0)
+        await self._store.meta.set("baseline", 0.0)
 
     async def stop(self) -> None:
         """The trainer stops at its next step; the run goes on when rlproxy starts again."""
@@ -189,7 +191,7 @@ class Learner:
         await self._halt()
         with contextlib.suppress(TimeoutError):  # until it is on record that this was no failed attempt
             async with asyncio.timeout(LET_GO_S):
-                await self._outcome.recorded.wait()
+                await self._recorded.wait()
 
     async def _halt(self) -> None:
         """The trainer, at its next step."""
@@ -210,26 +212,26 @@ class Learner:
                 log.exception("learner")
                 self._events.emit("problem", message=f"Training could not go on: {error}")
                 self._begun.set()  # it did not begin, and may not for long
-            if not self._asked or self._when.paused:
+            if not self._asked or self.state.paused:
                 self._begun.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_AGAIN_S):
                     await self._wake.wait()
 
     async def _step(self) -> None:
-        if self._when.paused or self._stopping or self._when.doubt is not None:
+        if self.state.paused or self._stopping or self._when.doubt is not None:
             return
-        for run in await self._store.open_runs():  # left by a crash, a stop, a pause or a rule
+        for run in await self._store.runs.still_open():  # left by a crash, a stop, a pause or a rule
             over = self._cancelled == run.id or run_folder.result(Path(run.folder)) is not None
-            self._when.kept = None if over else await self._when.kept_from(run.id, starting=True)
-            if self._when.kept is not None:
+            self.state.kept = None if over else await self._when.kept_from(run.id, starting=True)
+            if self.state.kept is not None:
                 return
-            if await self._is_strange(run):
+            if await self._claims.is_strange(run):
                 why = "it was begun behind another kind of backend; its ratings are fresh again there"
-                await self._outcome.end(run, "failed", why, None)
+                await self._end(run, "failed", why)
                 continue
             await self._carry_out(run)
-            if self._when.kept is not None or self._when.paused or self._stopping:
+            if self.state.kept is not None or self.state.paused or self._stopping:
                 return
         asked, self._asked = self._asked, False
         rebuilds = await self._rebuilding.wanted()
@@ -238,92 +240,17 @@ class Learner:
             not asked and await self._when.obstacle(anew=True) is not None
         ):
             return
-        if (claimed := await self._claim(asked, rebuilds)) is not None:
+        needed = 1 if asked or rebuilds else (await self._when.needed())[0]
+        if (claimed := await self._claims.claim(min_total=needed, rebuilds=rebuilds)) is not None:
+            if asked:
+                await self._by_hand(claimed)
             await self._carry_out(claimed)
             if rebuilds:
                 self.wake()  # there may be more of it, or it is over
 
-    async def _is_strange(self, run: Run) -> bool:
-        """Whether its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
-        samples = await self._store.run_samples(run.id)
-        return any((s.completion.new.version is None) != (self._foreign is not None) for s in samples)
-
     async def trains(self) -> dict[str, Any] | None:
         """For `status`: the model that trains, where it is another one than the one that answers."""
         return await self._foreign.report() if self._foreign else None
-
-    async def _claim(self, asked: bool, rebuilds: bool) -> Run | None:
-        train = self._settings.train
-        runs = self._settings.home / "runs"
-        newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
-        version = max(await self._store.next_version(), 1 + newest)
-        claimed = await self._store.claim(
-            model=self._foreign.model if self._foreign else self._swap.model,
-            live=await self._foreign.parent() if self._foreign else self._swap.live,
-            max_version_gap=train.max_version_gap,
-            limit=train.max_samples,
-            held_share=train.held_share,
-            folder_of=lambda run: str(runs / f"r{run:05d}"),
-            version=version,
-            above=await asyncio.to_thread(run_folder.newest_run, runs),
-            min_total=1 if asked or rebuilds else (await self._when.needed())[0],
-            foreign=self._foreign is not None,
-            share=train.max_rater_share,
-            raters=train.raters,
-            rebuilds=rebuilds,
-        )
-        if claimed is None:
-            return None
-        if asked:
-            await self._when.asked_for(claimed[0].id)
-        return claimed[0]
-
-    def _model_folder(self) -> Path:
-        model = self._foreign.model if self._foreign else self._swap.model
-        return run_folder.of_model(self._settings.adapters_dir, model)
-
-    async def _prepare(self, run: Run) -> None:
-        """Write the run folder, unless an earlier attempt did. Under the lock of the run files.
-
-        Raises BackendDown: its server renders the prompts.
-        """
-        if run_folder.complete(Path(run.folder)):
-            return
-        weights = self._when.weights()
-        assert weights is not None, "due() has checked it"
-        calibration = await self._store.unrated(version=run.parent, limit=self._settings.train.calibration)
-        train = self._settings.train
-        again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
-        again = 0 if self._foreign else again
-        adapters = {a.version: a.path for a in await self._store.adapters() if not a.gone}
-        if (rebuild := await self._store.rebuild()) is not None:
-            adapters |= rebuild.paths  # to tell how likely they found their own replies
-        groups = (
-            await self._store.run_samples(run.id),
-            await self._store.recent_held(HELD_BEFORE),
-            await self._store.earlier(run, max_version_gap=train.max_version_gap, each=again) if again else [],
-        )
-        moments = await self._store.moments(train.max_rater_share, train.raters)
-        lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments)
-        served = Served()
-        if not self._foreign:  # whose replies no server of ours has given
-            completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}
-            served = await served_prompts.add(self._backend, lines, completions)
-        await asyncio.to_thread(
-            run_folder.write,
-            run,
-            lines,
-            calibration,
-            settings=self._settings,
-            weights=weights,
-            adapters=adapters,
-            out=self._model_folder() / f"v{run.version:04d}",
-            baseline=float(await self._store.get_meta("baseline", 0.0)),
-            neutral=served.neutral,
-            objective=self._foreign.objective if self._foreign else None,
-            choices=[*(self._foreign.choices if self._foreign else ()), *served.choices],
-            seal=Seal(await self._store.run_key(run.id)),
-        )
 
     # One run
 
@@ -332,23 +259,21 @@ class Learner:
         if self._cancelled == run.id:  # before it came here
             await self._call_off(run)
             return
-        self.run, self.progress = run, {}
+        self.state.run, self.state.progress = run, {}
         self._begun.set()
-        self._when.kept, self._when.under_way, self.stalled = None, True, None
-        self._outcome.recorded.clear()
+        self.state.kept, self.state.stalled = None, None
+        self._recorded.clear()
         try:
             try:
-                async with self._files.lock:  # until the folder is whole nobody forgets what it is written from
-                    await self._files.clean(run)
-                    await self._prepare(run)
+                await self._claims.write(run, self._when.weights())
             except BackendDown as error:
                 self._wait(run, f"the server of its replies cannot say how it renders their prompts: {error.message}")
                 return
             await self._train(run)
             await self._called_off(run)  # whatever it was busy with, and whatever else has kept it from training
         finally:
-            self.run, self._when.under_way, self.stalled = None, False, None
-            self._outcome.recorded.set()
+            self.state.run, self.state.stalled = None, None
+            self._recorded.set()
 
     async def _train(self, run: Run) -> None:
         found = run_folder.result(Path(run.folder))  # of a trainer that outlived us
@@ -361,8 +286,16 @@ class Learner:
                 self._wait(run, str(error))
             return
         if found is not None:
-            await self._outcome.take(run, found)
+            published = await self._outcome.record(run, found)
+            self._recorded.set()
+            if published is not None:
+                await self._outcome.put_live(published)
             await asyncio.to_thread(run_folder.tidy, Path(run.folder))
+
+    async def _end(self, run: Run, status: Ending, reason: str) -> None:
+        """Without an adapter: its samples are fresh again."""
+        await self._outcome.end(run, status, reason, None)
+        self._recorded.set()
 
     async def _result(self, run: Run) -> dict[str, Any] | None:
         """Supervise the trainer until the run has a result; None where it failed, or was stopped at a checkpoint."""
@@ -382,26 +315,26 @@ class Learner:
                 await asyncio.sleep(HELD_PAUSE_S)
             elif run.attempts >= self._settings.train.max_attempts:
                 reason = f"the trainer ended {run.attempts} times without a result; see {folder}/trainer.log"
-                reason += f". One of those times {self.stalled}" if self.stalled else ""
+                reason += f". One of those times {self.state.stalled}" if self.state.stalled else ""
                 reason += KILLED if status == -signal.SIGKILL else ""
-                await self._outcome.end(run, "failed", reason, None)
+                await self._end(run, "failed", reason)
                 return None
             else:
-                await self._store.run_started(run.id)
-                run = await self._store.run(run.id) or run
+                await self._store.runs.started(run.id)
+                run = await self._store.runs.get(run.id) or run
             self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
             self._exceeded = None
             status = await self._supervise(run)
             if self._cancelled == run.id:
                 continue
             if self._exceeded is not None and run_folder.result(folder) is None:
-                await self._outcome.end(run, "failed", self._exceeded, None)  # it would again
+                await self._end(run, "failed", self._exceeded)  # it would again
                 await asyncio.to_thread(run_folder.tidy, folder)
                 return None
             halted = self._halted and run_folder.result(folder) is None
             if halted:  # whatever holds by now
-                await self._store.run_paused(run.id)
-            if halted or self._when.paused or self._stopping:
+                await self._store.runs.paused(run.id)
+            if halted or self.state.paused or self._stopping:
                 return None
             log.info("trainer ended", run=run.id, status=status)
         return found
@@ -415,15 +348,15 @@ class Learner:
 
     async def _call_off(self, run: Run) -> None:
         with contextlib.suppress(RunEnded):  # by who cancelled it while it waited
-            await self._outcome.end(run, "failed", CANCELLED, None)
+            await self._end(run, "failed", CANCELLED)
         await asyncio.to_thread(run_folder.tidy, Path(run.folder))
 
     def _told_to_stop(self, run: Run) -> bool:
-        return self._when.paused or self._stopping or self._cancelled == run.id
+        return self.state.paused or self._stopping or self._cancelled == run.id
 
     def _wait(self, run: Run, why: str) -> None:
         """What keeps the run, said: it goes on when that is over."""
-        self._when.kept = why
+        self.state.kept = why
         log.info("run waits", run=run.id, why=why)
         self._events.emit("waiting", run=run.id, why=why)
 
@@ -437,12 +370,12 @@ class Learner:
                 threads=train.threads,
                 nice=train.nice,
                 max_memory_gb=train.max_memory_gb,
-                key=await self._store.run_key(run.id),
+                key=await self._store.runs.key(run.id),
             )
         except LaunchError as error:
             log.error("trainer did not start", run=run.id, error=str(error))
             return -1
-        self.run, self._job, self._when.trainer = run, job, job.pid
+        self.state.run, self._job, self.state.trainer = run, job, job.pid
         self._heard = time.monotonic()
         minding = [
             asyncio.create_task(self._mind_rules(run), name="rules"),
@@ -456,8 +389,8 @@ class Learner:
                 if event.get("event") == "alive":
                     continue
                 if event.get("event") == "phase":
-                    self.progress.pop("step", None)  # it was of the phase before
-                self.progress[event.get("event", "")] = event
+                    self.state.progress.pop("step", None)  # it was of the phase before
+                self.state.progress[event.get("event", "")] = event
                 self._events.emit("run", **{**event, "run": run.id})
             status = await job.wait()
             self._exceeded = f"{job.exceeded} (train.max_memory_gb)" if job.exceeded else None
@@ -466,16 +399,16 @@ class Learner:
             for task in minding:
                 task.cancel()
             await asyncio.wait(minding)
-            self._job = self._when.trainer = None
+            self._job = self.state.trainer = None
             await job.terminate()
 
     async def _mind_rules(self, run: Run) -> None:
         """Hours end, and memory may be short: then the run stops at its next step."""
-        while self._when.kept is None:
+        while self.state.kept is None:
             await asyncio.sleep(LOOK_AGAIN_S)
-            self._when.kept = await self._when.kept_from(run.id, starting=False)
-        self._lending.put_off(self._when.kept)  # or it would be freed for it again and again
-        self._wait(run, self._when.kept)
+            self.state.kept = await self._when.kept_from(run.id, starting=False)
+        self._lending.put_off(self.state.kept)  # or it would be freed for it again and again
+        self._wait(run, self.state.kept)
         await self._halt()
 
     async def _mind_life(self, run: Run, job: Job) -> None:
@@ -485,11 +418,11 @@ class Learner:
             return
         while (left := self._heard + minutes * 60 - time.monotonic()) > 0:
             await asyncio.sleep(left)
-        phase = self.progress.get("phase", {}).get("phase", "start")
-        self.stalled = (
+        phase = self.state.progress.get("phase", {}).get("phase", "start")
+        self.state.stalled = (
             f"it had said nothing for {minutes:g} minutes (train.stall_minutes) in phase `{phase}`, and was ended"
         )
-        log.error("trainer is hung", run=run.id, why=self.stalled)
-        self._events.emit("problem", message=f"The trainer of run {run.id} is tried again: {self.stalled}.")
+        log.error("trainer is hung", run=run.id, why=self.state.stalled)
+        self._events.emit("problem", message=f"The trainer of run {run.id} is tried again: {self.state.stalled}.")
         self._job = None  # nobody else ends it: this attempt has failed, whatever is said from now on
         await job.terminate()

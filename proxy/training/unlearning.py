@@ -21,11 +21,12 @@ from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
+from proxy.core.version_names import label, listed, version_in_words
 from proxy.training.cloud_student import Foreign
 from proxy.training.preconditions import When
 from proxy.training.relocation import folder_of, is_ours
 from proxy.training.schedule_rules import DONE_BADLY
-from proxy.versions.live_version import Swap, label
+from proxy.versions.live_version import Swap
 from store.errors import StoreError
 from store.learning.unlearning import clean_of
 from store.records import Rebuild, Run
@@ -59,18 +60,15 @@ class Rebuilding:
 
     async def start(self) -> None:
         """Before any version is loaded: one that is gone is not what the pointer names."""
-        state = await self._store.rebuild()
-        self._when.rebuilds = state is not None and state.over is None
-        adapters, pointer = await self._store.adapters(), await self._store.pointer()
+        adapters, pointer = await self._store.versions.all(), await self._store.versions.pointer()
         if (to := clean_of(adapters, pointer.live)) != pointer.live:
-            await self._store.point(to, _because(pointer.live), ACTOR)
+            await self._store.versions.point(to, _because(pointer.live), ACTOR)
 
     async def begin(self) -> Rebuild | None:
         """Right after something was forgotten; what is under way now, None where no version learned from it."""
-        state = await self._store.rebuild()
+        state = await self._store.unlearning.state()
         if state is None or state.over is not None:
             return None
-        self._when.rebuilds = True
         await self._step_back()
         log.info("rebuilding", versions=state.versions, clean=state.clean)
         self._events.emit("rebuild", versions=state.versions, line=_line(state))
@@ -78,30 +76,31 @@ class Rebuilding:
 
     async def wanted(self) -> bool:
         """Whether the next run is one of these. Ends it where nothing is left to do. Raises StoreError."""
-        state = await self._store.rebuild()
-        self._when.rebuilds = state is not None and state.over is None
-        if state is None or not self._when.rebuilds or not await self._step_back():
+        state = await self._store.unlearning.state()
+        if state is None or state.over is not None or not await self._step_back():
             return False
-        last = await self._store.run(state.made[-1]) if state.made else None
+        last = await self._store.runs.get(state.made[-1]) if state.made else None
         train = self._settings.train
         live = await self._foreign.parent() if self._foreign else self._swap.live
-        near, stale = await self._store.left_to_rebuild(
+        near, stale = await self._store.samples.given_back(
             state, live=live, max_version_gap=train.max_version_gap, foreign=self._foreign is not None
         )
         dampened = (await self._when.fresh()).total == 0
         if near and not dampened and (last is None or last.status not in DONE_BADLY):
             return True
-        made = [run for id in state.made if (run := await self._store.run(id)) is not None and run.status == "done"]
+        made = [
+            run for id in state.made if (run := await self._store.runs.get(id)) is not None and run.status == "done"
+        ]
         try:
             await self._end(state, _outcome(state, made, last, near, stale, live))
         except OSError as error:
-            self.problem = f"{_names(state.versions)} could not be deleted: {error}; it is tried again."
+            self.problem = f"{listed(state.versions)} could not be deleted: {error}; it is tried again."
             log.error("versions that learned from what was forgotten are still on disk", error=str(error))
         return False
 
     async def report(self) -> dict[str, Any] | None:
         """For `status`; None where nothing was ever rebuilt."""
-        state = await self._store.rebuild()
+        state = await self._store.unlearning.state()
         if state is None:
             return None
         return {
@@ -114,7 +113,7 @@ class Rebuilding:
 
     async def _step_back(self) -> bool:
         """Whether neither the live version nor the one that a rollback finds is gone."""
-        adapters, pointer = await self._store.adapters(), await self._store.pointer()
+        adapters, pointer = await self._store.versions.all(), await self._store.versions.pointer()
         if self._foreign:
             await self._foreign.step_back(adapters)
         to = clean_of(adapters, pointer.live)
@@ -124,7 +123,7 @@ class Rebuilding:
             elif self._backend.capabilities.adapters:
                 await self._swap.to(to, _because(pointer.live), ACTOR)
             else:
-                await self._store.point(to, _because(pointer.live), ACTOR)
+                await self._store.versions.point(to, _because(pointer.live), ACTOR)
         except (ProxyError, StoreError) as error:
             self.problem = f"{label(pointer.live)} still answers, though it learned from what was forgotten: {error}"
             log.error("a version that is gone still answers; it is tried again", error=str(error))
@@ -134,7 +133,7 @@ class Rebuilding:
 
     async def _end(self, state: Rebuild, line: str) -> None:
         """The old versions' files go, then it is on record that this is over."""
-        adapters = {a.version: a for a in await self._store.adapters()}
+        adapters = {a.version: a for a in await self._store.versions.all()}
         digests = [
             str(adapters[v].manifest.get("files", {}).get("adapter_model.safetensors", ""))[:12]
             for v in state.versions
@@ -145,15 +144,14 @@ class Rebuilding:
             for v, path in state.paths.items()
         ]
         for id in state.runs:
-            if (run := await self._store.run(id)) is not None:
+            if (run := await self._store.runs.get(id)) is not None:
                 folders += [Path(run.folder), self._settings.home / "tensorboard" / f"run-{id}"]
         outside = await asyncio.to_thread(self._outside, folders)
         ours = [folder for folder in folders if folder not in outside]
         await asyncio.to_thread(_delete, ours, self._settings.home, [digest for digest in digests if digest])
         if outside:
             line += f"; not in this home, and left for you to delete: {', '.join(map(str, outside))}"
-        await self._store.rebuilt(line)
-        self._when.rebuilds = False
+        await self._store.unlearning.end(line)
         log.info("rebuilt", line=line)
         self._events.emit("rebuild", versions=state.versions, line=line)
 
@@ -181,23 +179,19 @@ def _because(version: int) -> str:
 
 def _line(state: Rebuild) -> str:
     """While it is under way."""
-    return f"{_names(state.versions)} learned from what was forgotten; what is left of the ratings trains again"
+    return f"{listed(state.versions)} learned from what was forgotten; what is left of the ratings trains again"
 
 
 def _outcome(state: Rebuild, made: list[Run], last: Run | None, near: int, stale: int, live: int) -> str:
-    answers = "the base model" if live == 0 else f"v{live}"
+    answers = version_in_words(live)
     if last is not None and last.status in DONE_BADLY:
         rest = f"run {last.id} ended {last.status} ({last.reason}): {answers} stays, and {near} ratings are fresh again"
     elif made:
-        rest = f"{_names(run.version for run in made)} was trained without it"
+        rest = f"{listed(run.version for run in made)} was trained without it"
     else:
         rest = f"no rating can train again now, {answers} stays"
     ended_well = last is None or last.status not in DONE_BADLY
     rest += f"; {near} ratings wait until others have rated, too (train.max_rater_share)" if near and ended_well else ""
     old = f"; {stale} ratings are too many versions old to train again (train.max_version_gap)" if stale else ""
     verb = "are" if len(state.versions) > 1 else "is"
-    return f"{_names(state.versions)} learned from what was forgotten and {verb} deleted; {rest}{old}"
-
-
-def _names(versions: Iterable[int]) -> str:
-    return ", ".join(f"v{version}" for version in versions)
+    return f"{listed(state.versions)} learned from what was forgotten and {verb} deleted; {rest}{old}"

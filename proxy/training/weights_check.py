@@ -15,15 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
 import structlog
 
 from config.settings import Settings
-from proxy.backends.base import Address, Backend, Prompt, Told, place_for
-from proxy.backends.openai import down
+from proxy.backends.ask import ask
+from proxy.backends.base import Backend, Prompt, Told, place_for
 from proxy.core.errors import BackendBroke, BackendDown
 from proxy.core.events import Events
-from proxy.core.json_edit import dumps, loads
+from proxy.core.json_edit import loads
 from proxy.core.upstream import message_in
 from proxy.training.weights_compare import CHATS, TOKENS, Answer, Chat, Verdict, compare
 from store.store import Store
@@ -85,7 +84,7 @@ class Match:
 
     async def start(self) -> None:
         """What was found before this start. Whether it still is about the same two is asked before the next run."""
-        kept = await self._store.get_meta(META)
+        kept = await self._store.meta.get(META)
         if kept is not None and kept["of"].get("rules") == RULES:
             self._of, self.verdict = kept["of"], Verdict(**kept["verdict"])
 
@@ -127,7 +126,7 @@ class Match:
             keep = False  # asked again after a restart
         self._of, self.verdict = of, verdict
         if keep:
-            await self._store.set_meta(META, {"of": of, "verdict": verdict._asdict()})
+            await self._store.meta.set(META, {"of": of, "verdict": verdict._asdict()})
         self._tell(verdict)
 
     def _tell(self, verdict: Verdict) -> None:
@@ -176,21 +175,7 @@ class Match:
 
     async def _post(self, body: dict[str, Any]) -> tuple[int, bytes]:
         with place_for(self._backend, self._backend.served.model) as address:
-            return await self._post_to(address, body)
-
-    async def _post_to(self, address: Address, body: dict[str, Any]) -> tuple[int, bytes]:
-        url = address.url
-        body = body | {key: loads(value) for key, value in address.members.items()}
-        headers = {**self._backend.headers(), "content-type": "application/json"}
-        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout) as http,
-                http.post(f"{url}/v1/chat/completions", data=dumps(body), headers=headers) as response,
-            ):
-                return response.status, await response.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise down(url, error, self._backend.kind) from error
+            return await ask(self._backend, address, body, ANSWER_S)
 
 
 def _answer_in(body: dict[str, Any]) -> Answer:

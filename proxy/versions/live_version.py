@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
@@ -21,6 +21,7 @@ from proxy.backends.base import Backend, Misfit
 from proxy.core.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
 from proxy.core.events import Events
 from proxy.core.tasks import Tasks
+from proxy.core.version_names import label
 from proxy.versions.admission import Door
 from proxy.versions.warm_up import WarmUp
 from store.errors import StoreError
@@ -56,21 +57,25 @@ class Lease:
         return label(self.version)
 
 
-def label(version: int | None) -> str:
-    """For `x-rl-adapter`."""
-    return "none" if version is None else "base" if version == BASE else f"v{version}"
-
-
 class Swap:
     def __init__(
-        self, store: Store, backend: Backend, tasks: Tasks, events: Events, door: Door, warm_up: WarmUp
+        self,
+        store: Store,
+        backend: Backend,
+        tasks: Tasks,
+        events: Events,
+        door: Door,
+        warm_up: WarmUp,
+        pinned: Callable[[], set[int]] = set,
     ) -> None:
+        """`pinned`: versions that will be asked for again, kept loaded where the backend has room for any number."""
         self._store = store
         self._backend = backend
         self._tasks = tasks
         self._events = events
         self._door = door
         self._warm_up = warm_up
+        self._pinned_elsewhere = pinned
         self._loaded: set[int] = {BASE}
         self._in_use: Counter[int] = Counter()
         self._changing = asyncio.Lock()
@@ -113,7 +118,7 @@ class Swap:
             self._loaded = {BASE}
             if not self._backend.capabilities.adapters:
                 return  # what the store points at waits for a backend that can
-            self._pointer = await self._store.pointer()
+            self._pointer = await self._store.versions.pointer()
             # The live one last: where a server has room for one, that is the one that stays in its memory.
             for version in dict.fromkeys((self._pointer.previous, self._pointer.live)):
                 try:
@@ -132,7 +137,7 @@ class Swap:
             except (AdapterError, BackendBroke, NotFound):
                 continue
             broken = f"v{self._pointer.live} {'cannot answer' if isinstance(error, Misfit) else 'is damaged'}"
-            self._pointer = await self._store.point(version, f"{broken}: {error}", "rlproxy")
+            self._pointer = await self._store.versions.point(version, f"{broken}: {error}", "rlproxy")
             self._failed(f"{broken}, {self._label(version)} answers instead: {error}")
             return
 
@@ -146,6 +151,10 @@ class Swap:
         if (pinned := self._pinned(asked)) is not None:
             return pinned
         return self.live if self._known(asked) in ("", self.model) else None
+
+    def names_version(self, asked: str) -> bool:
+        """Whether a request for this model pins a version itself."""
+        return self._pinned(asked) is not None
 
     async def acquire(self, asked: str, promised: int | None = None) -> Lease:
         """The version that a request for the model `asked` gets, or the one that it was promised. Raises NotFound,
@@ -242,7 +251,7 @@ class Swap:
                     if not at_once:  # what is being taken back is not to answer for a moment longer
                         await self._warm_up.read_ahead(self.name(version))
                     warm = time.perf_counter()
-                    self._pointer = await self._store.point(version, reason, actor)
+                    self._pointer = await self._store.versions.point(version, reason, actor)
             except (ProxyError, AdapterError, StoreError) as error:
                 self._failed(f"{self._label(version)} did not go live: {error} {self._label(self.live)} still answers.")
                 self._tasks.spawn("unload-failed", self._unload_unused())  # what cannot answer is in the way
@@ -290,13 +299,13 @@ class Swap:
 
     async def _withdrawn(self, version: int) -> str | None:
         """Why it goes live by name only; None where it may answer, or where it is gone and cannot."""
-        adapter = await self._store.adapter(version)
+        adapter = await self._store.versions.get(version)
         return None if adapter is None or adapter.gone else adapter.withdrawn
 
     async def read_again(self) -> None:
         """What the store has changed: the version that a rollback returns to may be gone for good."""
         async with self._changing:
-            if (pointer := await self._store.pointer()).live == self._pointer.live:
+            if (pointer := await self._store.versions.pointer()).live == self._pointer.live:
                 self._pointer = pointer
         await self._unload_unused()
 
@@ -309,7 +318,8 @@ class Swap:
         return "The base model" if version == BASE else f"v{version}"
 
     def _kept(self) -> set[int]:
-        return {BASE, self._pointer.live, self._pointer.previous}
+        kept = {BASE, self._pointer.live, self._pointer.previous}
+        return kept | self._pinned_elsewhere() if self._backend.places is None else kept
 
     async def _load(self, version: int) -> None:
         """Needs the lock."""
@@ -351,7 +361,7 @@ class Swap:
             raise
 
     async def _adapter(self, version: int) -> Adapter:
-        adapter = await self._store.adapter(version)
+        adapter = await self._store.versions.get(version)
         if adapter is None:
             raise NotFound(f"There is no version v{version}; `rlproxy adapters` lists them.", param="model")
         if adapter.gone:

@@ -15,10 +15,11 @@ import structlog
 from config.sections import Train
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
+from proxy.core.version_names import version_in_words
 from proxy.versions.live_version import Overtaken, Swap
 from proxy.versions.sequential_test import NEW, Comparison, compare
 from store.errors import StoreError
-from store.learning.runs import RATED_BEFORE
+from store.learning.versions import RATED_BEFORE
 from store.records import BASE, Pointer
 from store.store import Store
 
@@ -66,7 +67,7 @@ class Watch:
         found = await self.comparison(pointer)
         if found is None:
             return
-        adapter = await self._store.adapter(live)
+        adapter = await self._store.versions.get(live)
         back_to = await self._swap.way_back()
         if self._swap.pointer is not pointer:  # by now another one is live: it is looked at by its own ratings
             self.wake()
@@ -76,10 +77,12 @@ class Watch:
             if not found.worse:
                 return
             reason = (
-                f"{_label(live)} was rated worse than {_label(before)}, beyond chance: "
+                f"{version_in_words(live)} was rated worse than {version_in_words(before)}, beyond chance: "
                 f"{found.new}, {found.old} before (p = {found.p:.2g})"
             )
-            await self._store.withdraw(live, reason, ACTOR)  # first: a crash from here on ends in the rollback too
+            await self._store.versions.withdraw(
+                live, reason, ACTOR
+            )  # first: a crash from here on ends in the rollback too
         try:
             await self._swap.to(back_to, f"rolled back by itself: {reason}", ACTOR, instead_of=live)
         except Overtaken:
@@ -93,11 +96,11 @@ class Watch:
         went_live_by_itself = pointer.actor == ACTOR and pointer.live > pointer.previous
         if not self._train.watch or pointer.live == BASE or not went_live_by_itself:
             return None
-        before = await self._store.get_meta(RATED_BEFORE, EVERY)  # not known of a swap of before it was kept
+        before = await self._store.meta.get(RATED_BEFORE, EVERY)  # not known of a swap of before it was kept
         share, raters = self._train.max_rater_share, self._train.raters
-        rated_old = await self._store.votes(pointer.previous, share, raters, alone=True)
+        rated_old = await self._store.opinions.votes(pointer.previous, share, raters, alone=True)
         old = [vote.good for vote in rated_old if vote.seq <= before]
-        return compare(old, [vote.good for vote in await self._store.votes(pointer.live, share, raters)])
+        return compare(old, [vote.good for vote in await self._store.opinions.votes(pointer.live, share, raters)])
 
     async def report(self) -> dict[str, Any] | None:
         """For `status`: what is watched and how it stands, or what was rolled back."""
@@ -112,7 +115,7 @@ class Watch:
                 "state": "over" if found.over else "watching",
                 "line": _line(pointer.live, pointer.previous, found),
             }
-        before = await self._store.adapter(pointer.previous)
+        before = await self._store.versions.get(pointer.previous)
         if pointer.actor == ACTOR and before is not None and before.withdrawn:
             return {"version": before.version, "against": pointer.live, "state": "rolled back", "line": pointer.reason}
         return None
@@ -121,8 +124,4 @@ class Watch:
 def _line(live: int, before: int, found: Comparison) -> str:
     watched = "it is rolled back by itself if it is rated worse beyond chance"
     how = f"its first {NEW} ratings are over" if found.over else watched
-    return f"{_label(live)}: {found.new}; {_label(before)}: {found.old}; {how}"
-
-
-def _label(version: int) -> str:
-    return f"v{version}" if version else "the base model"
+    return f"{version_in_words(live)}: {found.new}; {version_in_words(before)}: {found.old}; {how}"

@@ -12,13 +12,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import aiohttp
 import structlog
 
+from proxy.backends.ask import ask
 from proxy.backends.base import Address, Backend
 from proxy.conversation.active_conversations import Recent
-from proxy.core.errors import BackendDown, ProxyError
-from proxy.core.json_edit import loads
+from proxy.core.errors import ProxyError
 
 log = structlog.get_logger()
 
@@ -33,17 +32,10 @@ class WarmUp:
 
     async def answers(self, addresses: Sequence[Address]) -> tuple[int, str]:
         """Status and text of the first of these that does not answer with 200, else of any. Raises BackendDown."""
-        timeout = aiohttp.ClientTimeout(total=WARM_UP_S)
-        async with aiohttp.ClientSession(timeout=timeout) as http:
-            try:
-                for address in addresses:
-                    status, text = await self._ask(http, address, HELLO)
-                    if status != 200:
-                        return status, text
-            except TimeoutError as error:
-                raise BackendDown(f"The warm-up request was not answered within {WARM_UP_S:g} s.") from error
-            except (aiohttp.ClientError, OSError) as error:
-                raise BackendDown(f"The warm-up request failed ({error or type(error).__name__}).") from error
+        for address in addresses:
+            status, text = await ask(self._backend, address, HELLO, WARM_UP_S, "the warm-up request")
+            if status != 200:
+                return status, text.decode(errors="replace")
         return 200, ""
 
     async def read_ahead(self, name: str) -> None:
@@ -58,23 +50,16 @@ class WarmUp:
             return
         read = 0
 
-        async def one(http: aiohttp.ClientSession, prompt: Mapping[str, Any], address: Address) -> None:
+        async def one(prompt: Mapping[str, Any], address: Address) -> None:
             nonlocal read
-            status, _ = await self._ask(http, address, prompt)
+            status, _ = await ask(self._backend, address, prompt, READ_AHEAD_S)
             read += status == 200
 
-        async with aiohttp.ClientSession() as http:
-            asked = [asyncio.create_task(one(http, prompt, at)) for prompt in prompts for at in addresses]
-            try:
-                await asyncio.wait(asked, timeout=READ_AHEAD_S)
-            finally:
-                for task in asked:  # whose connection closes: the server need not read on
-                    task.cancel()
-                await asyncio.gather(*asked, return_exceptions=True)
+        asked = [asyncio.create_task(one(prompt, at)) for prompt in prompts for at in addresses]
+        try:
+            await asyncio.wait(asked, timeout=READ_AHEAD_S)
+        finally:
+            for task in asked:  # whose connection closes: the server need not read on
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         log.info("read ahead", prompts=len(asked), read=read)
-
-    async def _ask(self, http: aiohttp.ClientSession, address: Address, body: Mapping[str, Any]) -> tuple[int, str]:
-        named = {key: loads(value) for key, value in address.members.items()}
-        url = f"{address.url}/v1/chat/completions"
-        async with http.post(url, json={**body, **named}, headers=self._backend.headers()) as response:
-            return response.status, await response.text()

@@ -1,6 +1,6 @@
 """The control routes under `/rl/`, health and metrics.
 
-Owns HTTP for what a person or the CLI asks of rlproxy itself. What is done is done elsewhere: learner, swap, store.
+Owns HTTP for what a person or the CLI asks of rlproxy itself. What is done is done elsewhere: admin acts, swap, store.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from proxy.core.events import Events
 from proxy.core.metrics import Metrics
 from proxy.core.query import flag, number, turn
 from proxy.core.wrapped_ids import bare
-from proxy.training.run_supervisor import Learner
+from proxy.training.admin_acts import ACTS, AdminActs
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
+from proxy.web.error_middleware import Handler
 from proxy.web.run_detail import account
 from proxy.web.status import StatusReport, reachable, run_json
 from store.captured.export import Filter
@@ -40,7 +41,7 @@ class Control:
         store: Store,
         backend: Backend,
         swap: Swap,
-        learner: Learner,
+        acts: AdminActs,
         status: StatusReport,
         events: Events,
         metrics: Metrics,
@@ -51,7 +52,7 @@ class Control:
         self._store = store
         self._backend = backend
         self._swap = swap
-        self._learner = learner
+        self._acts = acts
         self._status = status
         self._events = events
         self._metrics = metrics
@@ -71,13 +72,7 @@ class Control:
             web.get("/rl/runs", self.runs),
             web.get("/rl/runs/{id}", self.run),
             web.get("/rl/export", self.export),
-            web.post("/rl/train", self.train),
-            web.post("/rl/pause", self.pause),
-            web.post("/rl/resume", self.resume),
-            web.post("/rl/cancel", self.cancel),
-            web.post("/rl/rollback", self.rollback),
-            web.post("/rl/promote/{version}", self.promote),
-            web.post("/rl/reset", self.reset),
+            *(web.post(f"/rl/{act}{'/{version}' * (act == 'promote')}", self._doing(act)) for act in ACTS),
         ]
 
     # Reading
@@ -129,7 +124,7 @@ class Control:
 
     async def completions(self, request: web.Request) -> web.Response:
         """Newest first; `before` is the `seq` to go on from."""
-        rows = await self._store.completions(
+        rows = await self._store.completions.page(
             limit=number(request, "limit", PAGE, 1, 1000),
             before_seq=number(request, "before", None, 1, 2**62),
             session=request.query.get("session"),
@@ -140,7 +135,7 @@ class Control:
         return _json({"data": [completion_json(c) for c in rows]})
 
     async def completion(self, request: web.Request) -> web.Response:
-        found = await self._store.completion(bare(request.match_info["id"]))
+        found = await self._store.completions.get(bare(request.match_info["id"]))
         if found is None:
             raise NotFound("There is no such completion.", param="id")
         prompt = [{"role": m.role, **orjson.loads(m.body)} for m in found.new.prompt]
@@ -148,15 +143,17 @@ class Control:
 
     async def adapters(self, request: web.Request) -> web.Response:
         pointer = self._swap.pointer
-        return _json({"data": [adapter_json(a, pointer) for a in await self._store.adapters()], "live": pointer.live})
+        return _json(
+            {"data": [adapter_json(a, pointer) for a in await self._store.versions.all()], "live": pointer.live}
+        )
 
     async def runs(self, request: web.Request) -> web.Response:
-        runs = await self._store.runs(limit=number(request, "limit", PAGE, 1, 1000))
+        runs = await self._store.runs.recent(limit=number(request, "limit", PAGE, 1, 1000))
         return _json({"data": [run_json(r) for r in runs]})
 
     async def run(self, request: web.Request) -> web.Response:
         given = request.match_info["id"]
-        run = await self._store.run(int(given)) if given.isdecimal() and len(given) < 19 else None
+        run = await self._store.runs.get(int(given)) if given.isdecimal() and len(given) < 19 else None
         if run is None:
             raise NotFound(f"There is no run {given}.", param="id")
         return _json(await account(self._store, run))
@@ -173,50 +170,34 @@ class Control:
         )
         response = PacedStream(headers={"content-type": "application/x-ndjson"})
         await response.prepare(request)
-        async for row in self._store.export(only):
+        async for row in self._store.transfer.export(only):
             await response.write(orjson.dumps(row) + b"\n")
         await response.write_eof()
         return response
 
     # Acting
 
-    async def train(self, request: web.Request) -> web.Response:
-        require_admin(request)
-        due = await self._learner.train()
-        return _json({"started": True, "why": due.why}, status=202)
+    def _doing(self, act: str) -> Handler:
+        async def handle(request: web.Request) -> web.Response:
+            require_admin(request)
+            version = (
+                _promoted(request)
+                if act == "promote"
+                else BASE
+                if act == "rollback" and flag(request, "base")
+                else None
+            )
+            done = await self._acts.do(act, "admin", version)
+            return _json(done.told, status=done.status)
 
-    async def pause(self, request: web.Request) -> web.Response:
-        require_admin(request)
-        await self._learner.pause()
-        return _json({"paused": True})
+        return handle
 
-    async def resume(self, request: web.Request) -> web.Response:
-        require_admin(request)
-        await self._learner.resume()
-        return _json({"paused": False})
 
-    async def cancel(self, request: web.Request) -> web.Response:
-        require_admin(request)
-        return _json({"cancelled": (await self._learner.cancel()).id})
-
-    async def rollback(self, request: web.Request) -> web.Response:
-        require_admin(request)
-        if flag(request, "base"):
-            return _json(_pointer(await self._swap.to(BASE, "rollback to the base", "admin")))
-        return _json(_pointer(await self._swap.rollback("admin")))
-
-    async def promote(self, request: web.Request) -> web.Response:
-        require_admin(request)
-        version = request.match_info["version"].removeprefix("v")
-        if version != "base" and not version.isdecimal():
-            raise BadRequest("Promote a version: `v3`, `3` or `base`.", param="version")
-        target = BASE if version == "base" else int(version[:10])
-        return _json(_pointer(await self._swap.to(target, "promoted by hand", "admin")))
-
-    async def reset(self, request: web.Request) -> web.Response:
-        require_admin(request)
-        await self._learner.reset("admin")
-        return _json({"live": self._swap.live, "baseline": 0.0})
+def _promoted(request: web.Request) -> int:
+    version = request.match_info["version"].removeprefix("v")
+    if version != "base" and not version.isdecimal():
+        raise BadRequest("Promote a version: `v3`, `3` or `base`.", param="version")
+    return BASE if version == "base" else int(version[:10])
 
 
 def completion_json(c: Completion) -> dict[str, Any]:
@@ -262,10 +243,6 @@ def adapter_json(a: Adapter, pointer: Pointer) -> dict[str, Any]:
         "metrics": a.manifest.get("metrics"),
         "gate": a.manifest.get("gate"),
     }
-
-
-def _pointer(p: Pointer) -> dict[str, Any]:
-    return {"live": p.live, "previous": p.previous, "reason": p.reason}
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

@@ -65,8 +65,8 @@ class Forgetter:
 
     async def look(self, kind: Target, name: str) -> Gone:
         """What would go. Raises NotFound where there is nothing of that name, in copies neither."""
-        found = await self._store.would_forget(kind, name)
-        there = await self._store.copies_with(self._home, kind, name)
+        found = await self._store.erasure.look(kind, name)
+        there = await self._store.erasure.copies_with(self._home, kind, name)
         if not (found.completions or found.ratings or found.reactions or there.holding):
             raise NotFound(f"There is no {kind} {name} here, so there is nothing to forget.", param=kind)
         return Gone(found, Copies(*(tuple(self._shown(file) for file in files) for files in there)))
@@ -79,7 +79,7 @@ class Forgetter:
             looked = await self.look(asked.kind, asked.name)
             try:
                 await self._files.refuse_if_trained_on(looked.found)
-                found = await self._store.forget_for_good(asked.kind, asked.name, actor, retrain=asked.retrain)
+                found = await self._store.erasure.forget(asked.kind, asked.name, actor, retrain=asked.retrain)
             except InOpenRun as error:
                 raise Conflict(str(error)) from None
             self._no_longer_known(found.completions)
@@ -97,8 +97,8 @@ class Forgetter:
         """One completion, because its client says so. Raises Conflict where a run under way trains on it."""
         async with self._files.lock:
             try:
-                await self._files.refuse_if_trained_on(await self._store.would_forget("completion", id))
-                await self._store.delete(id)
+                await self._files.refuse_if_trained_on(await self._store.erasure.look("completion", id))
+                await self._store.erasure.delete(id)
             except InOpenRun as error:
                 raise Conflict(str(error)) from None
             self._no_longer_known([id])

@@ -7,7 +7,7 @@ something only in the home that trained it. A bad line costs that line.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -26,6 +26,7 @@ from store.captured.imports import Imported
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.ratings import valid
 from store.records import FinishedCompletion, NewCompletion, NewRating, Rating
+from store.safety.tombstones import Gone
 from store.store import Store
 
 ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
@@ -58,10 +59,12 @@ class Importing:
         rows, refused = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, ours)
         if not rows and not refused:
             raise BadRequest("The body holds no line of an export.")
-        taken = await self._store.take(rows)
+        rows, forgotten = without_forgotten(rows, await self._store.erasure.forgotten())
+        taken = await self._store.transfer.take(rows)
         if taken.stored:
-            await self._store.audit("admin", "import", {**taken._asdict(), "refused": len(refused)})
-        return web.Response(body=dumps({**taken._asdict(), "refused": refused}), content_type="application/json")
+            await self._store.meta.audit("admin", "import", {**taken._asdict(), "refused": len(refused)})
+        answer = {**taken._asdict(), "forgotten": forgotten, "refused": refused}
+        return web.Response(body=dumps(answer), content_type="application/json")
 
     def _read(self, raw: bytes, ours: bool) -> tuple[list[Imported], list[dict[str, Any]]]:
         rows: list[Imported] = []
@@ -74,6 +77,14 @@ class Importing:
             except BadLine as error:
                 refused.append({"line": number, "why": str(error)})
         return rows, refused
+
+
+def without_forgotten(rows: Sequence[Imported], gone: Gone) -> tuple[list[Imported], int]:
+    """What was forgotten in this home does not come back with an export of before; how many completions and ratings."""
+    kept = [row._replace(ratings=tuple(one for one in row.ratings if one.id not in gone)) for row in rows]
+    ratings = sum(len(row.ratings) - len(left.ratings) for row, left in zip(rows, kept, strict=True))
+    found = [row for row in kept if row.new.id not in gone]
+    return found, len(rows) - len(found) + ratings
 
 
 def read(raw: bytes, redactor: Redactor, *, ours: bool) -> Imported:
@@ -163,6 +174,7 @@ def _rating(line: Mapping[str, Any], completion: str, keep: Callable[[str], str]
         source=_text(line, "source"), source_event_id=None, created_at=_moment(line, "created_at"), live=True,
         retracted_at=None,
         scale=scale if scale in ("thumb", "stars", "unit") else "unit",
+        human=line.get("human") is not False,
     )  # fmt: skip
     valid(NewRating(completion, rating.rater, rating.value, weight=rating.weight))
     return rating

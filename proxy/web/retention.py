@@ -58,12 +58,12 @@ class Retention:
         return self.chosen.days if self.chosen else self.of_settings
 
     async def start(self) -> None:
-        kept = await self._store.get_meta(META)
+        kept = await self._store.meta.get(META)
         self.chosen = Chosen(**kept) if kept else None
 
     async def would_go(self, days: float) -> int:
         """How many completions would go at once."""
-        return await self._store.would_expire(time.time() - days * DAY_S)
+        return await self._store.completions.expiring(time.time() - days * DAY_S)
 
     async def choose(self, days: float | None, by: str) -> None:
         """From now on these days; None: those of the settings again."""
@@ -72,7 +72,7 @@ class Retention:
         now = self.of_settings if days is None else days
         detail = {"days": now, "before": before, "from": "settings" if days is None else "page"}
         await asyncio.gather(  # queued together, committed together
-            self._store.set_meta(META, chosen and chosen._asdict()), self._store.audit(by, "retention", detail)
+            self._store.meta.set(META, chosen and chosen._asdict()), self._store.meta.audit(by, "retention", detail)
         )
         self.chosen = chosen
         self._changed.set()
@@ -95,8 +95,8 @@ class Retention:
     async def _expire(self) -> None:
         self._calendar.hold_s = self.days * DAY_S
         before = self._calendar.now() - self.days * DAY_S
-        gone = await self._store.expire(before)
-        needed = {Path(run.folder).name for run in await self._store.open_runs()}
+        gone = await self._store.completions.expire(before)
+        needed = {Path(run.folder).name for run in await self._store.runs.still_open()}
         await asyncio.to_thread(run_folder.expire, self._home / "runs", before, needed)
         await asyncio.to_thread(backup.expire, self._home, before)
         if gone:

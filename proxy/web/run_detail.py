@@ -32,11 +32,11 @@ async def account(store: Store | Looking, run: Run) -> dict[str, Any]:
 async def _samples(store: Store | Looking, run: Run) -> list[dict[str, Any]]:
     """What the trainer said of each sample, with the completion that it is."""
     outcomes = (run.result or {}).get("samples") or {}
-    completions = {s.rating.id: s.completion.new.id for s in await store.run_samples(run.id)}
+    completions = {s.rating.id: s.completion.new.id for s in await store.samples.of_run(run.id)}
     found = []
     for rating_id, outcome in outcomes.items():
         if rating_id not in completions:  # of an earlier run, trained once more; or forgotten meanwhile
-            rating = await store.rating(rating_id)
+            rating = await store.ratings.get(rating_id)
             completions[rating_id] = rating.completion_id if rating else ""
         found.append({"rating": rating_id, "completion": completions[rating_id] or None, **outcome})
     return found

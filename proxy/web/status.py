@@ -8,6 +8,7 @@ from proxy.backends.base import Backend
 from proxy.backends.sampling_defaults import in_words
 from proxy.conversation.capture_health import Health
 from proxy.core.errors import ProxyError
+from proxy.core.version_names import version_in_words
 from proxy.dialects import DIALECTS
 from proxy.relay.dialect_support import Formats
 from proxy.training.gpu_sharing import Lending
@@ -66,10 +67,10 @@ class StatusReport:
         self._rebuilding = rebuilding
 
     async def full(self) -> dict[str, Any]:
-        runs = await self._store.runs(limit=1)
+        runs = await self._store.runs.recent(limit=1)
         fresh = await self._when.fresh()  # after the runs: one that is shown as ended has given its ratings back
         needed, _ = await self._when.needed()
-        due, pointer, run = await self._when.due(), self._swap.pointer, self._learner.run
+        due, pointer, run = await self._when.due(), self._swap.pointer, self._learner.state.run
         return {
             "model": self._swap.model,
             "trains": await self._learner.trains(),
@@ -101,24 +102,24 @@ class StatusReport:
                 "bad": fresh.bad,
                 "stale": fresh.stale,
                 "dampened": fresh.dampened,
-                "untrainable": await self._store.untrainable(),
+                "untrainable": await self._store.samples.untrainable(),
                 "needed": needed,
             },
-            "baseline": await self._store.get_meta("baseline", 0.0),
+            "baseline": await self._store.meta.get("baseline", 0.0),
             "training": {
-                "paused": self._when.paused,
+                "paused": self._learner.state.paused,
                 "share_gpu": self._lending.on,
                 "run": run.id if run else None,
-                "progress": self._learner.progress,
+                "progress": self._learner.state.progress,
                 "waits_for": None if run or due.now else due.why,
-                "line": _training(run, self._learner.progress, due),
+                "line": _training(run, self._learner.state.progress, due),
             },
             "held": {"why": self._door.closed, "requests": self._door.waiting},
             **self.prompts(),
             "watch": await self._watch.report(),
             "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
-            "counts": await self._store.counts(),
+            "counts": await self._store.stats.counts(),
             "database": self._database(),
             "problem": self._damage()
             or self._health.problem
@@ -162,13 +163,13 @@ class StatusReport:
         return f"The disk is slow: {waiting} writes wait for it, and new requests with them; nothing is lost."
 
     def _hung(self, run: Run | None) -> str | None:
-        why = self._learner.stalled
+        why = self._learner.state.stalled
         return f"The trainer of run {run.id} was started again: {why}." if run and why else None
 
     async def text(self) -> str:
         """For the chat: what a person wants to know, in three or four lines."""
         s = await self.full()
-        live = f"v{s['live']}" if s["live"] else "the base model"
+        live = version_in_words(s["live"])
         ratings = s["ratings"]
         trains = s["trains"]
         lines = [

@@ -50,13 +50,13 @@ async def measure(secret: Secret | None, count: int) -> dict[str, float]:
 
         async def complete(n: int) -> None:
             said = Message("user", json.dumps(f"{n} {TEXT}").encode())
-            await store.record([new(f"rl-{n}", prompt=(said,))], [end(f"rl-{n}", text=f"{n} {TEXT}")])
+            await store.completions.record([new(f"rl-{n}", prompt=(said,))], [end(f"rl-{n}", text=f"{n} {TEXT}")])
 
         async def rate(n: int) -> None:
-            await store.rate(NewRating(f"rl-{n}", "ann", 1.0 if n % 2 else -1.0))
+            await store.ratings.rate(NewRating(f"rl-{n}", "ann", 1.0 if n % 2 else -1.0))
 
         async def read(n: int) -> None:
-            assert await store.completion(f"rl-{n}") is not None
+            assert await store.completions.get(f"rl-{n}") is not None
 
         try:
             return {
@@ -84,7 +84,7 @@ async def _fill(home: Path, count: int) -> None:
     for first in range(0, count, 100):
         ids = [f"rl-{n}" for n in range(first, first + 100)]
         said = [Message("user", json.dumps(f"{id} {TEXT}").encode()) for id in ids]
-        await store.record(
+        await store.completions.record(
             [new(id, prompt=(one,)) for id, one in zip(ids, said, strict=True)],
             [end(id, text=f"{id} {TEXT}") for id in ids],
         )

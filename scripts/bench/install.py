@@ -1,4 +1,4 @@
-"""How much disk rlproxy and the programs of docs/explain/compare.md take, each in a new virtual environment.
+"""How much disk rlproxy and the programs of docs/lab/compare.md take, each in a new virtual environment.
 
 `python -m scripts.bench.install [NAME…] [--python PYTHON]` writes the rows of benchmarks/install.json: the packages
 that pip installed and the bytes of their files. Only what is on PyPI; models, databases and servers come on top. Torch

@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ratings", type=int, default=32, help="a round")
+    parser.add_argument("--siblings", type=int, default=1, help="replies to each question, which make pairs")
     parser.add_argument("--held", type=int, default=4, help="of them, kept back for the gate")
     parser.add_argument("--no-comments", action="store_true", help="ratings alone")
     parser.add_argument("--eval", type=int, default=80, help="held-out prompts")
@@ -85,7 +86,7 @@ def learn(
     for number in range(1, asked.rounds + 1):
         start = time.monotonic()
         first = (number - 1) * asked.ratings
-        texts_now = [order[i % len(order)] for i in range(first, first + asked.ratings)]
+        texts_now = [order[i // asked.siblings % len(order)] for i in range(first, first + asked.ratings)]
         lines = rate(
             chat,
             persona,

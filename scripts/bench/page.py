@@ -93,17 +93,17 @@ async def fill(store: Store, count: int) -> None:
             )  # fmt: skip
             if n % 5 in (1, 3):
                 rated.append(NewRating(f"c{n}", "owner", 1.0 if draw.random() < 0.6 else -1.0, scale="thumb"))
-        await store.record(new, ended)
-        await asyncio.gather(*(store.rate(one) for one in rated))
+        await store.completions.record(new, ended)
+        await asyncio.gather(*(store.ratings.rate(one) for one in rated))
     dated = "UPDATE ratings SET created_at = (SELECT created_at FROM completions c WHERE c.id = completion_id)"
     await store._writer.submit(lambda db: db.execute(dated))
-    claimed = await store.claim(
+    claimed = await store.samples.claim(
         model="smollm2", live=7, max_version_gap=99, limit=count, held_share=0.0, folder_of=lambda run: "/nowhere",
         version=1, min_total=1,
     )  # fmt: skip
     assert claimed is not None
-    await store.publish(claimed[0].id, Adapter(1, 0, claimed[0].id, "smollm2", "/nowhere", now, {}), {}, 0.0)
-    await store.withdraw(1, "made up", "bench")  # there are no files to go live with
+    await store.runs.publish(claimed.id, Adapter(1, 0, claimed.id, "smollm2", "/nowhere", now, {}), {}, 0.0)
+    await store.versions.withdraw(1, "made up", "bench")  # there are no files to go live with
     store._writer._db.execute("PRAGMA synchronous = FULL")
 
 
@@ -121,11 +121,14 @@ async def queries(store: Store) -> list[dict[str, Any]]:
     for name, wanted in QUERIES.items():
         sql, values = inbox.query(wanted)
         plan = [row["detail"] for row in await store._reader.rows(f"EXPLAIN QUERY PLAN {sql}", values)]
-        rows = len((await store.inbox(wanted)).rows)
-        took = await median(lambda wanted=wanted: store.inbox(wanted))  # type: ignore[misc]
+        rows = len((await store.inbox.page(wanted)).rows)
+        took = await median(lambda wanted=wanted: store.inbox.page(wanted))  # type: ignore[misc]
         found.append({"query": name, "ms": took, "rows": rows, "plan": plan})
         print(f"{took:8.2f} ms  {rows:3} rows  {name}: {'; '.join(plan)}", flush=True)
-    for name, ask in (("ratings by day", lambda: store.days(0.0, 0.0)), ("shares by version", store.verdicts)):
+    for name, ask in (
+        ("ratings by day", lambda: store.stats.days(0.0, 0.0)),
+        ("shares by version", store.stats.verdicts),
+    ):
         found.append({"query": name, "ms": await median(ask)})
         print(f"{found[-1]['ms']:8.2f} ms  {name}", flush=True)
     return found
@@ -182,12 +185,12 @@ async def main(count: int, with_browser: bool, kept: Path | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = kept or Path(folder) / "home"
         store = await Store.open(home)
-        if await store.completion(f"c{count - 1}") is None:
+        if await store.completions.get(f"c{count - 1}") is None:
             begun = time.perf_counter()
             await fill(store, count)
             report["fill_s"] = round(time.perf_counter() - begun, 1)
             begun = time.perf_counter()
-            while await store.index_words():
+            while await store.inbox.index_words():
                 pass
             report["index_s"] = round(time.perf_counter() - begun, 1)
         report["database_mb"] = round((home / "rlproxy.db").stat().st_size / 1e6)

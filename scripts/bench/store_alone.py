@@ -4,8 +4,8 @@
 
 Writes benchmarks/store.json; `--quick` takes 100,000 completions and writes nothing unless told where. The large home
 is kept in ~/.cache/rlproxy/bench and filled on where an earlier run stopped, so that it is made once. Writes go through
-`Store.begin` and `Store.finish`, as the proxy's do, with synchronous=FULL; what the disk can do at most stands beside
-them: 4 kB written over and over, each time with fdatasync.
+`store.completions.begin` and `finish`, as the proxy's do, with synchronous=FULL. What the disk can do at most stands
+beside them: 4 kB written over and over, each time with fdatasync.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def commits(at_once: int, seconds: float, folder: Path) -> dict[str, Any]:
             n += 1
             at = time.perf_counter()
             new, end = pair(f"c{who}-{n}", (message("user", text(n + who, ASKED)),), text(n, SAID))
-            await store.record([new], [end])
+            await store.completions.record([new], [end])
             took.append(time.perf_counter() - at)
 
     start, before, cpu = time.perf_counter(), store.commits, time.process_time()
@@ -133,7 +133,7 @@ async def conversation(turns: int, folder: Path) -> dict[str, Any]:
         ids += as_ids(asked)
         new, end = pair(f"t{turn}", tuple(history), said, ids=list(ids), request=tools.encode())
         at = time.thread_time()
-        await store.record([new], [end])
+        await store.completions.record([new], [end])
         took.append(time.thread_time() - at)
         history.append(message("assistant", said))
         ids += as_ids(said)
@@ -164,12 +164,12 @@ async def fill(home: Path, count: int) -> float:
     now = time.time()
     for at in range(int(row["n"]), count, BATCH):
         made = [one for n in range(at, at + BATCH, SESSION) for one in session(n, now - (count - n) * 0.5)]
-        await store.record([new for new, _ in made], [end for _, end in made])
+        await store.completions.record([new for new, _ in made], [end for _, end in made])
         rated = [n for n in range(at, at + BATCH) if n % 20 == 7]
-        await asyncio.gather(*(store.rate(NewRating(f"c{n}", "owner", 1.0 if n % 3 else -1.0)) for n in rated))
+        await asyncio.gather(*(store.ratings.rate(NewRating(f"c{n}", "owner", 1.0 if n % 3 else -1.0)) for n in rated))
         if at % 50_000 == 0:
             print(f"{at:,} completions, {time.perf_counter() - start:.0f} s", flush=True)
-    while await store.index_words():
+    while await store.inbox.index_words():
         pass
     store._writer._db.execute("PRAGMA synchronous = FULL")
     await store.close()
@@ -205,16 +205,18 @@ async def reads(home: Path, count: int) -> dict[str, Any]:
     store = await Store.open(home)
     try:
         asked: dict[str, Callable[[int], Awaitable[Any]]] = {
-            "one by its id": lambda n: store.completion(f"c{(n * 7919 + 13) % count}"),
-            "the reply of a thread": lambda n: store.find_reply(
+            "one by its id": lambda n: store.completions.get(f"c{(n * 7919 + 13) % count}"),
+            "the reply of a thread": lambda n: store.completions.find_reply(
                 SentBack(thread_name(n * 7919 % count), b"", (), "m", None), [Asker(None, None)]
             ),
-            "the last of a session": lambda n: store.newest(session=f"s{n * 7919 % count // SESSION * SESSION}"),
-            "the last of all": lambda n: store.newest(),
-            "newest 50": lambda n: store.completions(limit=50),
-            "a page in the middle": lambda n: store.inbox(Wanted(before_seq=count // 2 + n)),
-            "a search, two words": lambda n: store.inbox(Wanted(search="walrus operator")),
-            "ratings that may train": lambda n: store.fresh(live=7, max_version_gap=99),
+            "the last of a session": lambda n: store.answers.newest(
+                session=f"s{n * 7919 % count // SESSION * SESSION}"
+            ),
+            "the last of all": lambda n: store.answers.newest(),
+            "newest 50": lambda n: store.completions.page(limit=50),
+            "a page in the middle": lambda n: store.inbox.page(Wanted(before_seq=count // 2 + n)),
+            "a search, two words": lambda n: store.inbox.page(Wanted(search="walrus operator")),
+            "ratings that may train": lambda n: store.samples.fresh(live=7, max_version_gap=99),
         }
         return {name: await median_ms(what) for name, what in asked.items()}
     finally:

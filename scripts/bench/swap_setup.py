@@ -84,13 +84,13 @@ async def publish(http: aiohttp.ClientSession, store: Store, home: Path, version
     async with http.post("/v1/chat/completions", json=said, raise_for_status=True) as response:
         rating = {"completion_id": (await response.json())["id"], "rating": "good"}
     await (await http.post("/v1/feedback", json=rating, raise_for_status=True)).read()
-    claimed = await store.claim(
+    claimed = await store.samples.claim(
         model=MODEL, live=0, max_version_gap=8, limit=1, held_share=0, min_total=1, version=version,
         folder_of=lambda run: str(home / "runs" / str(run)),
     )  # fmt: skip
     assert claimed is not None
-    adapter = Adapter(version, 0, claimed[0].id, MODEL, str(folder), time.time(), {})
-    await store.publish(claimed[0].id, adapter, {"status": "passed"}, 0.0)
+    adapter = Adapter(version, 0, claimed.id, MODEL, str(folder), time.time(), {})
+    await store.runs.publish(claimed.id, adapter, {"status": "passed"}, 0.0)
 
 
 class Timed:

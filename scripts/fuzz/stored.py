@@ -38,22 +38,22 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
     ids: set[str] = set()
     states: dict[str, int] = {}
     try:
-        async for row in store.export(Filter()):
+        async for row in store.transfer.export(Filter()):
             ids.add(row["id"])
             states[row["status"]] = states.get(row["status"], 0) + 1
             wrong += [f"row {row['id']}: {why}" for why in _odd(row)][: max(0, 100 - len(wrong))]
         witnessed = 0
         for id, rating in tally.witnesses.items():
-            found = await store.completion(id)
+            found = await store.completions.get(id)
             right = found is not None and found.status == "done" and rating in [one.id for one in found.ratings]
             witnessed += right
             if not right:
                 wrong.append(f"the witness {id} is not there as it was acknowledged")
         lost = 0
         for rating_id, completion in tally.rated.items():  # with its completion a rating goes, too
-            lost += completion in ids and await store.rating(rating_id) is None
-        counts = await store.counts()
-        runs, adapters = await store.runs(limit=10**6), await store.adapters()
+            lost += completion in ids and await store.ratings.get(rating_id) is None
+        counts = await store.stats.counts()
+        runs, adapters = await store.runs.recent(limit=10**6), await store.versions.all()
     finally:
         await store.close()
     missing = tally.acknowledged - ids

@@ -40,7 +40,7 @@ def adapter(version: int, run_id: int | None = None) -> Adapter:
 
 async def put(store: Store, *ids: str, **fields: Any) -> None:
     """Completions that are done."""
-    await store.record([new(id, **fields) for id in ids], [end(id) for id in ids])
+    await store.completions.record([new(id, **fields) for id in ids], [end(id) for id in ids])
 
 
 async def rated(store: Store, count: int, **fields: Any) -> list[str]:
@@ -48,13 +48,15 @@ async def rated(store: Store, count: int, **fields: Any) -> list[str]:
     ids = []
     for at in range(count):
         await put(store, f"c{at}", **fields)
-        ids.append((await store.rate(rating(f"c{at}", 1.0 if at % 2 == 0 else -1.0))).id)
+        ids.append((await store.ratings.rate(rating(f"c{at}", 1.0 if at % 2 == 0 else -1.0))).id)
     return ids
 
 
 async def claim(store: Store, **fields: Any) -> Any:
+    """A run and its samples; None where there is none."""
     defaults: dict[str, Any] = {
         "model": "m", "live": 0, "max_version_gap": 8, "limit": 256, "held_share": 0.125,
         "folder_of": "runs/r{:05}".format, "version": 1, "min_total": 1,
     }  # fmt: skip
-    return await store.claim(**(defaults | fields))
+    run = await store.samples.claim(**(defaults | fields))
+    return run and (run, await store.samples.of_run(run.id))

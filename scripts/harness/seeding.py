@@ -97,11 +97,11 @@ async def history(store: Store, home: Path, days: int = 40) -> list[str]:
         question, answer = TALKS[number % len(TALKS)]
         id = f"rl-{number:024d}"
         new, end = completion(id, now - ago * DAY, question, answer, version=version, session=f"agent-{number // 9}")
-        await store.record([new], [end])
+        await store.completions.record([new], [end])
         if number % 3 == 0:
             continue
         good = number * 7 % 100 < (48, 66, 82)[version]
-        await store.rate(NewRating(id, "owner", 1.0 if good else -1.0, source="chat", scale="thumb"))
+        await store.ratings.rate(NewRating(id, "owner", 1.0 if good else -1.0, source="chat", scale="thumb"))
     await _dated(store)
     for version in (1, 2):
         made = await _version(store, home, version, now - (24 if version == 1 else 10) * DAY)
@@ -116,15 +116,15 @@ async def newest(store: Store) -> list[str]:
         id = f"rl-today-{at}"
         before = talks[len(TALKS) - 1 : at]
         fields: dict[str, Any] = {
-            "version": 2 if await store.adapter(2) else 0,
+            "version": 2 if await store.versions.get(2) else 0,
             "session": f"kitchen-{min(at // 4, 1)}",
         }
         new, end = completion(id, now - (len(talks) - at) * 400, question, answer, before, **fields)
-        await store.record([new], [end])
+        await store.completions.record([new], [end])
         ids.append(id)
         if at in COMMENTS:
             value = -1.0 if at == 3 else 1.0
-            await store.rate(NewRating(id, "owner", value, comment=COMMENTS[at], source="page", scale="thumb"))
+            await store.ratings.rate(NewRating(id, "owner", value, comment=COMMENTS[at], source="page", scale="thumb"))
     return ids
 
 
@@ -138,12 +138,12 @@ async def _dated(store: Store) -> None:
 
 
 async def _version(store: Store, home: Path, version: int, at: float) -> list[str]:
-    claimed = await store.claim(
+    run = await store.samples.claim(
         model="smollm2", live=version - 1, max_version_gap=0, limit=24, held_share=0.125,
         folder_of=lambda run: str(home / "runs" / f"r{run:05d}"), version=version, min_total=1,
     )  # fmt: skip
-    assert claimed is not None
-    run, samples = claimed
+    assert run is not None
+    samples = await store.samples.of_run(run.id)
     ratings = [sample.rating.id for sample in samples]
     outcomes = {
         sample.rating.id: {
@@ -183,8 +183,8 @@ async def _version(store: Store, home: Path, version: int, at: float) -> list[st
         "samples": outcomes,
     }  # fmt: skip
     adapter = Adapter(version, version - 1, run.id, "smollm2", str(path), at, manifest)
-    await store.publish(run.id, adapter, result, 0.1)
-    await store.point(version, f"run {run.id} passed the gate", "rlproxy")
+    await store.runs.publish(run.id, adapter, result, 0.1)
+    await store.versions.point(version, f"run {run.id} passed the gate", "rlproxy")
     return ratings
 
 

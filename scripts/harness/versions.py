@@ -20,7 +20,7 @@ async def publish(proxy: Proxy, version: int) -> Path:
     """An adapter as a run would have left it; it is not live."""
     folder = proxy.home / "adapters_out" / "fake" / f"v{version:04d}"
     write_adapter(folder)
-    claimed = await proxy.store.claim(
+    run = await proxy.store.samples.claim(
         model="fake",
         live=0,
         max_version_gap=8,
@@ -30,10 +30,9 @@ async def publish(proxy: Proxy, version: int) -> Path:
         version=version,
         min_total=1,
     )
-    assert claimed is not None, "publish needs a fresh rating"
-    run = claimed[0]
+    assert run is not None, "publish needs a fresh rating"
     adapter = Adapter(version, 0, run.id, "fake", str(folder), time.time(), {})
-    await proxy.store.publish(run.id, adapter, {"status": "passed"}, 0.0)
+    await proxy.store.runs.publish(run.id, adapter, {"status": "passed"}, 0.0)
     return folder
 
 

@@ -6,6 +6,7 @@ take the reader. Not here: what a rating means for a completion (`ratings`, `sam
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ import orjson
 from store.captured import blobs, conversations, items, prompt_ids, requests, tree
 from store.captured.rows import IDS, LOGPROBS, pack, to_completion, to_json, to_rating
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
+from store.part import StorePart
 from store.reader import Reader
 from store.records import (
     Asker,
@@ -40,7 +42,10 @@ x'7b7d' AS request, NULL AS forms, NULL AS request_apart, NULL AS prompt_token_i
 FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
 EXPIRING = """c.created_at < ? AND +c.status <> 'pending'
-AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)"""
+AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)
+AND NOT EXISTS (SELECT 1 FROM episodes e WHERE e.id = c.session AND e.ended_at IS NOT NULL AND e.left_out IS NULL)"""
+OPEN_AND_EMPTY = """DELETE FROM episodes WHERE ended_at IS NULL AND opened_at < ?
+AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.session = episodes.id)"""
 # The best first, of those the newest. Of a greeting there are thousands: how many are alike is not counted to the end.
 REPLIES = """SELECT c.id, c.created_at, substr(c.text, 1, 200) AS text, c.session, c.reply_hash, c.model, c.system,
 8 * (c.session IS :session) + 4 * (c.reply_hash IS :path) + 2 * (c.system = :system) + (c.model = :model) AS fits
@@ -120,13 +125,9 @@ def expire(db: sqlite3.Connection, before: float) -> int:
         gone += forget(db, [id])
         if db.total_changes - start >= CHANGES:
             break
+    if not gone:
+        db.execute(OPEN_AND_EMPTY, (before,))
     return gone
-
-
-async def expiring(reader: Reader, before: float) -> int:
-    row = await reader.row(f"SELECT count(*) AS going FROM completions c WHERE {EXPIRING}", (before,))  # noqa: S608
-    assert row is not None
-    return int(row["going"])
 
 
 def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:
@@ -163,90 +164,11 @@ def pass_over(db: sqlite3.Connection, ids: Sequence[str], rule: str) -> None:
             db.execute("UPDATE listed SET turn = 'side' WHERE seq = (SELECT seq FROM completions WHERE id = ?)", (id,))
 
 
-async def one(reader: Reader, id: str) -> Completion | None:
-    return (await load(reader, [id])).get(id)
-
-
 async def load(reader: Reader, ids: Sequence[str]) -> dict[str, Completion]:
     return {
         completion.new.id: completion
         for completion in await select(reader, "WHERE c.id IN (SELECT value FROM json_each(?))", [to_json(ids)])
     }
-
-
-async def page(
-    reader: Reader,
-    *,
-    limit: int,
-    before_seq: int | None,
-    session: str | None,
-    unrated: bool,
-    version: int | None,
-    turn: Turn | None,
-) -> list[Completion]:
-    """The newest that match, newest first, in brief."""
-    where = "WHERE c.seq < ?"
-    values: list[object] = [NEWEST if before_seq is None else before_seq]
-    for column, value in (("session", session), ("version", version), ("turn", turn)):
-        if value is not None:
-            where += f" AND c.{column} = ?"
-            values.append(value)
-    if unrated:
-        where += f" AND NOT {RATED}"
-    async with reader.snapshot() as db:
-        rows = list(await db.execute_fetchall(BRIEF + where + " ORDER BY c.seq DESC LIMIT ?", [*values, limit]))
-        ratings = await _ratings(db, [row["id"] for row in rows])
-    return [to_completion(row, None, (), ratings.get(row["id"], ())) for row in rows]
-
-
-async def exact_unrated(reader: Reader, version: int, limit: int) -> list[Completion]:
-    """The newest a run may calibrate on: main turns of that version, exact, with no rating."""
-    # The plus signs keep SQLite from choosing an index on status, where nearly every row is alike.
-    return await select(
-        reader,
-        f"""WHERE c.version = ? AND +c.status = 'done' AND +c.turn = 'main' AND c.exact = 1
-        AND c.untrainable IS NULL AND NOT {RATED}
-        ORDER BY c.seq DESC LIMIT ?""",
-        [version, limit],
-    )
-
-
-async def newest_turns(reader: Reader, limit: int, *, foreign: bool) -> list[Completion]:
-    """The newest that a run might take, rated or not: main turns, and what was rated. Among the last thousand."""
-    return await select(
-        reader,
-        f"""WHERE c.seq > (SELECT max(seq) FROM completions) - 1000 AND +c.status = 'done'
-        AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = ? AND c.untrainable IS NULL
-        AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
-        AND (+c.turn = 'main' OR {RATED}) ORDER BY c.seq DESC LIMIT ?""",  # noqa: S608  ours
-        [foreign, limit],
-    )
-
-
-async def find_reply(reader: Reader, sent: SentBack, askers: Sequence[Asker]) -> list[Candidate]:
-    """The completion that gave this reply, among those of these askers; several where it may be one or the other.
-
-    What fits best counts: the session before the exact words, then the system texts, then the model. Of several that
-    fit alike and differ in any of these, none is more likely. Where they differ in nothing, somebody has asked the same
-    thing twice, and the newest is meant.
-    """
-    rows = await reader.rows(
-        REPLIES,
-        {
-            "thread": sent.thread,
-            "askers": to_json([tuple(one) for one in askers]),
-            "path": sent.path,
-            "system": "".join(name.hex().upper() for name in sent.system),
-            "model": sent.model,
-            "session": sent.session,
-        },
-    )
-    found: dict[tuple[object, ...], Candidate] = {}
-    for row in rows:
-        if row["fits"] == rows[0]["fits"]:
-            kind = (row["session"], row["reply_hash"], row["system"], row["model"])
-            found.setdefault(kind, Candidate(row["id"], row["created_at"], row["text"]))
-    return list(found.values())
 
 
 async def select(reader: Reader, where: str, values: Sequence[object]) -> list[Completion]:
@@ -286,3 +208,134 @@ async def _ratings(db: aiosqlite.Connection, ids: Sequence[str]) -> dict[str, tu
     ):
         found[row["completion_id"]] = (*found.get(row["completion_id"], ()), to_rating(row))
     return found
+
+
+class CompletionStore(StorePart):
+    def begin(self, rows: Sequence[NewCompletion]) -> asyncio.Future[None]:
+        """Queue new completions at once. Nobody need await this: a failure comes again from `finish`."""
+        future = self._writer.submit(lambda db: begin(db, rows))
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return future
+
+    async def finish(self, rows: Sequence[FinishedCompletion]) -> None:
+        await self._writer.submit(lambda db: finish(db, rows))
+
+    async def record(self, new: Sequence[NewCompletion], finished: Sequence[FinishedCompletion]) -> None:
+        """Begin and finish in one operation."""
+
+        def both(db: sqlite3.Connection) -> None:
+            begin(db, new)
+            finish(db, finished)
+
+        await self._writer.submit(both)
+
+    async def get(self, id: str) -> Completion | None:
+        return (await load(self._reader, [id])).get(id)
+
+    async def page(
+        self,
+        *,
+        limit: int = 50,
+        before_seq: int | None = None,
+        session: str | None = None,
+        unrated: bool = False,
+        version: int | None = None,
+        turn: Turn | None = None,
+    ) -> list[Completion]:
+        """The newest that match, newest first, in brief: without prompts, replies as messages, requests and tokens.
+
+        `get` has those.
+        """
+        where = "WHERE c.seq < ?"
+        values: list[object] = [NEWEST if before_seq is None else before_seq]
+        for column, value in (("session", session), ("version", version), ("turn", turn)):
+            if value is not None:
+                where += f" AND c.{column} = ?"
+                values.append(value)
+        if unrated:
+            where += f" AND NOT {RATED}"
+        async with self._reader.snapshot() as db:
+            rows = list(await db.execute_fetchall(BRIEF + where + " ORDER BY c.seq DESC LIMIT ?", [*values, limit]))
+            ratings = await _ratings(db, [row["id"] for row in rows])
+        return [to_completion(row, None, (), ratings.get(row["id"], ())) for row in rows]
+
+    async def messages(self, hash: bytes) -> tuple[Message, ...]:
+        """What was said up to this message, root first, without system texts; empty if it is not known."""
+        return await tree.conversation(self._reader, hash)
+
+    async def find_reply(self, sent: SentBack, askers: Sequence[Asker]) -> list[Candidate]:
+        """The completion that gave this reply to one of these askers; several where it may be one or the other.
+
+        The best fit counts: the session before the exact words, then the system texts, then the model. Of several that
+        fit alike and differ in any of these, none is more likely. Where they differ in nothing, the same thing was
+        asked twice, and the newest is meant.
+        """
+        rows = await self._reader.rows(
+            REPLIES,
+            {
+                "thread": sent.thread,
+                "askers": to_json([tuple(one) for one in askers]),
+                "path": sent.path,
+                "system": "".join(name.hex().upper() for name in sent.system),
+                "model": sent.model,
+                "session": sent.session,
+            },
+        )
+        found: dict[tuple[object, ...], Candidate] = {}
+        for row in rows:
+            if row["fits"] == rows[0]["fits"]:
+                kind = (row["session"], row["reply_hash"], row["system"], row["model"])
+                found.setdefault(kind, Candidate(row["id"], row["created_at"], row["text"]))
+        return list(found.values())
+
+    async def many(self, ids: Sequence[str]) -> list[Completion]:
+        """Whole, with their prompts; in the order of `ids`, those that are there."""
+        found = await load(self._reader, ids)
+        return [found[id] for id in ids if id in found]
+
+    async def pass_over(self, ids: Sequence[str], rule: str) -> None:
+        """These were no answers that anybody saw: side turns, by that rule."""
+        await self._writer.submit(lambda db: pass_over(db, ids, rule))
+
+    async def exact_unrated(self, *, version: int, limit: int) -> list[Completion]:
+        """The newest that a run may calibrate on: main turns of that version, exact, with no rating."""
+        # The plus signs keep SQLite from choosing an index on status, where nearly every row is alike.
+        return await select(
+            self._reader,
+            f"""WHERE c.version = ? AND +c.status = 'done' AND +c.turn = 'main' AND c.exact = 1
+            AND c.untrainable IS NULL AND NOT {RATED}
+            ORDER BY c.seq DESC LIMIT ?""",
+            [version, limit],
+        )
+
+    async def newest_turns(self, limit: int, *, foreign: bool) -> list[Completion]:
+        """The newest that a run might take, rated or not: main turns, and what was rated. Among the last thousand."""
+        return await select(
+            self._reader,
+            f"""WHERE c.seq > (SELECT max(seq) FROM completions) - 1000 AND +c.status = 'done'
+            AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = ? AND c.untrainable IS NULL
+            AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
+            AND (+c.turn = 'main' OR {RATED}) ORDER BY c.seq DESC LIMIT ?""",  # noqa: S608  ours
+            [foreign, limit],
+        )
+
+    async def expire(self, before: float) -> int:
+        """Delete what is older and was never rated; how many completions went."""
+        total = 0
+        while gone := await self._writer.submit(lambda db: expire(db, before)):
+            total += gone
+        return total
+
+    async def expiring(self, before: float) -> int:
+        """How many that would be."""
+        row = await self._reader.row(f"SELECT count(*) AS going FROM completions c WHERE {EXPIRING}", (before,))  # noqa: S608
+        assert row is not None
+        return int(row["going"])
+
+    async def forget(self, ids: Sequence[str]) -> int:
+        """Delete the rows of these completions, rated or not, with all that hangs on them."""
+        return await self._writer.submit(lambda db: forget(db, ids))
+
+    async def forget_unrated(self, ids: Sequence[str]) -> int:
+        """Delete those of these that nobody has ever rated; also such as are only queued to be stored yet."""
+        return await self._writer.submit(lambda db: forget_unrated(db, ids))

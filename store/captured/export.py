@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from store.captured import completions
+from store.captured import completions, imports
+from store.part import StorePart
 from store.reader import Reader
 from store.records import Completion, Message, Rating, Turn
 
@@ -104,5 +105,15 @@ def rating(rating: Rating) -> dict[str, Any]:
         "scale": rating.scale,
         "weight": rating.weight,
         "source": rating.source,
+        "human": rating.human,
         "created_at": rating.created_at,
     }
+
+
+class TransferStore(StorePart):
+    def export(self, only: Filter | None = None) -> AsyncIterator[dict[str, Any]]:
+        return export(self._reader, only or Filter())
+
+    async def take(self, rows: Sequence[imports.Imported]) -> imports.Taken:
+        """Store what of these is new: completions by their ids, ratings by theirs."""
+        return await self._writer.submit(lambda db: imports.take(db, rows))

@@ -50,10 +50,10 @@ def _rate(db: sqlite3.Connection, r: Rating) -> bool:
         return False
     db.execute(
         """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source, created_at,
-        scale, live, repeats) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)""",
+        scale, human, live, repeats) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)""",
         (
             r.id, r.completion_id, r.rater, r.value, r.comment, r.correction, r.weight, r.source, r.created_at, r.scale,
-            ratings.repeated(db, r),
+            r.human, ratings.repeated(db, r),
         ),
     )  # fmt: skip
     return True

@@ -14,6 +14,7 @@ import orjson
 
 from store.captured.rows import to_rating
 from store.captured.tree import cut
+from store.part import StorePart
 from store.reader import Reader
 from store.records import Inbox, Listed, Message, Rating, Wanted
 
@@ -101,19 +102,6 @@ def _all(tests: list[str], alias: str) -> str:
     return "".join(f" AND {test.format(f'+{alias}')}" for test in tests)
 
 
-async def page(reader: Reader, wanted: Wanted) -> Inbox:
-    """A page may be short and have another after it: no page looks through more than `LOOK` rows."""
-    if wanted.search is not None and not sought(wanted.search):
-        return Inbox([], {}, None)
-    seqs = [row["seq"] for row in await reader.rows(*query(wanted))]
-    if len(seqs) == wanted.limit:
-        before: int | None = seqs[-1]
-    else:
-        looked = await reader.row(*reach(wanted))
-        before = looked["last"] if looked is not None and looked["looked"] == LOOK else None
-    return Inbox(await load(reader, seqs), await _others(reader, wanted, seqs), before)
-
-
 async def _others(reader: Reader, wanted: Wanted, seqs: list[int]) -> dict[int, int]:
     """How many turns of their conversations stand behind these: earlier ones that the filters let through too, or
     any others where a search found them."""
@@ -140,29 +128,6 @@ async def load(reader: Reader, seqs: Iterable[int]) -> list[Listed]:
     for row in await reader.rows(RATINGS, (orjson.dumps([row["id"] for row in rows]).decode(),)):
         ratings.setdefault(row["completion_id"], []).append(to_rating(row))
     return [Listed(**dict(row), calls=calls.get(row["seq"]), ratings=tuple(ratings.get(row["id"], ()))) for row in rows]
-
-
-async def one(reader: Reader, id: str) -> Listed | None:
-    row = await reader.row("SELECT c.seq FROM completions c WHERE c.id = ?", (id,))
-    return None if row is None else next(iter(await load(reader, [row["seq"]])), None)
-
-
-async def siblings(reader: Reader, prompt_hash: bytes) -> list[Listed]:
-    """The newest answers to the same prompt that ended well."""
-    rows = await reader.rows(
-        """SELECT c.seq FROM completions c WHERE c.prompt_hash = ? AND +c.status = 'done'
-        ORDER BY c.seq DESC LIMIT 12""",
-        (prompt_hash,),
-    )
-    return await load(reader, [row["seq"] for row in rows])
-
-
-async def models(reader: Reader) -> list[str]:
-    return [row["model"] for row in await reader.rows(MODELS)]
-
-
-async def any_at_all(reader: Reader) -> bool:
-    return await reader.row("SELECT 1 FROM listed l WHERE l.seq > 0 LIMIT 1") is not None
 
 
 # The search index
@@ -220,3 +185,48 @@ def _text(body: bytes) -> str:
     if isinstance(content, list):
         content = " ".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return content.strip() if isinstance(content, str) else ""
+
+
+class InboxStore(StorePart):
+    async def page(self, wanted: Wanted) -> Inbox:
+        """A page of what ended, newest first, without prompts. A search first indexes the newest that it lacks.
+
+        A page may be short and have another after it: no page looks through more than `LOOK` rows.
+        """
+        if wanted.search:
+            await self.index_words()
+        if wanted.search is not None and not sought(wanted.search):
+            return Inbox([], {}, None)
+        seqs = [row["seq"] for row in await self._reader.rows(*query(wanted))]
+        if len(seqs) == wanted.limit:
+            before: int | None = seqs[-1]
+        else:
+            looked = await self._reader.row(*reach(wanted))
+            before = looked["last"] if looked is not None and looked["looked"] == LOOK else None
+        return Inbox(await load(self._reader, seqs), await _others(self._reader, wanted, seqs), before)
+
+    async def get(self, id: str) -> Listed | None:
+        row = await self._reader.row("SELECT c.seq FROM completions c WHERE c.id = ?", (id,))
+        return None if row is None else next(iter(await load(self._reader, [row["seq"]])), None)
+
+    async def siblings(self, prompt_hash: bytes) -> list[Listed]:
+        """The newest answers to the same prompt that ended well."""
+        rows = await self._reader.rows(
+            """SELECT c.seq FROM completions c WHERE c.prompt_hash = ? AND +c.status = 'done'
+            ORDER BY c.seq DESC LIMIT 12""",
+            (prompt_hash,),
+        )
+        return await load(self._reader, [row["seq"] for row in rows])
+
+    async def models(self) -> list[str]:
+        """All that answered, by the names they were asked for."""
+        return [row["model"] for row in await self._reader.rows(MODELS)]
+
+    async def any(self) -> bool:
+        return await self._reader.row("SELECT 1 FROM listed l WHERE l.seq > 0 LIMIT 1") is not None
+
+    async def index_words(self) -> int:
+        """Make some more completions known to the search, the newest first; how many."""
+        if not await unsearched(self._reader):
+            return 0
+        return await self._writer.submit(index)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from store.captured import blobs, tree
 from store.captured.rows import to_json
-from store.reader import Reader
+from store.part import StorePart
 from store.records import Asker, Item, Message
 
 MOST: Final = 10_000  # answers that are looked through for the items of one request
@@ -36,34 +36,38 @@ def add(db: sqlite3.Connection, completion_id: str, found: Sequence[Item]) -> No
         db.execute("INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)", (item.id, completion_id, at, item.kind))
 
 
-async def places(reader: Reader, ids: Sequence[str], keys: Collection[str] | None) -> list[Place]:
-    """The newest first; of the completions that one of these keys asked for, or nobody knows which, if given. Nothing
-    where there are too many: an id of which only the newest answer was looked at would seem to be that answer's alone.
-    """
-    whose = "" if keys is None else "AND (c.key IS NULL OR c.key IN (SELECT value FROM json_each(:keys)))"
-    rows = await reader.rows(
-        f"""SELECT i.id, i.completion_id, i.at, i.kind, c.key, c.user, c.session FROM json_each(:ids) w
-        JOIN items i ON i.id = w.value JOIN completions c ON c.id = i.completion_id {whose}
-        ORDER BY c.seq DESC LIMIT {MOST + 1:d}""",  # noqa: S608  ours
-        {"ids": to_json(list(ids)), "keys": to_json(sorted(keys or ()))},
-    )
-    if len(rows) > MOST:
-        return []
-    return [
-        Place(row["id"], row["completion_id"], row["at"], row["kind"], Asker(row["key"], row["user"]), row["session"])
-        for row in rows
-    ]
+class ItemStore(StorePart):
+    async def places(self, ids: Sequence[str], keys: Collection[str] | None = None) -> list[Place]:
+        """The completions that have these items, as their backend named them, the newest first.
 
-
-async def replies(reader: Reader, ids: Sequence[str]) -> dict[str, Message]:
-    """What these completions answered, by their ids."""
-    async with reader.snapshot() as db:
-        rows = list(
-            await db.execute_fetchall(
-                """SELECT c.id, m.* FROM json_each(?) w JOIN completions c ON c.id = w.value
-                JOIN messages m ON m.hash = c.reply_hash""",
-                [to_json(list(ids))],
-            )
+        With `keys`: of completions that one of these keys asked for, or of which the key is not known. Nothing where
+        there are too many: an id of which only the newest answer was looked at would seem to be that answer's alone.
+        """
+        whose = "" if keys is None else "AND (c.key IS NULL OR c.key IN (SELECT value FROM json_each(:keys)))"
+        rows = await self._reader.rows(
+            f"""SELECT i.id, i.completion_id, i.at, i.kind, c.key, c.user, c.session FROM json_each(:ids) w
+            JOIN items i ON i.id = w.value JOIN completions c ON c.id = i.completion_id {whose}
+            ORDER BY c.seq DESC LIMIT {MOST + 1:d}""",  # noqa: S608  ours
+            {"ids": to_json(list(ids)), "keys": to_json(sorted(keys or ()))},
         )
-        uncut = await blobs.bodies(db, tree.cut(rows))
-    return {row["id"]: tree.message(row, uncut) for row in rows}
+        if len(rows) > MOST:
+            return []
+        return [
+            Place(
+                row["id"], row["completion_id"], row["at"], row["kind"], Asker(row["key"], row["user"]), row["session"]
+            )
+            for row in rows
+        ]
+
+    async def replies(self, ids: Sequence[str]) -> dict[str, Message]:
+        """The replies of these completions, by their ids."""
+        async with self._reader.snapshot() as db:
+            rows = list(
+                await db.execute_fetchall(
+                    """SELECT c.id, m.* FROM json_each(?) w JOIN completions c ON c.id = w.value
+                    JOIN messages m ON m.hash = c.reply_hash""",
+                    [to_json(list(ids))],
+                )
+            )
+            uncut = await blobs.bodies(db, tree.cut(rows))
+        return {row["id"]: tree.message(row, uncut) for row in rows}

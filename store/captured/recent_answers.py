@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from store.captured.rows import from_json, to_json
+from store.part import StorePart
 from store.reader import Reader
 from store.records import Asker, GoesOn, Lately, Message
 
@@ -23,50 +24,6 @@ FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash """
 _BRIEF: Final = _COLUMNS.format(text="substr(c.text, 1, 400)")
 # An error that came before any text was shown as an error; what is under way or broke off may have been seen.
 _SEEN: Final = "(+c.status <> 'error' OR c.text <> '') AND +c.choice = 0"
-
-
-async def newest(reader: Reader, *, session: str | None = None, user: str | None = None) -> Lately | None:
-    """The newest main turn, of a session or a user if given; its text in brief."""
-    # The plus signs keep SQLite from an index that has the rows in another order than by age.
-    where = f"+c.turn = 'main' AND {_SEEN} AND c.seq > 0"
-    where += " AND c.session = :session" if session is not None else ""
-    where += f" AND {'c' if session is None else '+c'}.user = :user" if user is not None else ""
-    rows = await reader.rows(f"{_BRIEF} WHERE {where} ORDER BY c.seq DESC LIMIT 1", {"session": session, "user": user})
-    return _lately(rows[0]) if rows else None
-
-
-async def newest_of(reader: Reader, askers: Sequence[Asker], session: str | None = None) -> Lately | None:
-    """As `newest`, of these alone: one look-up each, since an index gives the newest of one."""
-    found = await _of(reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", 1, session)
-    return max(found, key=lambda one: one.seq, default=None)
-
-
-async def these(reader: Reader, ids: Sequence[str]) -> dict[str, Lately]:
-    """In brief."""
-    rows = await reader.rows(f"{_BRIEF} WHERE c.id IN (SELECT value FROM json_each(?))", [to_json(list(ids))])  # noqa: S608
-    return {row["id"]: _lately(row) for row in rows}
-
-
-async def of(
-    reader: Reader, askers: Sequence[Asker], limit: int, longest: int, session: str | None = None
-) -> list[Lately]:
-    """The newest of these, each at most `limit`, main and side turns, with their whole texts; of those whose text is
-    over `longest` characters the beginning; of a session alone, if given. Newest first."""
-    select = _COLUMNS.format(text=f"substr(c.text, 1, {longest + 1:d})")
-    found = await _of(reader, select, askers, _SEEN, limit, session)
-    return sorted(found, key=lambda one: one.seq, reverse=True)
-
-
-async def askers(reader: Reader, session: str) -> list[Asker]:
-    """All who asked in this session, each once."""
-    rows = await reader.rows("SELECT DISTINCT c.key, c.user FROM completions c WHERE c.session = ?", (session,))
-    return [Asker(row["key"], row["user"]) for row in rows]
-
-
-async def brief(reader: Reader, askers: Sequence[Asker], limit: int) -> list[Lately]:
-    """The newest main turns of these, each at most `limit`. Newest first."""
-    found = await _of(reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", limit)
-    return sorted(found, key=lambda one: one.seq, reverse=True)
 
 
 async def _of(
@@ -100,21 +57,74 @@ def _lately(row: sqlite3.Row) -> Lately:
     )
 
 
-async def goes_on_from(reader: Reader, thread: bytes, askers: Sequence[Asker], longest: int) -> list[GoesOn]:
-    """Newest first; a greeting has thousands of replies. Of the first system texts the beginnings, up to `longest`."""
-    rows = await reader.rows(
-        """SELECT c.turn, c.turn_rule, (SELECT json_group_array(substr(CAST(m.body AS TEXT), 1, :longest))
-            FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at LIMIT :texts) few
-            JOIN messages m ON m.hash = few.hash) AS system
-        FROM completions c WHERE c.thread = :thread AND +c.status IN ('done', 'partial')
-        AND EXISTS (SELECT 1 FROM json_each(:askers) w
-            WHERE c.key IS json_extract(w.value, '$[0]') AND c.user IS json_extract(w.value, '$[1]'))
-        ORDER BY c.seq DESC LIMIT 5""",
-        {
-            "thread": thread,
-            "askers": to_json([tuple(one) for one in askers]),
-            "longest": longest,
-            "texts": SYSTEM_TEXTS,
-        },
-    )
-    return [GoesOn(row["turn"], row["turn_rule"], tuple(from_json(row["system"]))) for row in rows]
+class AnswerStore(StorePart):
+    async def newest(self, *, session: str | None = None, user: str | None = None) -> Lately | None:
+        """The newest main turn, of a session or a user if given, whatever has become of it; its text in brief."""
+        # The plus signs keep SQLite from an index that has the rows in another order than by age.
+        where = f"+c.turn = 'main' AND {_SEEN} AND c.seq > 0"
+        where += " AND c.session = :session" if session is not None else ""
+        where += f" AND {'c' if session is None else '+c'}.user = :user" if user is not None else ""
+        rows = await self._reader.rows(
+            f"{_BRIEF} WHERE {where} ORDER BY c.seq DESC LIMIT 1", {"session": session, "user": user}
+        )
+        return _lately(rows[0]) if rows else None
+
+    async def newest_of(self, askers: Sequence[Asker], *, session: str | None = None) -> Lately | None:
+        """As `newest`, of these askers alone: one look-up each, since an index gives the newest of one."""
+        found = await _of(self._reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", 1, session)
+        return max(found, key=lambda one: one.seq, default=None)
+
+    async def get(self, id: str) -> Lately | None:
+        """One completion in brief."""
+        return (await self.many([id])).get(id)
+
+    async def many(self, ids: Sequence[str]) -> dict[str, Lately]:
+        """Those of these that are there, by their ids; in brief."""
+        rows = await self._reader.rows(f"{_BRIEF} WHERE c.id IN (SELECT value FROM json_each(?))", [to_json(list(ids))])  # noqa: S608
+        return {row["id"]: _lately(row) for row in rows}
+
+    async def said_to(
+        self, askers: Sequence[Asker], *, limit: int, longest: int, session: str | None = None
+    ) -> list[Lately]:
+        """The newest answers to these askers, at most `limit` each, main and side turns, newest first.
+
+        Texts come whole; of those over `longest` characters the first `longest + 1`. Of a session alone, if given.
+        """
+        select = _COLUMNS.format(text=f"substr(c.text, 1, {longest + 1:d})")
+        found = await _of(self._reader, select, askers, _SEEN, limit, session)
+        return sorted(found, key=lambda one: one.seq, reverse=True)
+
+    async def askers_in(self, session: str) -> list[Asker]:
+        """Everybody that asked in this session, each once."""
+        rows = await self._reader.rows(
+            "SELECT DISTINCT c.key, c.user FROM completions c WHERE c.session = ?", (session,)
+        )
+        return [Asker(row["key"], row["user"]) for row in rows]
+
+    async def main_turns_of(self, askers: Sequence[Asker], *, limit: int) -> list[Lately]:
+        """The newest main turns of these askers, each at most `limit`, newest first, in brief."""
+        found = await _of(self._reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", limit)
+        return sorted(found, key=lambda one: one.seq, reverse=True)
+
+    async def goes_on_from(self, thread: bytes, askers: Sequence[Asker], longest: int) -> list[GoesOn]:
+        """The newest few replies of this thread to these askers, which a request that repeats one goes on from.
+
+        Newest first; a greeting has thousands of replies. Of their first system texts come the beginnings, `longest`
+        characters each.
+        """
+        rows = await self._reader.rows(
+            """SELECT c.turn, c.turn_rule, (SELECT json_group_array(substr(CAST(m.body AS TEXT), 1, :longest))
+                FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at LIMIT :texts) few
+                JOIN messages m ON m.hash = few.hash) AS system
+            FROM completions c WHERE c.thread = :thread AND +c.status IN ('done', 'partial')
+            AND EXISTS (SELECT 1 FROM json_each(:askers) w
+                WHERE c.key IS json_extract(w.value, '$[0]') AND c.user IS json_extract(w.value, '$[1]'))
+            ORDER BY c.seq DESC LIMIT 5""",
+            {
+                "thread": thread,
+                "askers": to_json([tuple(one) for one in askers]),
+                "longest": longest,
+                "texts": SYSTEM_TEXTS,
+            },
+        )
+        return [GoesOn(row["turn"], row["turn_rule"], tuple(from_json(row["system"]))) for row in rows]

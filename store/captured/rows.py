@@ -121,6 +121,7 @@ def to_rating(row: sqlite3.Row) -> Rating:
         retracted_at=row["retracted_at"],
         replaced=row["replaced"],
         scale=row["scale"],
+        human=bool(row["human"]),
     )
 
 

@@ -6,16 +6,20 @@ Not here: the file that outlives the database (tombstones), what a key looks lik
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from store import driver
 from store.errors import NameTaken, UnknownKey
 from store.learning import meta
+from store.part import StorePart, Writes
 from store.reader import Reader
 from store.records import Key
+from store.safety import tombstones
 
 COLUMNS: Final = ("id", "name", "role", "hash", "created_at", "last_used", "revoked_at")
 FIND = "SELECT * FROM keys WHERE revoked_at IS NULL AND (id = :given OR name = :given)"
@@ -80,10 +84,6 @@ def used(db: sqlite3.Connection, when: Mapping[str, float]) -> None:
     db.executemany("UPDATE keys SET last_used = ? WHERE id = ?", [(at, id) for id, at in when.items()])
 
 
-async def all_of(reader: Reader) -> list[Key]:
-    return [_key(row) for row in await reader.rows("SELECT * FROM keys ORDER BY created_at, id")]
-
-
 def _key(row: Any) -> Key:
     return Key(
         id=row["id"],
@@ -94,3 +94,34 @@ def _key(row: Any) -> Key:
         last_used=row["last_used"],
         revoked_at=row["revoked_at"],
     )
+
+
+class KeyStore(StorePart):
+    def __init__(self, reader: Reader, writer: Writes, home: Path) -> None:
+        super().__init__(reader, writer)
+        self._home = home
+
+    async def all(self) -> list[Key]:
+        """All there ever were, oldest first."""
+        return [_key(row) for row in await self._reader.rows("SELECT * FROM keys ORDER BY created_at, id")]
+
+    async def add(self, key: Key, actor: str) -> None:
+        """Raises NameTaken."""
+        await self._writer.submit(lambda db: add(db, key, actor))
+
+    async def revoke(self, given: str, actor: str) -> Key:
+        """By id or name. Raises UnknownKey."""
+        return await self._writer.submit(lambda db: revoke(db, given, actor))
+
+    async def note(self) -> None:
+        """So that no older database brings back what is revoked by now, or opens what keys have closed."""
+        known = await self.all()
+        revoked = [key.id for key in known if key.revoked_at is not None]
+        await asyncio.to_thread(tombstones.note_keys, self._home, revoked, needed=bool(known))
+
+    async def needed(self) -> bool:
+        """Whether there ever was a key in this home, in whichever database."""
+        return (await asyncio.to_thread(tombstones.revoked, self._home)).needed
+
+    async def used(self, when: Mapping[str, float]) -> None:
+        await self._writer.submit(lambda db: used(db, when))

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from store.part import StorePart
 from store.reader import Reader
 
 FIRST: Final = bytes(32)  # the hash before the first line
@@ -84,9 +85,19 @@ def _hash(before: bytes, seq: int, at: float, actor: str, act: str, detail: str)
     return hashlib.blake2b(before + orjson.dumps([seq, at, actor, act, detail]), digest_size=32).digest()
 
 
-async def audit_log(reader: Reader, limit: int) -> list[dict[str, Any]]:
-    rows = await reader.rows("SELECT * FROM audit ORDER BY seq DESC LIMIT ?", (limit,))
-    return [
-        {"at": row["at"], "actor": row["actor"], "act": row["act"], "detail": orjson.loads(row["detail"])}
-        for row in rows
-    ]
+class MetaStore(StorePart):
+    async def get(self, key: str, default: Any = None) -> Any:
+        return await get_meta(self._reader, key, default)
+
+    async def set(self, key: str, value: Any) -> None:
+        await self._writer.submit(lambda db: set_meta(db, key, value))
+
+    async def audit(self, actor: str, act: str, detail: dict[str, Any]) -> None:
+        await self._writer.submit(lambda db: audit(db, actor, act, detail))
+
+    async def audit_log(self, limit: int = 50) -> list[dict[str, Any]]:
+        rows = await self._reader.rows("SELECT * FROM audit ORDER BY seq DESC LIMIT ?", (limit,))
+        return [
+            {"at": row["at"], "actor": row["actor"], "act": row["act"], "detail": orjson.loads(row["detail"])}
+            for row in rows
+        ]

@@ -22,31 +22,9 @@ from store.learning.rater_quota import (
     voice,
     within,
 )
-from store.learning.samples import voices_lately
-from store.reader import Reader
+from store.learning.samples import NOBODY, voices_lately
+from store.part import StorePart
 from store.records import Moments, Vote
-
-
-async def votes(reader: Reader, version: int, share: float, raters: Mapping[str, float], alone: bool) -> list[Vote]:
-    """One a rated main turn of that version, oldest first; those on which the raters cancel out are left out.
-
-    `alone`: who was the only one to rate that version is heard, though others have rated lately.
-    """
-    rows = await reader.rows(
-        """SELECT r.seq, r.id, r.completion_id, r.value, r.rater, r.weight
-        FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
-        WHERE r.live = 1 AND c.version = ? AND c.turn = 'main' ORDER BY r.seq""",
-        (version,),
-    )
-    first: dict[str, int] = {}
-    given = []
-    for seq, id, completion, value, rater, weight in rows:
-        first.setdefault(completion, seq)
-        given.append(Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0))))
-    if share < 1 and any(one.rater != OWNER for one in given):
-        company = _voices(given) if alone else await voices_lately(reader, raters)
-        given = await asyncio.to_thread(within, given, share, company)
-    return _whole(given, first)
 
 
 def _voices(given: Sequence[Candidate]) -> dict[str, float]:
@@ -75,24 +53,55 @@ def _whole(given: Sequence[Candidate], first: Mapping[str, int]) -> list[Vote]:
     return found
 
 
-async def moments(reader: Reader, share: float, raters: Mapping[str, float]) -> Moments:
-    """Of all live ratings. A rater above the share counts for as much as the share allows beside all others."""
-    rows = await reader.rows(
-        """SELECT rater, total(weight) AS count, total(value * weight) AS sum, total(value * value * weight) AS squares
-        FROM (SELECT rater, value, max(min(weight, ?), ?) AS weight FROM ratings WHERE live = 1) GROUP BY rater""",
-        (MOST_WEIGHT, LEAST_WEIGHT),
-    )
-    weights: dict[str, float] = {row["rater"]: row["count"] * raters.get(row["rater"], 1.0) for row in rows}
-    everybody = sum(weights.values())
-    lately = {} if share >= 1 else await voices_lately(reader, raters)
+class OpinionStore(StorePart):
+    async def votes(
+        self,
+        version: int,
+        share: float = 1.0,
+        raters: Mapping[str, float] = NOBODY,
+        *,
+        alone: bool = False,
+    ) -> list[Vote]:
+        """One whole vote for each rated main turn of that version, oldest first; none where the raters cancel out.
 
-    def part(rater: str) -> float:
-        """What one unit of the rater's weight counts for."""
-        of_rater, rest = raters.get(rater, 1.0), everybody - weights[rater]
-        company = sum(lately.values()) - lately.get(rater, 0.0)
-        if rater == OWNER or company < FEW or weights[rater] <= share * everybody:
-            return of_rater
-        return of_rater * rest * share / (1 - share) / weights[rater]
+        `share` bounds each rater. `alone`: the only rater of that version is heard, though others have rated lately.
+        """
+        rows = await self._reader.rows(
+            """SELECT r.seq, r.id, r.completion_id, r.value, r.rater, r.weight
+            FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
+            WHERE r.live = 1 AND r.human = 1 AND c.version = ? AND c.turn = 'main' ORDER BY r.seq""",
+            (version,),
+        )
+        first: dict[str, int] = {}
+        given = []
+        for seq, id, completion, value, rater, weight in rows:
+            first.setdefault(completion, seq)
+            given.append(Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0))))
+        if share < 1 and any(one.rater != OWNER for one in given):
+            company = _voices(given) if alone else await voices_lately(self._reader, raters)
+            given = await asyncio.to_thread(within, given, share, company)
+        return _whole(given, first)
 
-    parts = [(part(row["rater"]), row) for row in rows]
-    return Moments(*(sum(each * row[of] for each, row in parts) for of in ("count", "sum", "squares")))
+    async def moments(self, share: float = 1.0, raters: Mapping[str, float] = NOBODY) -> Moments:
+        """Of all live ratings. A rater above the share counts for as much as the share allows beside all others."""
+        rows = await self._reader.rows(
+            """SELECT rater, total(weight) AS count, total(value * weight) AS sum,
+            total(value * value * weight) AS squares
+            FROM (SELECT rater, value, max(min(weight, ?), ?) AS weight FROM ratings
+            WHERE live = 1 AND human = 1) GROUP BY rater""",
+            (MOST_WEIGHT, LEAST_WEIGHT),
+        )
+        weights: dict[str, float] = {row["rater"]: row["count"] * raters.get(row["rater"], 1.0) for row in rows}
+        everybody = sum(weights.values())
+        lately = {} if share >= 1 else await voices_lately(self._reader, raters)
+
+        def part(rater: str) -> float:
+            """What one unit of the rater's weight counts for."""
+            of_rater, rest = raters.get(rater, 1.0), everybody - weights[rater]
+            company = sum(lately.values()) - lately.get(rater, 0.0)
+            if rater == OWNER or company < FEW or weights[rater] <= share * everybody:
+                return of_rater
+            return of_rater * rest * share / (1 - share) / weights[rater]
+
+        parts = [(part(row["rater"]), row) for row in rows]
+        return Moments(*(sum(each * row[of] for each, row in parts) for of in ("count", "sum", "squares")))

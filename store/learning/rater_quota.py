@@ -30,6 +30,8 @@ class Candidate(NamedTuple):
     rater: str = OWNER
     weight: float = 1.0  # its `voice`
     teaches: bool = False  # by its words, which train in full, however light it is
+    human: bool = True  # False: a program's or a judge's, which is never held back for the gate
+    prompt: bytes = b""  # the name of its completion's prompt, where it is known
 
 
 def voice(weight: float, of_rater: float) -> float:

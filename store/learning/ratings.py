@@ -15,7 +15,7 @@ from dataclasses import replace
 from store.captured.rows import to_rating
 from store.errors import EventTaken, UnknownCompletion, UnknownRating
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
-from store.reader import Reader
+from store.part import StorePart
 from store.records import NewRating, Rating
 
 BY_ID = "SELECT r.* FROM ratings r WHERE r.id = ?"
@@ -52,12 +52,12 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
         db.execute("UPDATE ratings SET live = 0 WHERE id = ?", (before["id"],))
     row = db.execute(
         """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source,
-        source_event_id, created_at, scale, live, replaced, repeats)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?) RETURNING *""",
+        source_event_id, created_at, scale, human, live, replaced, repeats)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?) RETURNING *""",
         (
             "rt-" + secrets.token_urlsafe(15), new.completion_id, new.rater, new.value, comment,
             correction, new.weight, new.source, new.source_event_id, time.time(), new.scale,
-            before and before["id"], repeated(db, new),
+            new.human, before and before["id"], repeated(db, new),
         ),
     ).fetchone()  # fmt: skip
     return to_rating(row)
@@ -115,50 +115,6 @@ def live_in(db: sqlite3.Connection, completion_id: str, rater: str) -> Rating | 
     return _rating(db.execute(LIVE, (completion_id, rater)).fetchone())
 
 
-async def one(reader: Reader, id: str) -> Rating | None:
-    return _rating(await reader.row(BY_ID, (id,)))
-
-
-async def of_event(reader: Reader, source: str, event_id: str, rater: str | None) -> Rating | None:
-    """The one that this event gave; by whomever, without a rater."""
-    return _rating(await reader.row(EVENT, (source, event_id, rater)))
-
-
-async def of_events(
-    reader: Reader, source: str, prefix: str, *, rater: str | None = None, live: bool = False
-) -> list[Rating]:
-    """Those of a source whose events' ids begin so, newest first; of one rater if given, and the live ones alone."""
-    rows = await reader.rows(
-        """SELECT r.* FROM ratings r WHERE r.source = ? AND r.source_event_id BETWEEN ? AND ?
-        AND r.rater = coalesce(?, r.rater) AND +r.live >= ? ORDER BY r.seq DESC""",
-        (source, prefix, prefix + chr(sys.maxunicode), rater, int(live)),
-    )
-    return [to_rating(row) for row in rows]
-
-
-async def live(reader: Reader, completion_id: str, rater: str) -> Rating | None:
-    return _rating(await reader.row(LIVE, (completion_id, rater)))
-
-
-async def last(reader: Reader, rater: str, session: str | None) -> Rating | None:
-    """The newest live one of that rater, the one an undo takes back."""
-    return _rating(
-        await reader.row(
-            """SELECT r.* FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
-            WHERE r.rater = :rater AND r.live = 1 AND (:session IS NULL OR +c.session = :session)
-            ORDER BY r.seq DESC LIMIT 1""",
-            {"rater": rater, "session": session},
-        )
-    )
-
-
-async def history(reader: Reader, completion_id: str) -> list[Rating]:
-    rows = await reader.rows(
-        "SELECT r.* FROM ratings r WHERE r.completion_id = ? ORDER BY r.seq DESC", (completion_id,)
-    )
-    return [to_rating(row) for row in rows]
-
-
 def must_exist(db: sqlite3.Connection, completion_id: str) -> None:
     if db.execute("SELECT 1 FROM completions c WHERE c.id = ?", (completion_id,)).fetchone() is None:
         raise UnknownCompletion(completion_id)
@@ -166,3 +122,55 @@ def must_exist(db: sqlite3.Connection, completion_id: str) -> None:
 
 def _rating(row: sqlite3.Row | None) -> Rating | None:
     return None if row is None else to_rating(row)
+
+
+class RatingStore(StorePart):
+    async def rate(self, new: NewRating) -> Rating:
+        """Store a rating in place of the rater's live one; an event seen before changes nothing.
+
+        Raises EventTaken where it says something else now."""
+        valid(new)
+        return await self._writer.submit(lambda db: rate(db, new))
+
+    async def retract(self, rating_id: str) -> Rating:
+        return await self._writer.submit(lambda db: retract(db, rating_id))
+
+    async def get(self, rating_id: str) -> Rating | None:
+        return _rating(await self._reader.row(BY_ID, (rating_id,)))
+
+    async def of_event(self, source: str, event_id: str, rater: str | None = None) -> Rating | None:
+        """The one that this event gave; by whomever, without a rater."""
+        return _rating(await self._reader.row(EVENT, (source, event_id, rater)))
+
+    async def of_events(
+        self, source: str, prefix: str, *, rater: str | None = None, live: bool = False
+    ) -> list[Rating]:
+        """Those of a source whose events' ids begin so, newest first; of one rater if given; with `live` those that
+        count."""
+        rows = await self._reader.rows(
+            """SELECT r.* FROM ratings r WHERE r.source = ? AND r.source_event_id BETWEEN ? AND ?
+            AND r.rater = coalesce(?, r.rater) AND +r.live >= ? ORDER BY r.seq DESC""",
+            (source, prefix, prefix + chr(sys.maxunicode), rater, int(live)),
+        )
+        return [to_rating(row) for row in rows]
+
+    async def live(self, completion_id: str, rater: str) -> Rating | None:
+        return _rating(await self._reader.row(LIVE, (completion_id, rater)))
+
+    async def last(self, rater: str, *, session: str | None = None) -> Rating | None:
+        """The newest live one of that rater, the one an undo takes back."""
+        return _rating(
+            await self._reader.row(
+                """SELECT r.* FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
+                WHERE r.rater = :rater AND r.live = 1 AND (:session IS NULL OR +c.session = :session)
+                ORDER BY r.seq DESC LIMIT 1""",
+                {"rater": rater, "session": session},
+            )
+        )
+
+    async def history(self, completion_id: str) -> list[Rating]:
+        """All there ever were, newest first."""
+        rows = await self._reader.rows(
+            "SELECT r.* FROM ratings r WHERE r.completion_id = ? ORDER BY r.seq DESC", (completion_id,)
+        )
+        return [to_rating(row) for row in rows]

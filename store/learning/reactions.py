@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from store.errors import LinkTaken
 from store.learning import ratings
-from store.reader import Reader
+from store.part import StorePart
 from store.records import Asker, Link, NewRating, NewReaction, Rating, Reacted, Scale
 
 KEPT_S: Final = 8 * 86400.0  # no platform sends an event again after a week
@@ -45,10 +45,6 @@ def link(db: sqlite3.Connection, new: Link, *, whosever: bool) -> None:
     )
 
 
-async def linked(reader: Reader, platform: str, channel: str, message_id: str) -> Link | None:
-    return _link(await reader.row(LINK, (platform, channel, message_id)))
-
-
 class Newest(NamedTuple):
     """The newest answer of one key in a channel."""
 
@@ -57,31 +53,6 @@ class Newest(NamedTuple):
     key: str | None  # that asked for it
     holds: bool  # the key has not been revoked
     created_at: float
-
-
-async def newest_linked(reader: Reader, platform: str, channel: str, person: str) -> list[Newest]:
-    """In that channel, of those for this person if it is known whom they are for. Newest first, by the answer: a clock
-    may be set back."""
-    rows = await reader.rows(
-        """SELECT c.id, l.person, c.key, k.revoked_at, c.created_at, max(c.seq) AS newest
-        FROM links l CROSS JOIN completions c ON c.id = l.completion_id LEFT JOIN keys k ON k.id = c.key
-        WHERE l.platform = ? AND l.channel = ? AND (l.person IS NULL OR l.person = ?)
-        GROUP BY c.key ORDER BY newest DESC""",
-        (platform, channel, person),
-    )
-    return [Newest(row["id"], row["person"], row["key"], row["revoked_at"] is None, row["created_at"]) for row in rows]
-
-
-async def newest_in(reader: Reader, session: str) -> list[Newest]:
-    """Of that session's main turns, whatever has become of them. Newest first."""
-    rows = await reader.rows(
-        """SELECT c.id, c.key, k.revoked_at, c.created_at, max(c.seq) AS newest
-        FROM completions c LEFT JOIN keys k ON k.id = c.key
-        WHERE c.session = ? AND +c.turn = 'main' AND (+c.status <> 'error' OR c.text <> '') AND +c.choice = 0
-        GROUP BY +c.key ORDER BY newest DESC""",
-        (session,),
-    )
-    return [Newest(row["id"], None, row["key"], row["revoked_at"] is None, row["created_at"]) for row in rows]
 
 
 def _link(row: sqlite3.Row | None) -> Link | None:
@@ -93,37 +64,12 @@ def _link(row: sqlite3.Row | None) -> Link | None:
 # What was said lately
 
 
-async def whose(reader: Reader, completion_id: str) -> Asker | None:
-    row = await reader.row("SELECT c.key, c.user FROM completions c WHERE c.id = ?", (completion_id,))
-    return None if row is None else Asker(row["key"], row["user"])
-
-
 class Said(NamedTuple):
     """A recent answer that a person may have seen."""
 
     completion_id: str
     text: str
     key: str | None = None  # that asked for it
-
-
-async def said(reader: Reader, sessions: Sequence[str], limit: int) -> list[Said]:
-    """The newest main turns of these sessions; without any, of all. Newest first."""
-    if not sessions:
-        rows = await reader.rows(
-            """SELECT c.id, c.text, c.key FROM completions c WHERE +c.status IN ('done', 'partial') AND +c.turn = 'main'
-            AND c.text != '' AND c.seq > 0 ORDER BY c.seq DESC LIMIT ?""",
-            (limit,),
-        )
-        return [Said(row["id"], row["text"], row["key"]) for row in rows]
-    found: list[tuple[int, Said]] = []
-    for session in sessions:  # one by one: each comes newest first from its index
-        rows = await reader.rows(
-            """SELECT c.seq, c.id, c.text, c.key FROM completions c WHERE c.session = ?
-            AND +c.status IN ('done', 'partial') AND +c.turn = 'main' AND c.text != '' ORDER BY c.seq DESC LIMIT ?""",
-            (session, limit),
-        )
-        found += [(row["seq"], Said(row["id"], row["text"], row["key"])) for row in rows]
-    return [one for _, one in sorted(found, reverse=True)[:limit]]
 
 
 # Reactions
@@ -199,3 +145,72 @@ def _rate(db: sqlite3.Connection, new: NewReaction, value: float, scale: Scale, 
         (rating.id, new.completion_id, new.rater, *of),
     )
     return rating
+
+
+class ReactionStore(StorePart):
+    async def link(self, new: Link, *, whosever: bool = False) -> None:
+        """Say what a message shows, anew too; where another key has said it, `whosever` only. Raises LinkTaken."""
+        await self._writer.submit(lambda db: link(db, new, whosever=whosever))
+
+    async def linked(self, platform: str, channel: str, message_id: str) -> Link | None:
+        return _link(await self._reader.row(LINK, (platform, channel, message_id)))
+
+    async def newest_linked(self, platform: str, channel: str, person: str) -> list[Newest]:
+        """The answers that `/rl` without a message may mean there: the newest linked one of each key.
+
+        For this person, where it is known whom they are for. Newest first, by the answer: a clock may be set back.
+        """
+        rows = await self._reader.rows(
+            """SELECT c.id, l.person, c.key, k.revoked_at, c.created_at, max(c.seq) AS newest
+            FROM links l CROSS JOIN completions c ON c.id = l.completion_id LEFT JOIN keys k ON k.id = c.key
+            WHERE l.platform = ? AND l.channel = ? AND (l.person IS NULL OR l.person = ?)
+            GROUP BY c.key ORDER BY newest DESC""",
+            (platform, channel, person),
+        )
+        return [
+            Newest(row["id"], row["person"], row["key"], row["revoked_at"] is None, row["created_at"]) for row in rows
+        ]
+
+    async def newest_in(self, session: str) -> list[Newest]:
+        """The newest main turn of each key in a session, whatever has become of it. Newest first."""
+        rows = await self._reader.rows(
+            """SELECT c.id, c.key, k.revoked_at, c.created_at, max(c.seq) AS newest
+            FROM completions c LEFT JOIN keys k ON k.id = c.key
+            WHERE c.session = ? AND +c.turn = 'main' AND (+c.status <> 'error' OR c.text <> '') AND +c.choice = 0
+            GROUP BY +c.key ORDER BY newest DESC""",
+            (session,),
+        )
+        return [Newest(row["id"], None, row["key"], row["revoked_at"] is None, row["created_at"]) for row in rows]
+
+    async def whose(self, completion_id: str) -> Asker | None:
+        """Whose completion this is; None where there is none of that id."""
+        row = await self._reader.row("SELECT c.key, c.user FROM completions c WHERE c.id = ?", (completion_id,))
+        return None if row is None else Asker(row["key"], row["user"])
+
+    async def said(self, sessions: Sequence[str], limit: int) -> list[Said]:
+        """The newest main turns of these sessions; without any, of all. Newest first."""
+        if not sessions:
+            rows = await self._reader.rows(
+                """SELECT c.id, c.text, c.key FROM completions c WHERE +c.status IN ('done', 'partial')
+                AND +c.turn = 'main' AND c.text != '' AND c.seq > 0 ORDER BY c.seq DESC LIMIT ?""",
+                (limit,),
+            )
+            return [Said(row["id"], row["text"], row["key"]) for row in rows]
+        found: list[tuple[int, Said]] = []
+        for session in sessions:  # one by one: each comes newest first from its index
+            rows = await self._reader.rows(
+                """SELECT c.seq, c.id, c.text, c.key FROM completions c WHERE c.session = ?
+                AND +c.status IN ('done', 'partial') AND +c.turn = 'main' AND c.text != ''
+                ORDER BY c.seq DESC LIMIT ?""",
+                (session, limit),
+            )
+            found += [(row["seq"], Said(row["id"], row["text"], row["key"])) for row in rows]
+        return [one for _, one in sorted(found, reverse=True)[:limit]]
+
+    async def react(self, new: NewReaction) -> Reacted:
+        """Take a reaction; the rating that follows from it is stored, replaced or retracted with it."""
+        return await self._writer.submit(lambda db: react(db, new))
+
+    async def first_time(self, platform: str, event_id: str) -> bool:
+        """Whether this event is new; from now on it is not."""
+        return await self._writer.submit(lambda db: first_time(db, platform, event_id))

@@ -1,6 +1,6 @@
-"""Runs after their claim, the adapters they leave, and the pointer to the live one.
+"""Runs after their claim: started, paused, ended, published, moved.
 
-Not here: which samples a run gets (`samples`), loading an adapter into a backend (proxy).
+Not here: which samples a run gets (`samples`), the versions they leave (`versions`).
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from store.captured.rows import to_adapter, to_json, to_pointer, to_run
-from store.errors import RunEnded, UnknownAdapter, UnknownRun
-from store.learning import meta
+from store.captured.rows import to_json, to_run
+from store.errors import RunEnded, UnknownRun
+from store.learning import meta, versions
+from store.part import StorePart, Writes
 from store.reader import Reader
-from store.records import BASE, Adapter, Pointer, Run, RunStatus
+from store.records import Adapter, Run, RunStatus
+from store.safety import run_keys
 
-WAITING = "not_yet_live"  # the version that was published since the pointer moved last
-RATED_BEFORE = "rated_before"  # the newest rating (seq) when it did: no clock that is set can change what was before
 BASELINE = "baseline"  # the meta key of the reward baseline, which runs hand on
 
 
@@ -60,43 +60,7 @@ def publish(
     )  # fmt: skip
     if baseline is not None:
         meta.set_meta(db, BASELINE, float(baseline))
-    meta.set_meta(db, WAITING, adapter.version)
-
-
-def point(db: sqlite3.Connection, live: int, reason: str, actor: str) -> Pointer:
-    """Make a version live. The one before becomes `previous`, unless nothing changed, or it is gone for good."""
-    if live != BASE and db.execute("SELECT 1 FROM adapters WHERE version = ?", (live,)).fetchone() is None:
-        raise UnknownAdapter(live)
-    before = to_pointer(db.execute("SELECT * FROM pointer").fetchone())
-    gone = db.execute("SELECT 1 FROM adapters WHERE version = ? AND path = ''", (before.live,)).fetchone() is not None
-    after = Pointer(
-        live=live,
-        previous=before.previous if live == before.live else live if gone else before.live,
-        changed_at=time.time(),
-        reason=reason,
-        actor=actor,
-    )
-    db.execute(
-        "UPDATE pointer SET live = ?, previous = ?, changed_at = ?, reason = ?, actor = ?",
-        (after.live, after.previous, after.changed_at, after.reason, after.actor),
-    )
-    meta.set_meta(db, WAITING, None)
-    (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
-    meta.set_meta(db, RATED_BEFORE, newest)
-    meta.audit(db, actor, "point", {"live": live, "was": before.live, "reason": reason})
-    return after
-
-
-def withdraw(db: sqlite3.Connection, version: int, reason: str, actor: str) -> None:
-    """Mark a version so that it never goes live by itself again. Its files stay."""
-    if not db.execute("UPDATE adapters SET withdrawn = ? WHERE version = ?", (reason, version)).rowcount:
-        raise UnknownAdapter(version)
-    meta.audit(db, actor, "withdraw", {"version": version, "reason": reason})
-
-
-async def folders(reader: Reader) -> dict[int, str]:
-    """Of every run, by number."""
-    return {row["id"]: row["folder"] for row in await reader.rows("SELECT id, folder FROM runs")}
+    meta.set_meta(db, versions.WAITING, adapter.version)
 
 
 def moved(db: sqlite3.Connection, versions: Mapping[int, str], folders: Mapping[int, str]) -> None:
@@ -106,38 +70,64 @@ def moved(db: sqlite3.Connection, versions: Mapping[int, str], folders: Mapping[
     meta.audit(db, "start", "moved", {"versions": sorted(versions), "runs": sorted(folders)})
 
 
-async def recent(reader: Reader, limit: int) -> list[Run]:
-    return [to_run(row) for row in await reader.rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", (limit,))]
-
-
-async def one(reader: Reader, run_id: int) -> Run | None:
-    row = await reader.row("SELECT * FROM runs WHERE id = ?", (run_id,))
-    return None if row is None else to_run(row)
-
-
-async def still_open(reader: Reader) -> list[Run]:
-    rows = await reader.rows("SELECT * FROM runs WHERE status IN ('claimed', 'running') ORDER BY id")
-    return [to_run(row) for row in rows]
-
-
-async def adapters(reader: Reader) -> list[Adapter]:
-    return [to_adapter(row) for row in await reader.rows("SELECT * FROM adapters ORDER BY version")]
-
-
-async def adapter(reader: Reader, version: int) -> Adapter | None:
-    row = await reader.row("SELECT * FROM adapters WHERE version = ?", (version,))
-    return None if row is None else to_adapter(row)
-
-
-async def pointer(reader: Reader) -> Pointer:
-    row = await reader.row("SELECT * FROM pointer")
-    assert row is not None  # the first migration put it there
-    return to_pointer(row)
-
-
 def _must_be_open(db: sqlite3.Connection, run_id: int) -> None:
     row = db.execute("SELECT status FROM runs WHERE id = ?", (run_id,)).fetchone()
     if row is None:
         raise UnknownRun(run_id)
     if row["status"] not in ("claimed", "running"):
         raise RunEnded(f"The run {run_id} has ended already ({row['status']}).")
+
+
+class RunStore(StorePart):
+    def __init__(self, reader: Reader, writer: Writes, *, encrypted: bool) -> None:
+        super().__init__(reader, writer)
+        self._encrypted = encrypted
+
+    async def started(self, run_id: int) -> None:
+        await self._writer.submit(lambda db: started(db, run_id))
+
+    async def paused(self, run_id: int) -> None:
+        """Stopped half-way because it was told to: the attempt does not count."""
+        await self._writer.submit(lambda db: paused(db, run_id))
+
+    async def end(
+        self,
+        run_id: int,
+        status: Literal["rejected", "empty", "failed"],
+        reason: str,
+        result: dict[str, Any] | None,
+    ) -> None:
+        """The run made no adapter; its samples are fresh again."""
+        await self._writer.submit(lambda db: end(db, run_id, status, reason, result))
+
+    async def publish(self, run_id: int, adapter: Adapter, result: dict[str, Any], baseline: float | None) -> None:
+        await self._writer.submit(lambda db: publish(db, run_id, adapter, result, baseline))
+
+    async def recent(self, limit: int = 50) -> list[Run]:
+        return [to_run(row) for row in await self._reader.rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", (limit,))]
+
+    async def get(self, run_id: int) -> Run | None:
+        row = await self._reader.row("SELECT * FROM runs WHERE id = ?", (run_id,))
+        return None if row is None else to_run(row)
+
+    async def folders(self) -> dict[int, str]:
+        """Of every run, by number."""
+        return {row["id"]: row["folder"] for row in await self._reader.rows("SELECT id, folder FROM runs")}
+
+    async def moved(self, versions: Mapping[int, str], folders: Mapping[int, str]) -> None:
+        await self._writer.submit(lambda db: moved(db, versions, folders))
+
+    async def still_open(self) -> list[Run]:
+        rows = await self._reader.rows("SELECT * FROM runs WHERE status IN ('claimed', 'running') ORDER BY id")
+        return [to_run(row) for row in rows]
+
+    async def key(self, run_id: int) -> bytes | None:
+        """What opens the files of a run, made at the first call; None where nothing is encrypted."""
+        if not self._encrypted:
+            return None
+        known = await run_keys.known(self._reader, run_id)
+        return known or await self._writer.submit(lambda db: run_keys.of(db, run_id))
+
+    async def known_key(self, run_id: int) -> bytes | None:
+        """The same, of a run that has one."""
+        return await run_keys.known(self._reader, run_id)

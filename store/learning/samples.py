@@ -24,9 +24,11 @@ import orjson
 
 from store.captured import completions
 from store.captured.rows import to_rating, to_run
+from store.learning import unlearning
 from store.learning.rater_quota import LEAST_WEIGHT, OWNER, RECENT_S, Candidate, voice, within
+from store.part import StorePart
 from store.reader import Reader
-from store.records import Fresh, Run, Sample
+from store.records import Fresh, Rebuild, Run, Sample
 
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
@@ -43,43 +45,26 @@ AT_MOST = 0.5  # of the samples, whatever the setting
 
 
 NOBODY: Final[Mapping[str, float]] = {}
+# Praise is no instruction, so only a dislike's comment teaches.
 _CANDIDATE = """r.id, r.completion_id, r.value, r.rater, r.weight,
-r.correction IS NOT NULL OR (r.comment IS NOT NULL AND r.value < 0) AS teaches"""  # praise is no instruction
-RATERS = """SELECT rater, total(max(min(weight, 1), ?)) FROM ratings WHERE live = 1 AND created_at > ? GROUP BY rater"""
-
-
-async def fresh(
-    reader: Reader,
-    live: int,
-    max_version_gap: int,
-    before_run: int | None,
-    foreign: bool,
-    share: float = 1.0,
-    raters: Mapping[str, float] = NOBODY,
-) -> Fresh:
-    """`before_run`: only those that were there when that run took its own. By their order: a clock may be set back."""
-    which = {"live": live, "gap": max_version_gap, "run": before_run, "foreign": foreign}
-    rows = await reader.rows(
-        f"""SELECT rater, total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
-        total(near AND value = 0) AS neutral, total(NOT near) AS stale
-        FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH} AND {_BEFORE}) GROUP BY rater""",  # noqa: S608  constants of this module
-        which,
-    )
-    waiting: Counter[str] = Counter()
-    if share < 1 and any(row["rater"] != OWNER for row in rows):
-        others = await voices_lately(reader, raters)
-        found = await reader.rows(f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE} ORDER BY r.seq DESC", which)
-        candidates = _candidates(found, raters)
-        kept = await asyncio.to_thread(within, candidates, share, others)
-        waiting = Counter(one.rater for one in candidates) - Counter(one.rater for one in kept)
-    good, bad, neutral, stale = (int(sum(row[kind] for row in rows)) for kind in ("good", "bad", "neutral", "stale"))
-    return Fresh(good, bad, neutral, stale, dict(waiting))
+r.correction IS NOT NULL OR (r.comment IS NOT NULL AND r.value < 0) AS teaches, r.human, c.prompt_hash"""
+RATERS = """SELECT rater, total(max(min(weight, 1), ?)) FROM ratings
+WHERE live = 1 AND human = 1 AND created_at > ? GROUP BY rater"""
 
 
 def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> list[Candidate]:
     return [
-        Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0)), bool(teaches))
-        for id, completion, value, rater, weight, teaches in rows
+        Candidate(
+            id,
+            completion,
+            value,
+            rater,
+            voice(weight, raters.get(rater, 1.0)),
+            bool(teaches),
+            bool(human),
+            prompt or b"",
+        )
+        for id, completion, value, rater, weight, teaches, human, prompt in rows
     ]
 
 
@@ -91,15 +76,6 @@ async def voices_lately(reader: Reader, raters: Mapping[str, float]) -> dict[str
 def _others(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> dict[str, float]:
     """What each rater has said lately, a rating as one or, if it is lighter, as its weight."""
     return {rater: total * min(raters.get(rater, 1.0), 1.0) for rater, total in rows}
-
-
-async def untrainable(reader: Reader) -> dict[str, int]:
-    """Live ratings of completions that never train, by why."""
-    rows = await reader.rows(
-        """SELECT c.untrainable AS why, count(*) AS count FROM ratings r CROSS JOIN completions c
-        ON c.id = r.completion_id WHERE r.live = 1 AND c.untrainable IS NOT NULL GROUP BY c.untrainable"""
-    )
-    return {row["why"]: row["count"] for row in rows}
 
 
 def claim(
@@ -137,7 +113,7 @@ def claim(
     if not taken or len(usable) < min_total:
         return None
     trained = _trained(db, taken)
-    may = [rating for rating in taken if rating.completion_id not in trained]
+    may = [rating for rating in taken if rating.completion_id not in trained and rating.human]  # gates ask people
     held = hold_back(may, held_share, _held_before(db, may))
     chosen = {rating.completion_id for rating in taken}
     kept_back = {rating.completion_id for rating in taken if rating.id in held}
@@ -214,10 +190,11 @@ def why_held(held: int, count: int, share: float) -> str:
 def hold_back(ratings: Sequence[Candidate], share: float, before: Collection[str] = ()) -> set[str]:
     """The ids kept for the gate: `to_hold` completions, good and bad alike, in any order the same.
 
-    Which they are is a lot drawn from each rating's id. What was held `before` stays held, whatever the lot.
+    Which they are is a lot drawn from each rating's id, or from its prompt: a good and a bad answer to one prompt are a
+    pair for the trainer, and mostly stay together. What was held `before` stays held, whatever the lot.
     """
     drawn: dict[str, Candidate] = {}  # one rating speaks for its completion
-    for rating in sorted(ratings, key=lambda rating: (rating.id not in before, _lot(rating))):
+    for rating in sorted(ratings, key=lambda rating: (rating.id not in before, *_lots(rating))):
         drawn.setdefault(rating.completion_id, rating)
     wanted = to_hold(len(drawn), share)
     groups: list[list[Candidate]] = [[], [], []]
@@ -234,58 +211,9 @@ def hold_back(ratings: Sequence[Candidate], share: float, before: Collection[str
     return {rating.id for rating in ratings if rating.completion_id in chosen}
 
 
-def _lot(rating: Candidate) -> bytes:
-    return hashlib.blake2b(rating.id.encode(), digest_size=8).digest()
-
-
-async def samples_of(reader: Reader, run_id: int) -> list[Sample]:
-    rows = await reader.rows(
-        """SELECT r.*, s.split FROM run_samples s JOIN ratings r ON r.id = s.rating_id
-        WHERE s.run_id = ? ORDER BY r.seq DESC""",
-        (run_id,),
-    )
-    return await _samples(reader, rows)
-
-
-async def runs_of(reader: Reader, completion_id: str) -> list[tuple[Run, str, str]]:
-    rows = await reader.rows(
-        """SELECT u.*, s.split, s.rating_id FROM ratings r CROSS JOIN run_samples s ON s.rating_id = r.id
-        CROSS JOIN runs u ON u.id = s.run_id WHERE r.completion_id = ? ORDER BY u.id DESC""",
-        (completion_id,),
-    )
-    return [(to_run(row), row["split"], row["rating_id"]) for row in rows]
-
-
-async def recent_held(reader: Reader, limit: int) -> list[Sample]:
-    """What earlier runs held back, nobody took back and no later rating has brought into training since."""
-    rows = await reader.rows(
-        """SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
-        CROSS JOIN ratings r ON r.id = s.rating_id
-        WHERE u.status = 'done' AND s.split = 'held' AND r.live = 1
-        AND NOT EXISTS (SELECT 1 FROM ratings x CROSS JOIN run_samples t ON t.rating_id = x.id
-                        CROSS JOIN runs v ON v.id = t.run_id
-                        WHERE x.completion_id = r.completion_id AND t.split = 'train'
-                        AND v.status IN ('claimed', 'running', 'done'))
-        ORDER BY u.id DESC, r.seq DESC LIMIT ?""",
-        (limit,),
-    )
-    return await _samples(reader, rows)
-
-
-async def earlier(reader: Reader, run_id: int, live: int, max_version_gap: int, each: int) -> list[Sample]:
-    """What earlier runs trained on and this one may once more: good and bad ones, of the newest versions first."""
-    found: list[sqlite3.Row] = []
-    for sign in (1, -1):
-        found += await reader.rows(
-            f"""SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
-            CROSS JOIN ratings r ON r.id = s.rating_id CROSS JOIN completions c ON c.id = r.completion_id
-            WHERE u.status = 'done' AND s.split = 'train' AND r.live = 1 AND r.value * :sign > 0 AND {NEAR}
-            AND NOT EXISTS (SELECT 1 FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
-                            WHERE t.run_id = :run AND x.completion_id = r.completion_id)
-            ORDER BY c.version DESC, r.seq DESC LIMIT :each""",  # noqa: S608  constants of this module
-            {"run": run_id, "sign": sign, "live": live, "gap": max_version_gap, "each": each, "foreign": False},
-        )
-    return await _samples(reader, found)
+def _lots(rating: Candidate) -> tuple[bytes, bytes]:
+    of_rating = hashlib.blake2b(rating.id.encode(), digest_size=8).digest()
+    return (hashlib.blake2b(rating.prompt, digest_size=8).digest() if rating.prompt else of_rating), of_rating
 
 
 async def _samples(reader: Reader, rows: Iterable[sqlite3.Row]) -> list[Sample]:
@@ -296,3 +224,161 @@ async def _samples(reader: Reader, rows: Iterable[sqlite3.Row]) -> list[Sample]:
         for rating, held in rated
         if rating.completion_id in whole  # forgotten between the two reads
     ]
+
+
+class SampleStore(StorePart):
+    async def fresh(
+        self,
+        *,
+        live: int,
+        max_version_gap: int,
+        before_run: int | None = None,
+        foreign: bool = False,
+        share: float = 1.0,
+        raters: Mapping[str, float] = NOBODY,
+    ) -> Fresh:
+        """Ratings that a run could take. `share` bounds each rater, by the weights of their ratings and of `raters`.
+
+        `before_run`: only those that were there when that run took its own. By their order: a clock may be set back.
+        """
+        which = {"live": live, "gap": max_version_gap, "run": before_run, "foreign": foreign}
+        rows = await self._reader.rows(
+            f"""SELECT rater, total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
+            total(near AND value = 0) AS neutral, total(NOT near) AS stale
+            FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH} AND {_BEFORE}) GROUP BY rater""",  # noqa: S608  constants of this module
+            which,
+        )
+        waiting: Counter[str] = Counter()
+        if share < 1 and any(row["rater"] != OWNER for row in rows):
+            others = await voices_lately(self._reader, raters)
+            found = await self._reader.rows(
+                f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE} ORDER BY r.seq DESC", which
+            )
+            candidates = _candidates(found, raters)
+            kept = await asyncio.to_thread(within, candidates, share, others)
+            waiting = Counter(one.rater for one in candidates) - Counter(one.rater for one in kept)
+        good, bad, neutral, stale = (
+            int(sum(row[kind] for row in rows)) for kind in ("good", "bad", "neutral", "stale")
+        )
+        return Fresh(good, bad, neutral, stale, dict(waiting))
+
+    async def untrainable(self) -> dict[str, int]:
+        """Live ratings of completions that never train, by why."""
+        rows = await self._reader.rows(
+            """SELECT c.untrainable AS why, count(*) AS count FROM ratings r CROSS JOIN completions c
+            ON c.id = r.completion_id WHERE r.live = 1 AND c.untrainable IS NOT NULL GROUP BY c.untrainable"""
+        )
+        return {row["why"]: row["count"] for row in rows}
+
+    async def claim(
+        self,
+        *,
+        model: str,
+        live: int,
+        max_version_gap: int,
+        limit: int,
+        held_share: float,
+        folder_of: Callable[[int], str],
+        version: int,
+        min_total: int,
+        foreign: bool = False,
+        share: float = 1.0,
+        raters: Mapping[str, float] = NOBODY,
+        above: int = 0,
+        rebuilds: bool = False,
+    ) -> Run | None:
+        """Make a run of the `limit` newest completions with fresh ratings, and of all those; one that `rebuilds` takes
+        the oldest, as those did whose place it takes. Its number is `above` those of folders that are there.
+
+        None while another run is open, there are fewer than `min_total` ratings or the live version is gone.
+        """
+
+        def take(db: sqlite3.Connection) -> Run | None:
+            if not unlearning.may_claim(db, live):
+                return None
+            claimed = claim(
+                db,
+                model=model,
+                live=live,
+                max_version_gap=max_version_gap,
+                limit=limit,
+                held_share=held_share,
+                folder_of=folder_of,
+                version=version,
+                min_total=min_total,
+                foreign=foreign,
+                share=share,
+                raters=raters,
+                above=above,
+                oldest_first=rebuilds,
+            )
+            if claimed is not None and rebuilds:
+                unlearning.claimed(db, claimed.id)
+            return claimed
+
+        return await self._writer.submit(take)
+
+    async def given_back(self, of: Rebuild, *, live: int, max_version_gap: int, foreign: bool) -> tuple[int, int]:
+        """Ratings that the runs of a rebuild gave back and no run has taken since: that could train, and too old."""
+        row = await self._reader.row(
+            f"""SELECT total(near) AS near, total(NOT near) AS stale FROM (SELECT {NEAR} AS near {FRESH}
+            AND EXISTS (SELECT 1 FROM run_samples g WHERE g.rating_id IN (r.id, r.repeats)
+                        AND g.run_id IN (SELECT value FROM json_each(:runs))))""",  # noqa: S608  constants of this module
+            {"live": live, "gap": max_version_gap, "foreign": foreign, "runs": orjson.dumps(sorted(of.runs)).decode()},
+        )
+        assert row is not None  # an aggregate always has one
+        return int(row["near"]), int(row["stale"])
+
+    async def of_run(self, run_id: int) -> list[Sample]:
+        rows = await self._reader.rows(
+            """SELECT r.*, s.split FROM run_samples s JOIN ratings r ON r.id = s.rating_id
+            WHERE s.run_id = ? ORDER BY r.seq DESC""",
+            (run_id,),
+        )
+        return await _samples(self._reader, rows)
+
+    async def recent_held(self, limit: int) -> list[Sample]:
+        """What earlier runs held back, nobody took back and no later rating has brought into training since."""
+        rows = await self._reader.rows(
+            """SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
+            CROSS JOIN ratings r ON r.id = s.rating_id
+            WHERE u.status = 'done' AND s.split = 'held' AND r.live = 1
+            AND NOT EXISTS (SELECT 1 FROM ratings x CROSS JOIN run_samples t ON t.rating_id = x.id
+                            CROSS JOIN runs v ON v.id = t.run_id
+                            WHERE x.completion_id = r.completion_id AND t.split = 'train'
+                            AND v.status IN ('claimed', 'running', 'done'))
+            ORDER BY u.id DESC, r.seq DESC LIMIT ?""",
+            (limit,),
+        )
+        return await _samples(self._reader, rows)
+
+    async def runs_of(self, completion_id: str) -> list[tuple[Run, str, str]]:
+        """Runs that took a rating of this completion, newest first; with the split and the rating's id."""
+        rows = await self._reader.rows(
+            """SELECT u.*, s.split, s.rating_id FROM ratings r CROSS JOIN run_samples s ON s.rating_id = r.id
+            CROSS JOIN runs u ON u.id = s.run_id WHERE r.completion_id = ? ORDER BY u.id DESC""",
+            (completion_id,),
+        )
+        return [(to_run(row), row["split"], row["rating_id"]) for row in rows]
+
+    async def earlier(self, run: Run, *, max_version_gap: int, each: int) -> list[Sample]:
+        """At most `each` good and `each` bad ratings that earlier runs trained on, of the newest versions first."""
+        found: list[sqlite3.Row] = []
+        for sign in (1, -1):
+            found += await self._reader.rows(
+                f"""SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
+                CROSS JOIN ratings r ON r.id = s.rating_id CROSS JOIN completions c ON c.id = r.completion_id
+                WHERE u.status = 'done' AND s.split = 'train' AND r.live = 1 AND r.value * :sign > 0 AND {NEAR}
+                AND NOT EXISTS (SELECT 1 FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
+                                WHERE t.run_id = :run AND x.completion_id = r.completion_id)
+                ORDER BY c.version DESC, r.seq DESC LIMIT :each""",  # noqa: S608  constants of this module
+                {
+                    "run": run.id,
+                    "sign": sign,
+                    "live": run.parent,
+                    "gap": max_version_gap,
+                    "each": each,
+                    "foreign": False,
+                },
+            )
+        return await _samples(self._reader, found)

@@ -9,13 +9,13 @@ and the runs (proxy).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import orjson
 
 from store.learning import meta, runs
-from store.learning.samples import FRESH, NEAR
+from store.part import StorePart
 from store.reader import Reader
 from store.records import BASE, Adapter, Rebuild
 
@@ -105,20 +105,6 @@ async def state(reader: Reader) -> Rebuild | None:
     return _read(await meta.get_meta(reader, STATE, None))
 
 
-async def left(
-    reader: Reader, given_back_by: Sequence[int], live: int, max_version_gap: int, foreign: bool
-) -> tuple[int, int]:
-    """Ratings that these runs gave back and no run has taken since: that could train, and that are too old."""
-    row = await reader.row(
-        f"""SELECT total(near) AS near, total(NOT near) AS stale FROM (SELECT {NEAR} AS near {FRESH}
-        AND EXISTS (SELECT 1 FROM run_samples g WHERE g.rating_id IN (r.id, r.repeats)
-                    AND g.run_id IN (SELECT value FROM json_each(:runs))))""",  # noqa: S608  constants of that module
-        {"live": live, "gap": max_version_gap, "foreign": foreign, "runs": _json(given_back_by)},
-    )
-    assert row is not None  # an aggregate always has one
-    return int(row["near"]), int(row["stale"])
-
-
 def _read(value: dict[str, Any] | None) -> Rebuild | None:
     if value is None:
         return None
@@ -152,3 +138,13 @@ def _baseline(db: sqlite3.Connection, version: int) -> float:
 
 def _json(numbers: Iterable[int]) -> str:
     return orjson.dumps(sorted(numbers)).decode()
+
+
+class RebuildStore(StorePart):
+    async def state(self) -> Rebuild | None:
+        """What takes the place of versions that learned from what was forgotten: the last one, under way or over."""
+        return await state(self._reader)
+
+    async def end(self, line: str) -> None:
+        """That is over, and the old versions' files are deleted."""
+        await self._writer.submit(lambda db: end(db, line))

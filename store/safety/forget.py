@@ -32,6 +32,11 @@ _OF_COMPLETIONS: Final = """SELECT r.id FROM json_each(?) j CROSS JOIN ratings r
 _OF_RATER: Final = "SELECT r.id FROM ratings r WHERE r.rater = ?"
 _RUNS: Final = """SELECT DISTINCT u.id, u.status, u.version, s.split FROM json_each(?) j
 CROSS JOIN run_samples s ON s.rating_id = j.value CROSS JOIN runs u ON u.id = s.run_id"""
+_OF_EPISODES: Final = """SELECT DISTINCT u.id, u.status, u.version, 'train' AS split FROM json_each(?) j
+CROSS JOIN completions c ON c.id = j.value CROSS JOIN episodes e ON e.id = c.session AND e.key = coalesce(c.key, '')
+CROSS JOIN run_episodes t ON t.episode = e.seq CROSS JOIN runs u ON u.id = t.run_id"""
+_EPISODES: Final = """SELECT DISTINCT e.seq AS id FROM json_each(?) j CROSS JOIN completions c ON c.id = j.value
+CROSS JOIN episodes e ON e.id = c.session AND e.key = coalesce(c.key, '')"""
 # A run may train once more on what an earlier one took: only its result says so.
 _REPLAYED: Final = """SELECT DISTINCT u.version FROM runs u CROSS JOIN json_each(u.result, '$.samples') o
 WHERE u.status = 'done' AND json_extract(o.value, '$.used') = 1 AND o.key IN (SELECT value FROM json_each(?))"""
@@ -48,6 +53,7 @@ def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
         going = _ids(db, _COMPLETIONS[kind], name)
         ratings = _ids(db, _OF_COMPLETIONS, _json(going))
     runs = db.execute(_RUNS, (_json(ratings),)).fetchall()
+    runs += db.execute(_OF_EPISODES, (_json(going),)).fetchall()
     trained = {row["version"] for row in runs if row["status"] == "done" and row["split"] == "train"}
     trained |= {row["version"] for row in db.execute(_REPLAYED, (_json(ratings),))}
     rows = db.execute("SELECT version, parent FROM adapters WHERE path != ''")  # those that are gone are
@@ -92,8 +98,18 @@ def delete(db: sqlite3.Connection, id: str) -> bool:
 
 
 def _delete(db: sqlite3.Connection, found: Forgetting) -> None:
-    """The rows; and what the run folders may have of them is owed."""
+    """The rows; and what the run folders may have of them is owed. An episode goes with its last turn, and never trains
+    without one that it had."""
+    episodes = _ids(db, _EPISODES, _json(found.completions))
     completions.forget(db, found.completions)
+    db.execute(
+        """DELETE FROM episodes WHERE seq IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
+        SELECT 1 FROM completions c WHERE c.session = episodes.id AND coalesce(c.key, '') = episodes.key)""",
+        (_json(episodes),),
+    )
+    db.execute(
+        "UPDATE episodes SET left_out = 'forgotten' WHERE seq IN (SELECT value FROM json_each(?))", (_json(episodes),)
+    )
     db.execute("DELETE FROM ratings WHERE id IN (SELECT value FROM json_each(?))", (_json(found.ratings),))
     owe(db, {"completions": found.completions, "ratings": found.ratings})
     meta.set_meta(db, GAPS, meta.read_meta(db, GAPS, 0) + 1)

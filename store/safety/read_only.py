@@ -8,43 +8,38 @@ is `Store`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import sqlite3
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 
 from store import driver, schema
-from store.captured import export
+from store.captured.export import TransferStore
 from store.errors import StoreError
-from store.learning import ratings, runs, samples
+from store.learning.ratings import RatingStore
+from store.learning.runs import RunStore
+from store.learning.samples import SampleStore
+from store.learning.versions import VersionStore
+from store.part import T
 from store.reader import Reader
-from store.records import Adapter, Pointer, Rating, Run, Sample
 from store.safety.db_key import Secret
+
+
+class _NoWriter:
+    def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        raise StoreError("The store is open for reading only, so nothing was changed.")
 
 
 class Looking:
     """As `Store` reads; each call has the name that it has there."""
 
     def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    async def adapters(self) -> list[Adapter]:
-        return await runs.adapters(self._reader)
-
-    async def pointer(self) -> Pointer:
-        return await runs.pointer(self._reader)
-
-    async def runs(self, limit: int = 50) -> list[Run]:
-        return await runs.recent(self._reader, limit)
-
-    async def run_samples(self, run_id: int) -> list[Sample]:
-        return await samples.samples_of(self._reader, run_id)
-
-    async def rating(self, rating_id: str) -> Rating | None:
-        return await ratings.one(self._reader, rating_id)
-
-    def export(self, only: export.Filter | None = None) -> AsyncIterator[dict[str, Any]]:
-        return export.export(self._reader, only or export.Filter())
+        writer = _NoWriter()
+        self.transfer = TransferStore(reader, writer)
+        self.ratings = RatingStore(reader, writer)
+        self.samples = SampleStore(reader, writer)
+        self.runs = RunStore(reader, writer, encrypted=False)
+        self.versions = VersionStore(reader, writer)
 
 
 @asynccontextmanager

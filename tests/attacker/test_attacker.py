@@ -73,9 +73,9 @@ def routes(proxy: Proxy) -> list[tuple[str, str]]:  # noqa: F811
 
 async def nothing_happened(proxy: Proxy) -> None:  # noqa: F811
     assert not proxy.backend.requests
-    counts = await proxy.store.counts()
+    counts = await proxy.store.stats.counts()
     assert (counts["good"], counts["bad"], counts["done"]) == (0, 0, 0)
-    assert await proxy.store.runs() == [] and (await proxy.store.pointer()).changed_at == 0
+    assert await proxy.store.runs.recent() == [] and (await proxy.store.versions.pointer()).changed_at == 0
 
 
 # A web page in the person's browser
@@ -298,10 +298,10 @@ async def test_what_is_replayed_counts_once(proxy: Proxy) -> None:  # noqa: F811
     assert await send("e1", now) == 200
     assert await send("e2", now - 3600) == 401
     assert await send("e3", now, signed=body.replace(b"u1", b"u2")) == 401
-    assert len(await proxy.store.ratings_of(id)) == 1
+    assert len(await proxy.store.ratings.history(id)) == 1
     event_id = {"completion_id": id, "rating": "bad", "rater": "bob", "source": "bot", "source_event_id": "1"}
     assert [(await proxy.rate(**event_id))[0] for _ in range(3)] == [201, 200, 200]
-    assert len(await proxy.store.ratings_of(id)) == 2
+    assert len(await proxy.store.ratings.history(id)) == 2
 
 
 # Secrets

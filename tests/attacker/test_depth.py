@@ -40,7 +40,7 @@ async def test_what_is_nested_too_deeply_is_refused_and_disturbs_nobody(
     for path, body in bodies.items():
         async with proxy.http.post(path, data=body, headers={"content-type": "application/json"}) as response:
             assert response.status == 400, path
-    assert await proxy.store.completions(limit=9) == []
+    assert await proxy.store.completions.page(limit=9) == []
     await proxy.chat("still here")
     status = await proxy.get("/rl/status")
     assert not status.get("problem"), status
@@ -56,9 +56,9 @@ async def test_arguments_that_are_nested_deeply_are_kept_as_text(proxy: Proxy) -
     ]
     async with proxy.http.post("/v1/chat/completions", json={"model": "fake", "messages": messages}) as response:
         assert response.status == 200
-    (row,) = await proxy.store.completions(limit=9)
+    (row,) = await proxy.store.completions.page(limit=9)
     assert row.end is not None and row.end.status == "done"
-    (full,) = [await proxy.store.completion(row.new.id)]
+    (full,) = [await proxy.store.completions.get(row.new.id)]
     assert full is not None and arguments.encode() in full.new.prompt[1].body
 
 

@@ -85,7 +85,7 @@ async def test_a_deleted_response_leaves_the_calibration(translating: Proxy) -> 
     assert "runs/r00001/calibration.jsonl" in places(proxy.home)
     assert (await drop(proxy, id))[0] == 200
     assert not [name for name in places(proxy.home) if name.startswith("runs")]
-    assert await proxy.store.owed_to_run_folders() == {"completions": [], "ratings": []}
+    assert await proxy.store.erasure.owed_to_run_folders() == {"completions": [], "ratings": []}
 
 
 async def test_a_deleted_response_leaves_the_samples_of_a_rating_that_was_taken_back(translating: Proxy) -> None:
@@ -129,7 +129,7 @@ async def test_a_kill_between_the_rows_and_the_files(proxy: Proxy) -> None:  # n
     folder = proxy.home / "runs" / "r00001"
     (folder / "cache").mkdir()
     (folder / "cache" / "scored").write_text(SECRET)
-    await proxy.store.forget_for_good("completion", id, "test")  # and then the power goes
+    await proxy.store.erasure.forget("completion", id, "test")  # and then the power goes
     assert "runs/r00001/calibration.jsonl" in places(proxy.home)
     await proxy.stop()
     proxy.launcher.started.clear()
@@ -144,7 +144,7 @@ async def test_what_expires_leaves_the_calibration_on_its_own_day(proxy: Proxy) 
     await rated(proxy, 4)
     await until(proxy, live=1)
     file = proxy.home / "runs" / "r00001" / "calibration.jsonl"
-    (found,) = [c for c in await proxy.store.completions(unrated=True) if c.end and SECRET in c.end.text]
+    (found,) = [c for c in await proxy.store.completions.page(unrated=True) if c.end and SECRET in c.end.text]
     assert abs(file.stat().st_mtime - found.new.created_at) < 1e-3
     other = (await proxy.chat("another")).headers["x-rl-completion-id"]
     await forget(proxy, completion=other)  # whoever rewrites the file leaves it its day
@@ -155,11 +155,11 @@ async def test_a_backup_does_not_bring_it_back_where_the_files_were_not_done(pro
     id = (await proxy.chat(SECRET)).headers["x-rl-completion-id"]
     file = proxy.home.parent / "b.db"
     await asyncio.to_thread(backup.backup, proxy.home / schema.NAME, file)
-    await proxy.store.forget_for_good("completion", id, "test")  # and then the power goes
+    await proxy.store.erasure.forget("completion", id, "test")  # and then the power goes
     await proxy.stop()
     await asyncio.to_thread(backup.restore, proxy.home, file)
     await proxy.start()
-    assert await proxy.store.completions() == []
+    assert await proxy.store.completions.page() == []
 
 
 async def test_a_restore_leaves_it_in_no_run_folder(proxy: Proxy) -> None:  # noqa: F811
@@ -173,12 +173,12 @@ async def test_a_restore_leaves_it_in_no_run_folder(proxy: Proxy) -> None:  # no
     await rated(proxy, 3)
     await until(proxy, live=2)
     assert "runs/r00002/samples.jsonl" in places(proxy.home)
-    await proxy.store.forget_for_good("completion", id, "test")  # and then the power goes
+    await proxy.store.erasure.forget("completion", id, "test")  # and then the power goes
     await proxy.stop()
     await asyncio.to_thread(backup.restore, proxy.home, file)
     await proxy.start()
     async with asyncio.timeout(10):
-        while (await proxy.store.owed_to_run_folders())["completions"]:
+        while (await proxy.store.erasure.owed_to_run_folders())["completions"]:
             await asyncio.sleep(0.01)
     assert not [name for name in places(proxy.home) if name.startswith("runs")]
 
@@ -205,7 +205,7 @@ async def test_a_backup_does_not_bring_it_back(proxy: Proxy, encrypted: bool) ->
     (proxy.home / f"{schema.NAME}-wal").unlink(missing_ok=True)
     await asyncio.to_thread(backup.restore, proxy.home, file, proxy.secret)
     await proxy.start()
-    (found,) = await proxy.store.completions()
+    (found,) = await proxy.store.completions.page()
     assert found.end is not None and "kept" in found.end.text and found.ratings == ()
     assert not places(proxy.home)
 
@@ -219,3 +219,22 @@ async def test_copies_are_not_deleted_while_they_may_be_needed(proxy: Proxy) -> 
     assert "being checked" in said["error"]["message"] and copy.exists()
     proxy.store.integrity.state = "sound"
     assert (await forget(proxy, session="s", purge_backups=True))["backups"]["deleted"] and not copy.exists()
+
+
+async def test_an_export_does_not_bring_it_back(proxy: Proxy) -> None:  # noqa: F811
+    """Neither a completion nor a rater's ratings; also before the run folders are done."""
+    ids = [(await proxy.chat(f"{SECRET} {n}")).headers["x-rl-completion-id"] for n in range(2)]
+    for rater in ("ann", "bob"):
+        await proxy.rate(completion_id=ids[1], rating="bad", rater=rater, comment=f"{SECRET} of {rater}")
+    export = await (await proxy.http.get("/rl/export")).read()
+    await forget(proxy, completion=ids[0])
+    await forget(proxy, rater="ann")
+    for _ in range(2):
+        async with proxy.http.post("/rl/import", data=export) as response:
+            found = await response.json()
+        assert found == {"stored": 0, "known": 1, "ratings": 0, "forgotten": 2, "refused": []}
+    assert [one.new.id for one in await proxy.store.completions.page(limit=9)] == [ids[1]]
+    assert [one.rater for one in await proxy.store.ratings.history(ids[1])] == ["bob"]
+    await proxy.store.erasure.delete(ids[1])  # what hung on it is owed to the run folders now
+    async with proxy.http.post("/rl/import", data=export) as response:
+        assert (await response.json())["forgotten"] == 4

@@ -146,6 +146,6 @@ async def test_a_person_who_is_called_like_a_machine_rates_by_that_name(proxy: P
     more: dict[str, Any] = {"headers": {**gate, "user-agent": "litellm/1.0"}, "metadata": {"user_id": user_id}}
     answer = await says(proxy, "hi", **more)
     assert "rated good" in await says(proxy, "hi", answer, "/rl good", **more)
-    (row,) = await proxy.store.completions()
+    (row,) = await proxy.store.completions.page()
     assert (row.new.user, row.new.session) == (user_id, None)
     assert list((await rated(proxy)).values()) == [[user_id]]

@@ -41,7 +41,7 @@ async def says(proxy: Proxy, *said: str, headers: Any = None, **more: Any) -> st
 
 async def rated(proxy: Proxy) -> dict[str, list[str]]:  # noqa: F811
     """Who has rated which completion."""
-    return {one.new.id: [r.rater for r in one.ratings] for one in await proxy.store.completions() if one.ratings}
+    return {one.new.id: [r.rater for r in one.ratings] for one in await proxy.store.completions.page() if one.ratings}
 
 
 # Admins in the chat
@@ -278,7 +278,7 @@ async def test_a_retry_with_anothers_id_gets_no_answer_of_theirs(proxy: Proxy, n
     await proxy.chat("hi", headers={**made["ann"], **mine})
     again = await proxy.chat("hi", headers={**made["bob"], **mine, "x-stainless-retry-count": "1"})
     assert again.status == (409 if name == "x-rl-completion-id" else 200)
-    assert len([c for c in await proxy.store.completions() if c.new.user == "ann"]) == 1
+    assert len([c for c in await proxy.store.completions.page() if c.new.user == "ann"]) == 1
     assert len(proxy.backend.requests) == (1 if again.status == 409 else 2)
 
 
@@ -309,7 +309,7 @@ async def test_another_keys_turn_joins_no_conversation(proxy: Proxy) -> None:  #
     await proxy.chat("hi", headers={**made["ann"], **session})
     await proxy.chat("hi", "You said: hi", "more", headers={**made["bob"], **session, "x-rl-user": "ann"})
     await proxy.chat("hi", "You said: hi", "and", headers={**made["ann"], **session})
-    found = [await proxy.store.listed(one.new.id) for one in reversed(await proxy.store.completions())]
+    found = [await proxy.store.inbox.get(one.new.id) for one in reversed(await proxy.store.completions.page())]
     first, other, again = (one.conversation for one in found if one is not None)
     assert first == again != other
 
@@ -387,7 +387,7 @@ async def test_an_event_that_says_something_else_now_is_told_so(proxy: Proxy, mo
         **{**given, **more, **({"completion_id": other} if "completion_id" in more else {})}
     )
     assert code == 409 and stored["id"] in answer["error"]["message"] and id in answer["error"]["message"]
-    assert [(one.value, one.comment, one.weight) for one in await proxy.store.ratings_of(id)] == [
+    assert [(one.value, one.comment, one.weight) for one in await proxy.store.ratings.history(id)] == [
         (-1.0, "harmful", 1.0)
     ]
     assert (await proxy.rate(**{**given, "comment": None}))[0] == 200  # what is left out says nothing else
@@ -415,7 +415,7 @@ async def test_behind_a_server_that_says_who_speaks_nobody_speaks_for_another(pr
 
     good = {"completion_id": id, "rating": "good"}
     assert await send("POST", "/v1/feedback", ann, **good) == 201
-    mine = await proxy.store.live_rating(id, "ann")
+    mine = await proxy.store.ratings.live(id, "ann")
     assert await send("POST", "/v1/feedback", eve, **good, rater="ann") == 403
     assert await send("POST", "/v1/feedback", eve, **good, source="slack", source_event_id="Ev1") == 403
     assert await send("DELETE", f"/v1/feedback/{mine.id}", eve) == 403
@@ -442,7 +442,7 @@ async def test_an_empty_name_is_not_the_owners(proxy: Proxy) -> None:  # noqa: F
         link = {"platform": "slack", "channel": "C1", "message_id": "1", "completion_id": id}
         async with proxy.http.post("/rl/links", json=link, headers=headers) as response:
             assert response.status == 400
-    assert [(one.value, one.live) for one in await proxy.store.ratings_of(id)] == [(1.0, True)]
+    assert [(one.value, one.live) for one in await proxy.store.ratings.history(id)] == [(1.0, True)]
 
 
 NO_NAMES: list[tuple[dict[str, str], dict[str, Any]]] = [
@@ -495,7 +495,7 @@ async def test_a_visitor_who_is_called_owner_is_not_the_owner(proxy: Proxy) -> N
             async with proxy.http.request(method, path, json=body, headers=headers) as response:
                 assert response.status == 400, await response.text()
                 assert "owner" in await response.text()
-    assert [(one.rater, one.value, one.live) for one in await proxy.store.ratings_of(id)] == [("owner", 1.0, True)]
+    assert [(one.rater, one.value, one.live) for one in await proxy.store.ratings.history(id)] == [("owner", 1.0, True)]
 
 
 async def test_an_event_of_the_same_name_is_another_on_another_platform_at_once(chats: Chats) -> None:  # noqa: F811

@@ -52,7 +52,7 @@ async def test_only_an_admin_makes_a_rating_weigh_more_than_one(proxy: Proxy) ->
     assert code == 400 and answer["error"]["param"] == "weight" and "admin" in answer["error"]["message"]
     code, answer = await send(proxy, [heavy, {"completion_id": "c1", "rating": "bad", "weight": 1}], who["rate"])
     assert code == 207 and [one["status"] for one in answer["data"]] == [400, 201]
-    assert await proxy.store.ratings_of("c0") == []
+    assert await proxy.store.ratings.history("c0") == []
     assert (await send(proxy, heavy, who["admin"]))[1]["weight"] == 10
 
 
@@ -63,7 +63,7 @@ async def test_the_shared_key_of_the_settings_is_no_admin_either(proxy: Proxy) -
     headers = {"authorization": "Bearer a-key-of-everybody"}
     body = {"completion_id": "c0", "rating": "bad", "weight": 1.5, "rater": "eve"}
     assert (await send(proxy, body, headers))[0] == 400
-    assert await proxy.store.ratings_of("c0") == []
+    assert await proxy.store.ratings.history("c0") == []
 
 
 async def test_a_heavy_rater_is_bounded_by_weight(proxy: Proxy) -> None:  # noqa: F811
@@ -152,7 +152,7 @@ async def test_the_same_ratings_train_once(proxy: Proxy) -> None:  # noqa: F811
         assert all(one["duplicate"] for _, one in found)
     assert (await send(proxy, bodies))[0] == 200
     assert (await proxy.get("/rl/status"))["ratings"]["fresh"] == 0
-    assert len(await proxy.store.runs()) == 1
+    assert len(await proxy.store.runs.recent()) == 1
 
 
 @pytest.mark.parametrize("way", ["undone", "turned around", "new events"])
@@ -164,7 +164,7 @@ async def test_a_rating_that_trained_is_not_fresh_again_by_a_detour(proxy: Proxy
     await proxy.post("/rl/pause")
     for round in range(2):
         for body, one in zip(bodies, first, strict=True):
-            live = await proxy.store.live_rating(body["completion_id"], "owner")
+            live = await proxy.store.ratings.live(body["completion_id"], "owner")
             assert live is not None
             if way == "undone":
                 await proxy.http.delete(f"/v1/feedback/{live.id}")
@@ -196,7 +196,7 @@ async def test_a_word_in_the_chat_and_a_reaction_train_once(proxy: Proxy) -> Non
     turns = [("question 0", "You said: question 0", f"/rl {word}") for word in ("good", "good")]
     assert [("as before" in await proxy.say(*said)) for said in turns] == [False, True]
     for n, id in enumerate(ids[1:]):
-        await proxy.store.react(NewReaction(id, "ann", "slack", f"e{n}", "m", "+1", 1.0, float(n)))
+        await proxy.store.reactions.react(NewReaction(id, "ann", "slack", f"e{n}", "m", "+1", 1.0, float(n)))
     await proxy.post("/rl/train")
     await train(proxy, 1)
     await proxy.post("/rl/pause")
@@ -205,8 +205,8 @@ async def test_a_word_in_the_chat_and_a_reaction_train_once(proxy: Proxy) -> Non
     for n, id in enumerate(ids[1:]):
         for round, value in ((10, None), (20, 1.0)):  # taken away, and put there again
             reaction = NewReaction(id, "ann", "slack", f"e{n}-{round}", "m", "+1", value, float(round))
-            await proxy.store.react(reaction)
-        assert await proxy.store.live_rating(id, "ann") is not None
+            await proxy.store.reactions.react(reaction)
+        assert await proxy.store.ratings.live(id, "ann") is not None
     assert (await proxy.get("/rl/status"))["ratings"]["fresh"] == 0
 
 
@@ -217,7 +217,7 @@ async def test_a_word_in_the_chat_and_a_reaction_train_once(proxy: Proxy) -> Non
 async def test_off_is_off_in_any_case(proxy: Proxy, said: str) -> None:  # noqa: F811
     answer = await raw(proxy, head("POST", "/v1/chat/completions", f"x-rl-capture: {said}", body=CHAT))
     assert status(answer) == 200 and b"x-rl-completion-id" not in answer.lower()
-    assert await proxy.store.completions() == []
+    assert await proxy.store.completions.page() == []
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ async def test_what_is_not_understood_is_neither_asked_nor_kept(proxy: Proxy, li
     for path in ("/v1/chat/completions", "/v1/messages", "/api/chat"):
         answer = await raw(proxy, head("POST", path, *lines, body=CHAT))
         assert status(answer) == 400 and b"x-rl-" in answer, answer
-    assert proxy.backend.requests == [] and await proxy.store.completions() == []
+    assert proxy.backend.requests == [] and await proxy.store.completions.page() == []
 
 
 async def test_a_session_is_switched_off_in_any_case(proxy: Proxy) -> None:  # noqa: F811
@@ -242,7 +242,7 @@ async def test_a_session_is_switched_off_in_any_case(proxy: Proxy) -> None:  # n
     async with proxy.http.post("/rl/capture", json={"session": "s", "capture": "no"}) as response:
         assert response.status == 400
     await proxy.chat(SECRET, headers={"x-rl-session": "s"})
-    assert await proxy.store.completions() == []
+    assert await proxy.store.completions.page() == []
 
 
 # Numbers that cannot be
@@ -279,7 +279,7 @@ async def test_an_impossible_number_costs_its_line_and_no_page(proxy: Proxy) -> 
     assert found["stored"] == 1 and found["ratings"] == 1
     assert [one["line"] for one in found["refused"]] == [n + 1 for n in range(len(texts)) if n != len(IMPOSSIBLE)]
     assert all(one["why"] for one in found["refused"])
-    assert [c.new.id for c in await proxy.store.completions()] == ["good"]
+    assert [c.new.id for c in await proxy.store.completions.page()] == ["good"]
     for path in ("/", "/progress", "/page/numbers", "/completions/good", "/rl/completions", "/rl/export", "/versions"):
         async with proxy.http.get(path) as response:
             assert response.status == 200, path
@@ -302,7 +302,7 @@ async def test_the_plot_has_only_the_try_that_counts(proxy: Proxy) -> None:  # n
     for n, id in enumerate(await asked(proxy, 4)):
         await proxy.rate(completion_id=id, rating="good" if n % 2 else "bad")
     await until(proxy, live=1)
-    (run,) = await proxy.store.runs()
+    (run,) = await proxy.store.runs.recent()
     told = [{"event": "step", "step": n, "loss": 9.0, "acceptance": 0.1} for n in range(1, 6)]
     told += [{"event": "phase", "phase": "train", "again": True}]
     told += [{"event": "step", "step": n, "loss": 0.5, "acceptance": 0.9} for n in range(1, 3)]

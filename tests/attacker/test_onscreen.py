@@ -74,7 +74,7 @@ async def test_the_ids_of_a_backends_items_open_nothing(proxy: Proxy) -> None:  
     body["input"] = [{"type": "item_reference", "id": item}, {"role": "user", "content": "what was that?"}]
     async with proxy.http.post("/v1/responses", json=body, headers=made["eve"]) as response:
         id = response.headers["x-rl-completion-id"]
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and b"ninth" not in b"".join(message.body for message in found.new.prompt)
     body["input"][1]["content"] = "/rl good"
     async with proxy.http.post("/v1/responses", json=body, headers=made["eve"]) as response:

@@ -53,7 +53,7 @@ async def test_an_answer_that_is_not_captured_is_not_kept_either(
     for count in (0, 1, 2):
         await send(proxy, path, count, headers, "a secret", stream=stream)
     assert len(proxy.backend.requests) == 3
-    assert await proxy.store.completions() == []
+    assert await proxy.store.completions.page() == []
 
 
 async def test_a_session_that_is_switched_off_takes_its_answers_along(proxy: Proxy) -> None:  # noqa: F811
@@ -117,19 +117,19 @@ async def test_a_command_that_is_sent_again_acts_once(
 ) -> None:
     """A second rollback would take the first one back. Each time it says the same."""
     await two_versions(proxy)
-    assert (await proxy.store.pointer()).live == 1
+    assert (await proxy.store.versions.pointer()).live == 1
     for count in (0, 1, 2):
         more = {**headers, COUNT: str(count)}
         async with proxy.http.post(path, json={"model": "fake", "stream": stream, **body}, headers=more) as response:
             assert response.status == 200 and "the base model" in await response.text()
-    assert (await proxy.store.pointer()).live == 0
+    assert (await proxy.store.versions.pointer()).live == 0
 
 
 async def test_a_command_that_somebody_types_again_acts_again(proxy: Proxy) -> None:  # noqa: F811
     await two_versions(proxy)
     for live in (0, 1, 0):
         await proxy.chat("/rl rollback", headers={COUNT: "0"})
-        assert (await proxy.store.pointer()).live == live
+        assert (await proxy.store.versions.pointer()).live == live
 
 
 async def test_a_command_goes_on_to_its_end_without_its_client(proxy: Proxy) -> None:  # noqa: F811

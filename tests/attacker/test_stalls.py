@@ -71,7 +71,7 @@ def said(text: str) -> dict[str, Any]:
 
 
 def many(*messages: dict[str, Any]) -> dict[str, Any]:
-    count = SIZE // len(orjson.dumps(messages))
+    count = min(SIZE // len(orjson.dumps(messages)), (MOST - 1) // len(messages))
     return {"model": "fake", "messages": [*messages * count, {"role": "user", "content": "hi"}]}
 
 
@@ -106,7 +106,7 @@ HOSTILE: Final[dict[str, Callable[[], tuple[str, dict[str, Any]]]]] = {
     "keys": lambda: ("/v1/chat/completions", {**said("hi"), "tools": [{f"k{n}": 1 for n in range(90_000)}]}),
     "command": lambda: (
         "/v1/chat/completions",
-        {"model": "fake", "messages": [*said("hi")["messages"] * 12_000, {"role": "user", "content": "/rl good"}]},
+        {"model": "fake", "messages": [*said("hi")["messages"] * 9_000, {"role": "user", "content": "/rl good"}]},
     ),
 }  # fmt: skip
 
@@ -129,7 +129,7 @@ async def test_no_request_of_a_megabyte_stalls_others(proxy: Proxy, hostile: str
 
 async def test_a_large_conversation_that_goes_on_stalls_nobody(proxy: Proxy) -> None:  # noqa: F811
     """Nearly all of it was said before; it has to be walked through all the same."""
-    body = orjson.dumps({"model": "fake", "messages": [{"role": "user", "content": ""}] * 50_000})
+    body = orjson.dumps({"model": "fake", "messages": [{"role": "user", "content": "abc " * 10}] * (MOST - 1)})
     assert LARGE < len(body) < BYTES // 4
     for more in (b" ", b"  "):
         again = io.BytesIO(body[:-1] + more + b"}")
@@ -144,8 +144,8 @@ async def test_more_messages_than_any_conversation_has_are_refused(proxy: Proxy,
     request = {"model": "fake", "max_tokens": 1, "messages": [{"role": "user", "content": ""}] * (MOST + 1)}
     async with proxy.http.post(path, data=io.BytesIO(orjson.dumps(request))) as answer:
         assert answer.status == 400
-        assert "has 100,001 messages" in await answer.text()
-    assert await proxy.store.completions() == []
+        assert "has 20,001 messages" in await answer.text()
+    assert await proxy.store.completions.page() == []
 
 
 async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:  # noqa: F811
@@ -158,7 +158,7 @@ async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:  # 
     async with turns() as found, proxy.http.post("/v1/feedback", data=body) as answer:
         assert answer.status == 201
     assert max(found) < MOST_S, sorted(found)[-3:]
-    assert (await proxy.store.ratings_of(id))[0].comment == ("4111 " * 3900)
+    assert (await proxy.store.ratings.history(id))[0].comment == ("4111 " * 3900)
 
 
 async def test_long_system_texts_are_compared_by_their_beginnings(proxy: Proxy) -> None:  # noqa: F811
@@ -177,6 +177,6 @@ async def test_long_system_texts_are_compared_by_their_beginnings(proxy: Proxy) 
         reply = await asked(name, "hello")
     async with turns() as found:
         await asked("f", "hello", reply, "more", tools=[{"type": "function", "function": {"name": "f"}}])
-    newest = max(await proxy.store.completions(), key=lambda one: one.seq)
+    newest = max(await proxy.store.completions.page(), key=lambda one: one.seq)
     assert newest.new.turn_rule == SUBAGENT
     assert max(found) < MOST_S, sorted(found)[-3:]

@@ -60,8 +60,10 @@ async def test_the_pages_compare_runs_no_commands(proxy: Proxy) -> None:  # noqa
         for line in ("/rl pause", "/rl reset", FIX):
             await compared(visit, prompt=line)
         await visit.http.close()
-    assert not await paused(proxy) and (await proxy.store.pointer()).changed_at == 0 and await rated(proxy) == {}
-    assert {(c.new.key, c.new.user) for c in await proxy.store.completions()} == {
+    assert (
+        not await paused(proxy) and (await proxy.store.versions.pointer()).changed_at == 0 and await rated(proxy) == {}
+    )
+    assert {(c.new.key, c.new.user) for c in await proxy.store.completions.page()} == {
         ("server.api_key", None), ("server.api_key", "ann"),
     }  # fmt: skip
 
@@ -75,7 +77,7 @@ async def test_the_page_compares_by_its_visitors_key(proxy: Proxy) -> None:  # n
     await visit.get("/")
     await compared(visit, prompt="hello")
     await visit.http.close()
-    assert {c.new.key for c in await proxy.store.completions()} == {eve["id"]}
+    assert {c.new.key for c in await proxy.store.completions.page()} == {eve["id"]}
 
 
 async def test_a_stored_message_is_no_command_when_it_is_compared(proxy: Proxy) -> None:  # noqa: F811
@@ -120,7 +122,7 @@ async def test_a_stored_message_is_not_typed_again_by_instructions(proxy: Proxy)
     body = {"model": "fake", "input": [{"role": "user", "content": texts("/rl ", "pause")}]}
     async with proxy.http.post("/v1/responses", json=body) as response:
         assert response.status == 500
-    (row,) = await proxy.store.completions()
+    (row,) = await proxy.store.completions.page()
     more = [{"role": "developer", "content": "Be brief."}]
     await sent(proxy, "/v1/responses", input=more, previous_response_id=row.new.id)
     assert not await paused(proxy)
@@ -321,7 +323,7 @@ async def test_who_writes_in_a_group_of_openclaw_rates_as_who_they_are(proxy: Pr
     question = ("42", "What is six times seven?")
     assert "nothing was rated" in await group.says(proxy, question, ("7", "/rl bad"))
     assert "rated good" in await group.says(proxy, question, ("42", "/rl good"))
-    (row,) = await proxy.store.completions()
+    (row,) = await proxy.store.completions.page()
     assert (row.new.user, [r.rater for r in row.ratings]) == ("telegram:42", ["telegram:42"])
 
 

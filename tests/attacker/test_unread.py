@@ -21,7 +21,7 @@ async def test_who_does_not_read_holds_no_place(proxy: Proxy) -> None:  # noqa: 
     writer.transport.pause_reading()
     writer.write(head("POST", "/v1/chat/completions", "content-type: application/json", body=body))
     async with asyncio.timeout(60):
-        while not [one async for one in proxy.store.export() if one["status"] == "partial"]:
+        while not [one async for one in proxy.store.transfer.export() if one["status"] == "partial"]:
             await asyncio.sleep(0.1)
         proxy.backend.says = "short"
         while (await proxy.chat("is there a place?")).status == 503:

@@ -42,15 +42,15 @@ async def test_one_rate_key_rolls_nothing_back(proxy: Proxy, weight: float) -> N
     await dislikes(proxy, who["eve"], weight)
     status = await proxy.get("/rl/status")  # compares, too
     assert status["watch"]["new"]["rated"] == 0
-    assert (await proxy.store.pointer()).live == 1
-    assert (await proxy.store.adapter(1)).withdrawn is None
+    assert (await proxy.store.versions.pointer()).live == 1
+    assert (await proxy.store.versions.get(1)).withdrawn is None
 
 
 async def test_a_light_rating_is_no_whole_vote_of_the_owner_either(proxy: Proxy) -> None:  # noqa: F811
     await first_version(proxy, {})
     await dislikes(proxy, {}, LIGHT)
-    assert (await proxy.store.votes(1)) == []
-    assert (await proxy.store.pointer()).live == 1
+    assert (await proxy.store.opinions.votes(1)) == []
+    assert (await proxy.store.versions.pointer()).live == 1
 
 
 async def test_who_are_several_roll_back_together(proxy: Proxy) -> None:  # noqa: F811
@@ -72,6 +72,6 @@ async def test_one_rate_key_does_not_say_what_is_normal(proxy: Proxy, weight: fl
         id = (await proxy.chat(f"more {n}", headers=who["eve"])).headers["x-rl-completion-id"]
         body = {"completion_id": id, "rating": "good", "weight": weight}
         assert (await send(proxy, body, who["eve"]))[0] == 201
-    found = await proxy.store.moments(share)
+    found = await proxy.store.opinions.moments(share)
     assert found.count <= (20 / (1 - share) if weight == 1 else 22) + 1e-9
     assert normalised(1.0, found) > 0.2

@@ -65,7 +65,7 @@ async def kept(proxy: Proxy, response: aiohttp.ClientResponse) -> FinishedComple
     """As it is stored, whole and exact: ids and log-probs are there, one for one."""
     body = await response.read()
     assert response.status == 200, body
-    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None and found.end is not None and found.status == "done"
     end = found.end
     assert end.exact and end.prompt_token_ids and end.token_ids and end.logprobs, end.inexact_reason
@@ -252,7 +252,7 @@ async def test_a_kill_in_the_middle_is_repaired_before_a_request_is_sent(
     await asyncio.to_thread(server.kill)
     raw = await running.read()
     assert b"broke off" in raw and b"[DONE]" not in raw
-    found = await proxy.store.completion(running.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(running.headers["x-rl-completion-id"])
     assert found is not None and found.status == "partial"
     response = await proxy.chat(ASKED)
     assert response.status == 503 and response.headers["retry-after"]

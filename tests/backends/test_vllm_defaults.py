@@ -93,7 +93,7 @@ async def first_token(server: VLLMServer, way: Mapping[str, float]) -> Odds:
 
 async def captured(proxy: Proxy, **more: Any) -> tuple[dict[str, float], FinishedCompletion]:
     answer = await proxy.chat(ASKED, max_tokens=24, **more)
-    found = await proxy.store.completion(answer.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(answer.headers["x-rl-completion-id"])
     assert found is not None and found.end is not None and found.end.token_ids
     return dict(found.new.sampling), found.end
 

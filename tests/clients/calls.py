@@ -46,6 +46,6 @@ async def final(sync: bool, call: Callable[..., Any], getter: str, **more: Any) 
 
 async def captured(proxy: Proxy, id: str, *, way: str, dialect: str) -> None:
     """It is stored whole, under the id that the client knows, and travelled as it should have."""
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.end is not None and found.end.status == "done"
     assert (found.end.translated, found.new.dialect) == (way == "translated", dialect)

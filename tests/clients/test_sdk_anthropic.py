@@ -77,7 +77,7 @@ async def test_count_tokens(proxy: Proxy, client: Any, sync: bool, speaks: str) 
     request |= {"system": "Be kind.", "tools": [TOOL]}
     counted = await made(sync, client.messages.count_tokens, **request)
     assert counted.input_tokens == 5  # look Be kind. hi there
-    assert await proxy.store.completions() == []
+    assert await proxy.store.completions.page() == []
 
 
 @clients

@@ -36,7 +36,7 @@ async def client(proxy: Proxy, sync: bool, way: str) -> AsyncIterator[Any]:  # n
 
 async def last_row(proxy: Proxy, way: str, dialect: str) -> str:  # noqa: F811
     """The newest completion's id; Ollama's bodies carry none."""
-    (row,) = await proxy.store.completions(limit=1)
+    (row,) = await proxy.store.completions.page(limit=1)
     assert row.end is not None and row.end.status == "done"
     assert (row.end.translated, row.new.dialect) == (way == "translated", dialect)
     return row.new.id
@@ -73,7 +73,9 @@ async def test_chat(proxy: Proxy, client: Any, sync: bool, stream: bool, way: st
 
     reply = {"role": "assistant", "content": "You said: hi there "}
     assert "rated good" in text(await ask([*hi, reply, {"role": "user", "content": "/rl good"}]))
-    ratings = [await proxy.store.live_rating(row.new.id, "owner") for row in await proxy.store.completions(limit=9)]
+    ratings = [
+        await proxy.store.ratings.live(row.new.id, "owner") for row in await proxy.store.completions.page(limit=9)
+    ]
     assert len([rating for rating in ratings if rating]) == 1 and id
 
 
@@ -92,4 +94,4 @@ async def test_generate(proxy: Proxy, client: Any, sync: bool, stream: bool, way
     assert await ask("hi there") == "You said: hi there "
     id = await last_row(proxy, way, "ollama-generate")
     assert "rated bad" in await ask("/rl bad")
-    assert await proxy.store.live_rating(id, "owner") is not None
+    assert await proxy.store.ratings.live(id, "owner") is not None

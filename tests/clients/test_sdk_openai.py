@@ -82,7 +82,7 @@ async def test_completions(proxy: Proxy, client: Any, sync: bool, stream: bool, 
     assert text == "You said: hi there "
     await captured(proxy, id, way=way, dialect="completions")
     assert "rated good" in (await ask("/rl good"))[1]
-    assert await proxy.store.live_rating(id, "owner") is not None
+    assert await proxy.store.ratings.live(id, "owner") is not None
 
 
 @clients
@@ -113,4 +113,4 @@ async def test_responses(proxy: Proxy, client: Any, sync: bool, stream: bool, wa
     assert (await ask("hi there", text_format=Said)).output_parsed == Said(said="hi there")
 
     rated = await ask("/rl good", previous_response_id=answer.id)
-    assert "rated good" in rated.output_text and await proxy.store.live_rating(answer.id, "owner") is not None
+    assert "rated good" in rated.output_text and await proxy.store.ratings.live(answer.id, "owner") is not None

@@ -97,7 +97,7 @@ class Replaying:
     async def captured(self, id: str) -> Completion:
         """When it has ended: a plain body can be read whole a moment before the row of its twin is there."""
         for _ in range(200):
-            found = await self.store.completion(id)
+            found = await self.store.completions.get(id)
             if found is not None and found.status != "pending":
                 return found
             await asyncio.sleep(0.01)

@@ -29,12 +29,16 @@ async def answered(proxy: Proxy, ui: FakeOpenWebUI, text: str, *before: str, **m
 
 
 async def live(proxy: Proxy, id: str) -> list[tuple[str, float, str | None, str | None]]:  # noqa: F811
-    ratings = await proxy.store.ratings_of(id)
+    ratings = await proxy.store.ratings.history(id)
     return [(one.rater, one.value, one.comment, one.correction) for one in ratings if one.live]
 
 
 async def every(proxy: Proxy) -> list[Rating]:  # noqa: F811
-    return [rating for one in await proxy.store.completions() for rating in await proxy.store.ratings_of(one.new.id)]
+    return [
+        rating
+        for one in await proxy.store.completions.page()
+        for rating in await proxy.store.ratings.history(one.new.id)
+    ]
 
 
 async def test_a_click_rates_the_message_that_it_is_under(proxy: Proxy, ui: FakeOpenWebUI) -> None:  # noqa: F811
@@ -74,7 +78,7 @@ async def test_a_deleted_feedback_is_taken_back(proxy: Proxy, ui: FakeOpenWebUI)
     await ui.thumb("chat-1", below, 1)
     await ui.delete(feedback)
     assert await live(proxy, id) == [] and len(await live(proxy, other)) == 1
-    assert (await proxy.store.ratings_of(id))[0].retracted_at is not None
+    assert (await proxy.store.ratings.history(id))[0].retracted_at is not None
 
 
 @pytest.mark.parametrize("user", [True, False])

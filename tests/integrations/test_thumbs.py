@@ -102,7 +102,7 @@ async def site(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Site]:  # noqa: F8
 async def test_taps_rate_and_take_back(proxy: Proxy, site: Site) -> None:  # noqa: F811
     id = (await (await proxy.chat("hello")).json())["id"]
     assert await site.taps(id, 0, 1, 1, 0) == ["true,false -", "false,true -", "false,false -", "true,false -"]
-    ratings = await proxy.store.ratings_of(id)
+    ratings = await proxy.store.ratings.history(id)
     assert [(one.rater, one.value, one.source) for one in ratings if one.live] == [("ann", 1.0, "page")]
     assert len(ratings) == 3
 

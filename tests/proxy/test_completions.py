@@ -28,7 +28,7 @@ def way(request: pytest.FixtureRequest, proxy: Proxy) -> str:
 
 
 async def end_of(proxy: Proxy, id: str) -> FinishedCompletion:
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.end is not None
     return found.end
 
@@ -103,11 +103,11 @@ async def test_bad_bodies(proxy: Proxy, body: dict[str, Any]) -> None:
 async def test_raw_text_trains_on_exact_ids_or_not_at_all(proxy: Proxy, client: AsyncOpenAI) -> None:
     proxy.backend.speaks.add("completions")
     exact = await client.completions.create(model="fake", prompt="a")
-    await proxy.store.rate(NewRating(exact.id, "ann", 1.0))
-    assert (await proxy.store.fresh(live=0, max_version_gap=8)).total == 1
+    await proxy.store.ratings.rate(NewRating(exact.id, "ann", 1.0))
+    assert (await proxy.store.samples.fresh(live=0, max_version_gap=8)).total == 1
     # A backend that refuses what we ask for: no ids, and no template to render with.
     proxy.backend.mood = "refuse-logprobs"
     rough = await client.completions.create(model="fake", prompt="b")
     assert not (await end_of(proxy, rough.id)).exact
-    await proxy.store.rate(NewRating(rough.id, "ann", 1.0))
-    assert (await proxy.store.fresh(live=0, max_version_gap=8)).total == 1
+    await proxy.store.ratings.rate(NewRating(rough.id, "ann", 1.0))
+    assert (await proxy.store.samples.fresh(live=0, max_version_gap=8)).total == 1

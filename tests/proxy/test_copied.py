@@ -114,10 +114,10 @@ async def test_a_folder_of_the_same_number_is_not_taken_for_another_version(prox
     await proxy.start(train__adapters_dir=str(tmp_path / "first"))
     await rated(proxy, 4)
     await until(proxy, live=1)
-    (before,) = await proxy.store.adapters()
+    (before,) = await proxy.store.versions.all()
     await proxy.stop()
     other = tmp_path / "second" / "fake" / "v0001"
     shutil.copytree(before.path, other)
     (other / "manifest.json").write_text('{"format": 1, "files": {}}')
     await proxy.start(train__adapters_dir=str(tmp_path / "second"))
-    assert await proxy.store.adapters() == [before]
+    assert await proxy.store.versions.all() == [before]

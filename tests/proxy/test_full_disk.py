@@ -55,7 +55,7 @@ async def test_a_rating_that_is_not_stored_is_not_acknowledged(proxy: Proxy) -> 
     status, answer = await proxy.rate(completion_id=id, rating="good", comment="y" * 19_000)
     assert status == 507 and "not stored" in answer["error"]["message"]
     await limit_pages(proxy, 1_000_000)
-    assert await proxy.store.live_rating(id, "owner") is None
+    assert await proxy.store.ratings.live(id, "owner") is None
     assert (await proxy.rate(completion_id=id, rating="good"))[0] == 201
 
 
@@ -80,7 +80,7 @@ async def test_a_disk_that_is_really_full(tmp_path: Path, small_disk: Path, back
             response = await proxy.chat(f"{n} " + random.Random(n).randbytes(60_000).hex())
             assert response.status == 200 and b"You said" in await response.read()
             id = response.headers["x-rl-completion-id"]
-            row = await proxy.store.completion(id)
+            row = await proxy.store.completions.get(id)
             (kept if row is not None and row.status == "done" else lost).append(id)
         assert kept and len(lost) > 5
         assert "not captured" in (await proxy.get("/rl/status"))["problem"]
@@ -91,9 +91,9 @@ async def test_a_disk_that_is_really_full(tmp_path: Path, small_disk: Path, back
         assert (await proxy.rate(completion_id=after.headers["x-rl-completion-id"], rating="good"))[0] == 201
         assert (await proxy.get("/rl/status"))["problem"] is None
         for id in kept:
-            row = await proxy.store.completion(id)
+            row = await proxy.store.completions.get(id)
             assert row is not None and row.status == "done"
-        assert (await proxy.store.counts())["pending"] == 0, "what was begun and could not be ended"
+        assert (await proxy.store.stats.counts())["pending"] == 0, "what was begun and could not be ended"
     finally:
         await proxy.stop()
     with closing(sqlite3.connect(small_disk / "home" / NAME)) as db:

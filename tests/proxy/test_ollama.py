@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.conversation.conversations import canonical
 from proxy.core.errors import BackendDown, BadRequest
 from proxy.core.json_edit import rewrite
-from proxy.core.sse import Event
+from proxy.core.ndjson import Line
 from proxy.dialects.base import Dialect, Reply
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.ollama import OllamaChat, OllamaGenerate
@@ -80,7 +80,7 @@ def test_lines_fold_to_the_whole_answer(dialect: Dialect, data: st.DataObject) -
     assert reply == dialect.whole(whole)[0]
     assert folded(dialect, lines[:-1]).finish_reason is None
     raw = [json.dumps(line).encode() + b"\n" for line in lines]
-    assert [dialect.terminal(Event(line)) for line in raw] == [False] * (len(raw) - 1) + [True]
+    assert [dialect.terminal(Line(line)) for line in raw] == [False] * (len(raw) - 1) + [True]
 
 
 @unhurried
@@ -112,7 +112,7 @@ def test_an_error_inside_a_stream_is_kept() -> None:
     fold = CHAT.fold()
     fold.add({"error": "out of memory"})
     assert fold.failed == "out of memory" and fold.replies() == []
-    assert not CHAT.terminal(Event(b'{"error":"out of memory"}\n')) and not CHAT.terminal(Event(b'{"done": tr'))
+    assert not CHAT.terminal(Line(b'{"error":"out of memory"}\n')) and not CHAT.terminal(Line(b'{"done": tr'))
 
 
 @pytest.mark.parametrize(("dialect", "line"), [(CHAT, {"response": "x"}), (GENERATE, {"message": {"content": "x"}})])
@@ -301,7 +301,7 @@ def test_a_chat_stream_comes_back_from_our_own_fold(
     say = dialect.renderer(id="rl-1", asked=asked, created=1_795_248_000)
     pieces = [piece for chunk in chunks for piece in say.chunk(chunk)]
     before, last = say.end()
-    assert dialect.terminal(Event(last)) and not any(dialect.terminal(Event(p)) for p in [*pieces, *before])
+    assert dialect.terminal(Line(last)) and not any(dialect.terminal(Line(p)) for p in [*pieces, *before])
     lines = b"".join([*pieces, *before, last]).splitlines()
     expected = alike(ChatCompletions().whole(whole)[0])
     assert alike(folded(dialect, [json.loads(line) for line in lines])) == expected

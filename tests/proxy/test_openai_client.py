@@ -30,7 +30,7 @@ async def test_whole_and_streamed(proxy: Proxy, client: AsyncOpenAI) -> None:
     assert final.choices[0].message.content == whole.choices[0].message.content
     assert final.usage is not None and final.usage.completion_tokens == 4
     for id in (whole.id, final.id):
-        found = await proxy.store.completion(id)
+        found = await proxy.store.completions.get(id)
         assert found is not None and found.end is not None and found.end.exact and not found.end.translated
 
 

@@ -36,7 +36,7 @@ def way(request: pytest.FixtureRequest, proxy: Proxy) -> str:
 
 
 async def captured(proxy: Proxy, id: str) -> tuple[Completion, FinishedCompletion]:
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.end is not None
     return found, found.end
 
@@ -276,9 +276,9 @@ async def test_another_keys_answer_is_not_deleted(proxy: Proxy, keyed: dict[str,
     one = await keyed["ann"].responses.create(model="fake", input="mine")
     with pytest.raises(NotFoundError):
         await keyed["bob"].responses.delete(one.id)
-    assert await proxy.store.completion(one.id) is not None
+    assert await proxy.store.completions.get(one.id) is not None
     await keyed["ann"].responses.delete(one.id)
-    assert await proxy.store.completion(one.id) is None
+    assert await proxy.store.completions.get(one.id) is None
 
 
 async def test_a_user_in_the_body_or_from_an_agent_keeps_nobody_from_their_own_chain(
@@ -337,12 +337,12 @@ async def test_rl_good_in_a_chain(proxy: Proxy, client: AsyncOpenAI, way: str) -
     one = await client.responses.create(model="fake", input="question", instructions="Today is Monday.")
     rated = await client.responses.create(model="fake", input="/rl good clear", previous_response_id=one.id)
     assert "rated good" in rated.output_text
-    rating = await proxy.store.live_rating(one.id, "owner")
+    rating = await proxy.store.ratings.live(one.id, "owner")
     assert rating is not None and rating.comment == "clear"
     # The chain goes on from our answer, which the model never sees.
     two = await client.responses.create(model="fake", input="next", previous_response_id=rated.id)
     again = await client.responses.create(model="fake", input="/rl bad", previous_response_id=two.id)
-    assert "rated bad" in again.output_text and await proxy.store.live_rating(two.id, "owner") is not None
+    assert "rated bad" in again.output_text and await proxy.store.ratings.live(two.id, "owner") is not None
     found, _ = await captured(proxy, two.id)
     assert [as_chat(m)["content"] for m in found.new.prompt] == ["question", "You said: question", "next"]
 
@@ -383,7 +383,7 @@ async def test_get_and_delete(proxy: Proxy, client: AsyncOpenAI, way: str) -> No
     async with proxy.http.delete(f"/v1/responses/{one.id}") as response:
         assert response.status == 409
     await client.responses.delete(two.id)
-    assert await proxy.store.completion(two.id) is None
+    assert await proxy.store.completions.get(two.id) is None
     async with proxy.http.get("/v1/responses/resp_unknown") as response:
         assert response.status == 404  # the backend's own
 

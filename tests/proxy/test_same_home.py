@@ -11,8 +11,9 @@ from urllib.parse import quote
 import pytest
 
 from config.settings import load
-from proxy.cli.http import Client, NoProxyAnswers
+from proxy.cli.http import HomeClient
 from proxy.cli.init.smoke_test import running
+from proxy.client import Unreachable
 from proxy.core.address_file import ADDRESS_FILE, address, home_header, local_key, owner
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
@@ -56,7 +57,7 @@ async def test_an_import_goes_to_no_other_home(proxy: Proxy, tmp_path: Path) -> 
 
 async def test_keys_of_a_stopped_home_are_made_in_it(proxy: Proxy, tmp_path: Path) -> None:
     code, out, _ = await rlproxy(tmp_path / "stopped", "keys", "create", "--name", "ann", **port_of(proxy))
-    assert code == 0 and out.startswith("rlp_") and not await proxy.store.keys()
+    assert code == 0 and out.startswith("rlp_") and not await proxy.store.keys.all()
     assert (tmp_path / "stopped" / "rlproxy.db").exists()
 
 
@@ -110,6 +111,6 @@ async def test_init_takes_no_other_homes_proxy_for_its_own(cli: Proxy, tmp_path:
     port = int(cli.url.rpartition(":")[2])
     stopped = load({"home": tmp_path / "stopped", "server.port": port}, environ={}).settings
     assert await asyncio.to_thread(running, stopped) is None
-    with pytest.raises(NoProxyAnswers, match="serves another home"):
-        await asyncio.to_thread(Client(stopped).ask, "GET", "/readyz")
+    with pytest.raises(Unreachable, match="serves another home"):
+        await asyncio.to_thread(HomeClient(stopped).ask, "GET", "/readyz")
     assert await asyncio.to_thread(running, load({"home": cli.home}, environ={}).settings) == os.getpid()

@@ -41,11 +41,11 @@ async def test_only_the_last_event_waits_and_nothing_is_dropped(proxy: Proxy) ->
         assert not any(answer.content.at_eof() for answer in answers) and b"[DONE]" not in b"".join(bodies)
     for n, answer in enumerate(answers):
         assert (bodies[n] + await answer.read()).endswith(b"data: [DONE]\n\n")
-        row = await proxy.store.completion(answer.headers["x-rl-completion-id"])
+        row = await proxy.store.completions.get(answer.headers["x-rl-completion-id"])
         assert row is not None and row.status == "done"
     assert (await whole).status == 200
     assert (await rated)[0] == 201
-    assert (await proxy.store.counts())["done"] == 32
+    assert (await proxy.store.stats.counts())["done"] == 32
 
 
 async def test_a_slow_disk_under_load_keeps_everything(proxy: Proxy) -> None:
@@ -63,7 +63,7 @@ async def test_a_slow_disk_under_load_keeps_everything(proxy: Proxy) -> None:
     ratings = await asyncio.gather(*(proxy.rate(completion_id=id, rating="good") for id in ids))
     stop.set()
     assert all(status == 201 for status, _ in ratings) and all(bodies)
-    counts = await proxy.store.counts()
+    counts = await proxy.store.stats.counts()
     assert counts["done"] == counts["good"] == 60 and counts["partial"] == counts["error"] == 0
 
 
@@ -91,7 +91,7 @@ async def test_clients_that_leave_and_ask_again_do_not_fill_the_memory(
     assert await proxy.say("still there") == "You said: still there "
     assert (await proxy.get("/rl/status"))["problem"] is None
     for _ in range(200):
-        if not (counts := await proxy.store.counts())["pending"]:
+        if not (counts := await proxy.store.stats.counts())["pending"]:
             break
         await asyncio.sleep(0.02)
     assert counts["pending"] == 0 and counts["done"] + counts["partial"] == len(proxy.backend.requests)

@@ -79,7 +79,7 @@ async def test_a_404_about_what_was_asked_teaches_nothing_and_passes_unchanged(
     proxy.backend.lacks = {"error": said}
     status, raw, id = await ask(proxy, "responses")
     assert status == 404 and json.loads(raw) == proxy.backend.lacks
-    row = await proxy.store.completion(id)
+    row = await proxy.store.completions.get(id)
     assert row is not None and row.end is not None and "answered 404" in (row.end.error or "")
     proxy.backend.lacks = None
     assert (await ask(proxy, "responses"))[0] == 200
@@ -143,7 +143,7 @@ async def test_capture_off(proxy: Proxy) -> None:
         "/v1/responses", json={"model": "fake", "input": "secret"}, headers={"x-rl-capture": "off"}
     ) as response:
         assert (await response.json())["status"] == "completed" and "x-rl-completion-id" not in response.headers
-    assert await proxy.store.completions() == [] and "logprobs" not in proxy.backend.requests[-1]
+    assert await proxy.store.completions.page() == [] and "logprobs" not in proxy.backend.requests[-1]
 
 
 async def test_a_request_that_came_compressed(proxy: Proxy) -> None:
@@ -181,7 +181,7 @@ async def test_ids_that_are_none_do_not_break_the_answer(
 ) -> None:
     monkeypatch.setattr(fake, "_ids", lambda words: [none for _ in words])
     status, _, id = await ask(proxy, "chat")
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert status == 200 and found is not None and found.end is not None and found.status == "done"
     assert not found.end.exact and found.end.text == "You said: one two " and found.end.token_ids is None
 
@@ -191,7 +191,7 @@ async def test_ids_that_are_none_do_not_break_the_answer(
 async def test_every_dialect_is_captured_exactly(proxy: Proxy, name: str, stream: bool) -> None:
     status, raw, id = await ask(proxy, name, stream=stream)
     assert status == 200 and b"said: " in raw
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.end is not None and found.new.dialect == name
     assert found.status == "done" and found.end.exact and found.end.text == "You said: one two "
     assert found.end.translated is (name != "chat") and found.new.streamed is stream
@@ -211,7 +211,7 @@ async def test_stored_before_the_terminal_event(proxy: Proxy, name: str) -> None
         async for chunk in response.content.iter_any():
             buffer += chunk
             if b"event: response.completed" in buffer or b"[DONE]" in buffer:
-                found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+                found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
                 assert found is not None and found.status == "done"
                 return
     pytest.fail("no terminal event")
@@ -234,7 +234,7 @@ async def test_silence_is_filled(proxy: Proxy, name: str, monkeypatch: pytest.Mo
     assert raw.count(b": keepalive\n\n") >= 3
     quiet = raw.replace(b": keepalive\n\n", b"")
     assert all(part.startswith((b"data: ", b"event: ", b": a comment")) for part in quiet.split(b"\n\n")[:-1])
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.end is not None and found.end.exact
 
 
@@ -244,7 +244,7 @@ async def test_cut_off_mid_stream(proxy: Proxy) -> None:
     last = json.loads(raw.strip().split(b"\n\n")[-1].split(b"data: ", 1)[1])
     assert last["type"] == "response.failed" and "broke off" in last["response"]["error"]["message"]
     assert b"response.completed" not in raw
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.end is not None
     assert found.status == "partial" and found.end.text == "You said: " and found.end.translated
     proxy.backend.speaks.add("completions")
@@ -257,7 +257,7 @@ async def test_an_error_inside_a_stream(proxy: Proxy) -> None:
     _, raw, id = await ask(proxy, "responses", stream=True)
     assert b'"delta":"said: "' in raw and b"out of memory" in raw and b"event: response.failed" in raw
     assert b"response.completed" not in raw
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.end is not None
     assert (found.status, found.end.text, found.end.error) == ("error", "You said: ", "out of memory")
 
@@ -266,7 +266,7 @@ async def test_a_stream_that_just_ends_whole(proxy: Proxy) -> None:
     proxy.backend.mood = "no-done"
     _, raw, id = await ask(proxy, "responses", stream=True)
     assert b"event: response.completed" in raw
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.status == "done"
 
 
@@ -274,7 +274,7 @@ async def test_garbage_is_marked(proxy: Proxy) -> None:
     proxy.backend.mood = "garbage"
     _, raw, id = await ask(proxy, "responses", stream=True)
     assert b"not json" not in raw and b"event: response.completed" in raw
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.end is not None and not found.end.exact
 
 
@@ -287,7 +287,7 @@ async def test_a_client_that_leaves(proxy: Proxy) -> None:
         buffer += await response.content.readany()
     response.close()
     for _ in range(100):
-        found = await proxy.store.completion(id)
+        found = await proxy.store.completions.get(id)
         if found is not None and found.status != "pending" and proxy.backend.cancelled:
             break
         await asyncio.sleep(0.02)
@@ -304,7 +304,7 @@ async def test_the_backends_error_keeps_its_status_and_word(proxy: Proxy, name: 
     assert status == 500
     said = json.loads(raw)["error"]
     assert (said if isinstance(said, str) else said["message"]) == "out of memory"
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.status == "error"
 
 
@@ -312,7 +312,7 @@ async def test_nonsense_is_a_bad_gateway(proxy: Proxy) -> None:
     proxy.backend.mood = "bad-json"
     status, raw, _ = await ask(proxy, "responses")
     assert status == 502 and json.loads(raw)["error"]["code"] == "backend_broke"
-    assert (await proxy.store.completions())[0].status == "error"
+    assert (await proxy.store.completions.page())[0].status == "error"
 
 
 async def test_a_backend_that_is_down(proxy: Proxy) -> None:

@@ -42,7 +42,7 @@ async def test_from_the_command_line_to_a_rating(chats: Chats) -> None:  # noqa:
     assert await chats.values(id) == {"ann": -1.0}
     code, said = await run(url, *where, "--id", "m-1", "command", "good at last")
     assert code == 0 and "rated good" in said
-    assert (await chats.store.live_rating(id, "ann")).source == "matrix"
+    assert (await chats.store.ratings.live(id, "ann")).source == "matrix"
 
 
 async def test_what_is_refused_is_said(chats: Chats) -> None:  # noqa: F811

@@ -45,7 +45,7 @@ async def test_from(script: Path, tmp_path: Path) -> None:
         newest = int(script.stem) == max(schema.numbers())
         assert newest == (told == []) and newest == (not list((tmp_path / "backups").glob("*.db")))
         assert newest or str(next((tmp_path / "backups").glob("*.db"))) in told[1]
-        found = await store.completion("rl-a")
+        found = await store.completions.get("rl-a")
         assert found is not None and found.end is not None
         assert [m.body for m in found.new.prompt] == [b'{"content":"hi"}']
         assert (
@@ -53,14 +53,14 @@ async def test_from(script: Path, tmp_path: Path) -> None:
         )
         assert [(r.id, r.value, r.comment) for r in found.ratings] == [("rt-1", 1.0, "so kind")]
         assert found.new.redacted == ()
-        linked = await store.linked("slack", "C1", "1")
+        linked = await store.reactions.linked("slack", "C1", "1")
         assert linked is not None and linked.completion_id == "rl-a"
-        assert (await store.pointer()).live == 1 and await store.get_meta("baseline") == 0.25
-        log = await store.audit_log()
+        assert (await store.versions.pointer()).live == 1 and await store.meta.get("baseline") == 0.25
+        log = await store.meta.audit_log()
         chained = int(script.stem) >= CHAINED
         assert [line["act"] for line in log] == ["chained", "pause", "promote"][chained:]
         assert chained or log[0]["detail"] == {"lines_before": 2}
-        await store.audit("admin", "resume", {})
+        await store.meta.audit("admin", "resume", {})
     finally:
         await store.close()
     with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
@@ -99,9 +99,9 @@ async def test_impossible_times_of_an_older_import_are_put_right(tmp_path: Path)
         db.commit()
     store = await Store.open(tmp_path)
     try:
-        (completion,) = await store.completions()
+        (completion,) = await store.completions.page()
         assert completion.end is not None and completion.end.finished_at == completion.new.created_at
         assert abs(completion.new.created_at - time.time()) < 3600
-        assert [one.created_at for one in await store.ratings_of("rl-a")] == [0.0]
+        assert [one.created_at for one in await store.ratings.history("rl-a")] == [0.0]
     finally:
         await store.close()

@@ -24,62 +24,64 @@ GROWING = re.compile(
 async def call_everything(store: Store) -> None:
     await put(store, "a", "b", session="s", user="u")
     await put(store, "next", session="s", above=b"unknown")
-    store.begin([new("open")])
-    await store.finish([end("open")])
-    one = await store.rate(rating("a", source_event_id="e"))
-    await store.rate(rating("a", -1.0))
-    await store.retract(one.id)
-    await store.link(Link("slack", "c", "1", "a"))
-    await store.linked("slack", "c", "1")
-    await store.newest_linked("slack", "c", "U1")
-    await store.newest_in("s")
-    await store.said([], 50)
-    await store.whose("a")
-    await store.said(["s", "t"], 50)
+    store.completions.begin([new("open")])
+    await store.completions.finish([end("open")])
+    one = await store.ratings.rate(rating("a", source_event_id="e"))
+    await store.ratings.rate(rating("a", -1.0))
+    await store.ratings.retract(one.id)
+    await store.reactions.link(Link("slack", "c", "1", "a"))
+    await store.reactions.linked("slack", "c", "1")
+    await store.reactions.newest_linked("slack", "c", "U1")
+    await store.reactions.newest_in("s")
+    await store.reactions.said([], 50)
+    await store.reactions.whose("a")
+    await store.reactions.said(["s", "t"], 50)
     for at, value in enumerate((1.0, -1.0, None)):
-        await store.react(NewReaction("b", "me", "slack", f"E{at}", "c 1", "" if at == 2 else "x", value, float(at)))
-    await store.first_time("slack", "E9")
-    await store.rating(one.id)
-    await store.live_rating("a", "me")
-    await store.last_rating("me", session="s")
-    await store.last_rating("me")
-    await store.ratings_of("a")
-    await store.completion("a")
+        await store.reactions.react(
+            NewReaction("b", "me", "slack", f"E{at}", "c 1", "" if at == 2 else "x", value, float(at))
+        )
+    await store.reactions.first_time("slack", "E9")
+    await store.ratings.get(one.id)
+    await store.ratings.live("a", "me")
+    await store.ratings.last("me", session="s")
+    await store.ratings.last("me")
+    await store.ratings.history("a")
+    await store.completions.get("a")
     for query in ({}, {"session": "s"}, {"version": 0}, {"turn": "main"}, {"unrated": True}, {"before_seq": 9}):
-        await store.completions(**query)  # type: ignore[arg-type]
+        await store.completions.page(**query)  # type: ignore[arg-type]
     reply = chain((HELLO, HI))[-1]
-    await store.messages(reply)
+    await store.completions.messages(reply)
     asker = Asker(None, "u")
-    await store.find_reply(SentBack(reply, reply, (b"system",), "m", "s"), [asker, Asker("owner", None)])
-    await store.newest_of([asker, Asker("owner", None)])
-    await store.newest_of([asker], session="s")
+    await store.completions.find_reply(SentBack(reply, reply, (b"system",), "m", "s"), [asker, Asker("owner", None)])
+    await store.answers.newest_of([asker, Asker("owner", None)])
+    await store.answers.newest_of([asker], session="s")
     for who in ({}, {"session": "s"}, {"user": "u"}, {"session": "s", "user": "u"}):
-        await store.newest(**who)
-    await store.lately("a")
-    await store.said_to([asker], limit=9, longest=100)
-    await store.said_to([asker], limit=9, longest=100, session="s")
-    await store.askers_in("s")
-    await store.ratings_of_events("open-webui", "f:", rater="me", live=True)
-    await store.main_turns_of([asker], limit=9)
-    await store.completions_by_id(["a"])
-    await store.places_of_items(["msg_1"])
-    await store.replies(["a"])
-    await store.goes_on_from(reply, [asker], 100)
-    await store.pass_over(["b"], "retried")
-    await store.unrated(version=0, limit=3)
-    await store.newest_turns(3, foreign=False)
+        await store.answers.newest(**who)
+    await store.answers.get("a")
+    await store.answers.said_to([asker], limit=9, longest=100)
+    await store.answers.said_to([asker], limit=9, longest=100, session="s")
+    await store.answers.askers_in("s")
+    await store.ratings.of_events("open-webui", "f:", rater="me", live=True)
+    await store.answers.main_turns_of([asker], limit=9)
+    await store.completions.many(["a"])
+    await store.items.places(["msg_1"])
+    await store.items.replies(["a"])
+    await store.answers.goes_on_from(reply, [asker], 100)
+    await store.completions.pass_over(["b"], "retried")
+    await store.completions.exact_unrated(version=0, limit=3)
+    await store.completions.newest_turns(3, foreign=False)
     await rated(store, 9)
-    await store.fresh(live=0, max_version_gap=8)
+    await store.samples.fresh(live=0, max_version_gap=8)
     run, _ = await claim(store)
-    await store.publish(run.id, adapter(1, run.id), {}, 0.0)
-    await store.recent_held(5)
-    await store.votes(0)
-    await store.moments()
-    await store.withdraw(1, "worse", "rlproxy")
-    await store.open_runs()
-    await store.counts()
-    [row async for row in store.export()]
-    [row async for row in store.export(Filter(rated=True))]
+    await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
+    await store.samples.recent_held(5)
+    await store.opinions.votes(0)
+    await store.opinions.moments()
+    await store.versions.withdraw(1, "worse", "rlproxy")
+    await store.runs.still_open()
+    await store.stats.counts()
+    [row async for row in store.transfer.export()]
+    [row async for row in store.transfer.export(Filter(rated=True))]
     for wanted in (
         {},
         {"search": "hello wor"},
@@ -88,22 +90,22 @@ async def call_everything(store: Store) -> None:
         {"newest_of_each": True, "unrated": True, "turn": "main"},
         {"conversation": 1},
     ):
-        await store.inbox(Wanted(**wanted))  # type: ignore[arg-type]
-    found = await store.listed("a")
+        await store.inbox.page(Wanted(**wanted))  # type: ignore[arg-type]
+    found = await store.inbox.get("a")
     assert found is not None and found.prompt_hash is not None
-    await store.siblings(found.prompt_hash)
-    await store.models()
-    await store.any_completion()
-    await store.days(0.0, 0.0)
-    await store.verdicts()
+    await store.inbox.siblings(found.prompt_hash)
+    await store.inbox.models()
+    await store.inbox.any()
+    await store.stats.days(0.0, 0.0)
+    await store.stats.verdicts()
     for kind in ("completion", "session", "user", "rater"):
-        await store.would_forget(kind, "x")  # type: ignore[arg-type]
-    await store.forget_for_good("completion", "c8", "test")
-    await store.forget_unrated(["a", "b"])
-    await store.untrainable()
-    await store.would_expire(2000.0)
-    await store.expire(2000.0)
-    await store.forget(["a"])
+        await store.erasure.look(kind, "x")  # type: ignore[arg-type]
+    await store.erasure.forget("completion", "c8", "test")
+    await store.completions.forget_unrated(["a", "b"])
+    await store.samples.untrainable()
+    await store.completions.expiring(2000.0)
+    await store.completions.expire(2000.0)
+    await store.completions.forget(["a"])
 
 
 async def test_no_query_scans_a_table_that_grows(store: Store, tmp_path: Path) -> None:
@@ -125,12 +127,12 @@ async def test_no_query_scans_a_table_that_grows(store: Store, tmp_path: Path) -
 async def test_narrow_queries_use_their_narrow_index(store: Store, tmp_path: Path) -> None:
     seen: list[str] = []
     await store._reader._db.set_trace_callback(seen.append)
-    await store.newest(session="s")
-    await store.newest(user="u")
-    await store.newest_of([Asker("owner", None)])
-    await store.newest_of([Asker("owner", "u")], session="s")
-    await store.unrated(version=0, limit=3)
-    await store.completions(session="s")
+    await store.answers.newest(session="s")
+    await store.answers.newest(user="u")
+    await store.answers.newest_of([Asker("owner", None)])
+    await store.answers.newest_of([Asker("owner", "u")], session="s")
+    await store.completions.exact_unrated(version=0, limit=3)
+    await store.completions.page(session="s")
     names = ("session", "user", "key (key=? AND user=?", "session", "version", "session")
     wanted = iter([f"completions_{name}" for name in names])
     with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
@@ -146,10 +148,10 @@ async def test_a_list_reads_neither_prompts_nor_tokens(store: Store) -> None:
     await put(store, "a")
     seen: list[str] = []
     await store._reader._db.set_trace_callback(seen.append)
-    (listed,) = await store.completions()
+    (listed,) = await store.completions.page()
     assert listed.new.prompt == () and listed.end is not None and listed.end.token_ids is None
     assert not [sql for sql in seen if "messages" in sql or "c.*" in sql or "c.token_ids" in sql]
-    one = await store.completion("a")
+    one = await store.completions.get("a")
     assert one is not None and one.end is not None and one.new.prompt and one.end.token_ids
     assert listed.end.text == one.end.text and listed.end.exact == one.end.exact
 
@@ -167,7 +169,7 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
                 if key["table"] in ("messages", "completions", "ratings", "blobs"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 13
+        assert checked == 14
 
 
 async def test_ratings_of_a_completion_are_found_by_it_and_not_among_all_that_live(

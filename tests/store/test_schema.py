@@ -29,12 +29,12 @@ async def test_from_the_first_schema(tmp_path: Path) -> None:
         db.executescript(f"{FIRST}; {ROWS}; PRAGMA user_version = 1")
     store = await Store.open(tmp_path)
     try:
-        rating = await store.rating("rt-1")
+        rating = await store.ratings.get("rt-1")
         assert rating is not None and (rating.value, rating.scale) == (1.0, "unit")
-        assert await store.linked("slack", "C1", "1") == Link("slack", "C1", "1", "a", None)
-        adapter = await store.adapter(1)
+        assert await store.reactions.linked("slack", "C1", "1") == Link("slack", "C1", "1", "a", None)
+        adapter = await store.versions.get(1)
         assert adapter is not None and adapter.withdrawn is None
-        pointer = await store.pointer()
+        pointer = await store.versions.pointer()
         assert (pointer.live, pointer.actor) == (1, "")  # nobody knows who: then nobody's choice is undone
     finally:
         await store.close()

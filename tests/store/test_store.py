@@ -29,9 +29,9 @@ from scripts.harness.records import end, new, rating
 from store.store import Store
 
 async def one(store, id):
-    store.begin([new(id)])
-    await store.finish([end(id)])
-    given = await store.rate(rating(id))
+    store.completions.begin([new(id)])
+    await store.completions.finish([end(id)])
+    given = await store.ratings.rate(rating(id))
     print(id, given.id, flush=True)
 
 async def main(home, name):
@@ -66,10 +66,10 @@ async def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
         store = await Store.open(tmp_path)  # the flag is not set: this runs the quick check
         try:
             for id, rating_id in acknowledged.items():
-                found = await store.completion(id)
+                found = await store.completions.get(id)
                 assert found is not None
                 assert (found.status, [one.id for one in found.ratings]) == ("done", [rating_id])
-            assert (await store.counts())["pending"] == 0
+            assert (await store.stats.counts())["pending"] == 0
         finally:
             await store.close()
     with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
@@ -96,18 +96,18 @@ async def test_a_closed_store_refuses(tmp_path: Path) -> None:
     await store.close()
     await store.close()
     with pytest.raises(StoreClosed):
-        await store.rate(rating("a"))
+        await store.ratings.rate(rating("a"))
 
 
 async def test_close_writes_what_is_queued(tmp_path: Path) -> None:
     store = await Store.open(tmp_path)
-    store.begin([new("a")])
-    finishing = asyncio.ensure_future(store.finish([end("a")]))
+    store.completions.begin([new("a")])
+    finishing = asyncio.ensure_future(store.completions.finish([end("a")]))
     await asyncio.sleep(0)
     await store.close()
     await finishing
     store = await Store.open(tmp_path)
-    found = await store.completion("a")
+    found = await store.completions.get("a")
     await store.close()
     assert found is not None
     assert found.status == "done"
@@ -170,24 +170,24 @@ async def test_a_database_of_a_newer_rlproxy_is_left_alone(tmp_path: Path) -> No
 
 
 async def test_named_values_and_the_audit(store: Store) -> None:
-    assert await store.get_meta("paused", False) is False
-    await store.set_meta("paused", {"by": "me", "since": 1.5})
-    await store.set_meta("paused", {"by": "her"})
-    assert await store.get_meta("paused", False) == {"by": "her"}
-    await store.audit("me", "pause", {"why": "holiday"})
-    await store.audit("me", "resume", {})
-    log = await store.audit_log(1)
+    assert await store.meta.get("paused", False) is False
+    await store.meta.set("paused", {"by": "me", "since": 1.5})
+    await store.meta.set("paused", {"by": "her"})
+    assert await store.meta.get("paused", False) == {"by": "her"}
+    await store.meta.audit("me", "pause", {"why": "holiday"})
+    await store.meta.audit("me", "resume", {})
+    log = await store.meta.audit_log(1)
     assert [(entry["actor"], entry["act"], entry["detail"]) for entry in log] == [("me", "resume", {})]
 
 
 async def test_export_gives_all_that_is_needed_to_train_elsewhere(store: Store) -> None:
     await put(store, *(f"c{at}" for at in range(60)), prompt=(HELLO, HI, HELLO))
-    await store.begin([new("open")])
-    given = await store.rate(rating("c3", -1.0, comment="too long"))
+    await store.completions.begin([new("open")])
+    given = await store.ratings.rate(rating("c3", -1.0, comment="too long"))
 
-    rows = [row async for row in store.export()]
+    rows = [row async for row in store.transfer.export()]
     assert [row["id"] for row in rows] == [f"c{at}" for at in range(60)] + ["open"]
-    (row,) = [row async for row in store.export(Filter(rated=True))]
+    (row,) = [row async for row in store.transfer.export(Filter(rated=True))]
     assert row["messages"] == [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "hi"},

@@ -200,6 +200,7 @@ def test_every_loss_of_a_reply_has_a_cause():
     assert drifted.cause(stale=True) == "stale"
     assert drifted.cause(stale=False) == "fresh-mismatch"
     assert objective.verdict(behaviour - 5, behaviour, **LIMITS, band=OFF).cause(stale=False) == "token"
+    assert objective.verdict(behaviour - 5, behaviour, **LIMITS, band=OFF).cause(stale=True) == "stale"
     assert objective.verdict(behaviour, behaviour, **LIMITS, band=PAPER).cause(stale=False) is None
 
 
@@ -255,3 +256,51 @@ def test_likely_tokens_of_a_disliked_reply_are_spared_and_nothing_else_is(old, a
 def test_everything_is_pushed_down_where_nothing_counts_as_likely():
     old = np.log([0.999, 0.5, 1e-9])
     assert objective.spared(np.full(3, -1.0), old, 1.0).tolist() == [-1, -1, -1]
+
+
+# --- late replies: second-moment trust -----------------------------------------------------------------------------
+
+
+def dropped_one_by_one(log_x, advantages, most):
+    """M2PO as the paper words it: while the mean is too large, the largest one goes."""
+    keep = [math.isfinite(x) for x in log_x]
+    while True:
+        onward = [i for i, (x, a) in enumerate(zip(log_x, advantages, strict=True)) if keep[i] and x * a > 0]
+        if not onward or math.fsum(log_x[i] ** 2 for i in onward) / len(onward) <= most:
+            return keep
+        keep[max(onward, key=lambda i: log_x[i] ** 2)] = False
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.one_of(st.integers(-40, 40).map(lambda n: n / 16), st.just(math.nan)),
+                st.sampled_from([-1.0, 0.0, 0.5]),
+            ),
+            min_size=1,
+            max_size=9,
+        ),
+        max_size=4,
+    ),
+    st.sampled_from([0.0, 0.04, 0.5, 9.0]),
+)
+def test_trust_drops_what_the_paper_drops(replies, most):
+    log_x, pushed = ([np.array([pair[at] for pair in reply]) for reply in replies] for at in (0, 1))
+    found = objective.trusted(log_x, pushed, most=most)
+    assert [len(each) for each in found] == [len(each) for each in log_x]
+    if not replies:
+        return
+    keep, flat, a = (np.concatenate(each) for each in (found, log_x, pushed))
+    onward = keep & (flat * a > 0)
+    assert not onward.any() or (flat[onward] ** 2).mean() <= most + 1e-12
+    assert keep[np.isfinite(flat) & ~(flat * a > 0)].all() and not keep[~np.isfinite(flat)].any()
+    slow = dropped_one_by_one(flat.tolist(), a.tolist(), most)
+    assert keep.sum() == sum(slow)  # of two equally large ones either may go
+    assert sorted(flat[keep] ** 2) == sorted(x * x for x, k in zip(flat.tolist(), slow, strict=True) if k)
+
+
+def test_a_late_token_weighs_what_the_policy_makes_of_it_and_twice_at_most():
+    log_x = np.log([0.01, 0.5, 1.0, 1.9, 7.0])
+    assert objective.importance(log_x, most=2.0) == pytest.approx([0.01, 0.5, 1.0, 1.9, 2.0])

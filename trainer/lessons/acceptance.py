@@ -118,9 +118,10 @@ def account(
         return sum(o.accepted if accepted else o.tokens - o.accepted for _, o in chosen) / total
 
     metrics["acceptance"] = share(rows, accepted=True)
-    for cause in ("fresh-mismatch", "stale"):
-        metrics[f"rejected_{cause.replace('-', '_')}"] = share([r for r in rows if r[1].cause == cause])
-    metrics["rejected_token"] = share([r for r in rows if r[1].cause in (None, "token")])
+    late = [r for r in rows if r[0].version != spec.parent]
+    metrics["rejected_fresh_mismatch"] = share([r for r in rows if r[1].cause == "fresh-mismatch"])
+    metrics["rejected_stale"] = share(late)
+    metrics["rejected_token"] = share([r for r in rows if r not in late and r[1].cause in (None, "token")])
     metrics["recomputed"] = sum(o.tokens for s, o in rows if not s.exact) / total
     fresh = [o for s, o in rows if s.exact and s.version == spec.parent]
     if fresh:

@@ -17,11 +17,13 @@ from trainer import objective
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import acceptance, advantages, anchor, reply_checks, teacher
+from trainer.lessons import acceptance, advantages, anchor, late, pairs, reply_checks, teacher
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.anchor import Hold
 from trainer.lessons.credit_assignment import Heard
 from trainer.lessons.degenerate import Flag
+from trainer.lessons.late import Late
+from trainer.lessons.pairs import Pair
 from trainer.lessons.samples import Sample, Template, Unusable
 from trainer.lessons.scoring import Scorer
 from trainer.lessons.teacher import Extra, Taught
@@ -50,6 +52,7 @@ class Lesson:
     teaching: Teaching | None = None
     staying: Hold | None = None  # instead: what the policy expected, where no token earned anything
     credited: bool = False  # its rating went by token
+    pair: Pair | None = None  # it trains against another reply to its prompt, not by its rating
 
     @property
     def taught(self) -> bool:
@@ -59,11 +62,15 @@ class Lesson:
     @property
     def way(self) -> float:
         """Above 0 where it is a reply to say more often."""
-        return self.sample.reward if self.credited else float(self.advantage.mean())
+        return self.sample.reward if self.credited and self.pair is None else float(self.advantage.mean())
 
     @property
     def teaches(self) -> bool:
-        return self.teaching is not None or bool((self.keep & (self.credited | (self.advantage != 0))).any())
+        return (
+            self.teaching is not None
+            or self.pair is not None
+            or bool((self.keep & (self.credited | (self.advantage != 0))).any())
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +141,11 @@ def prepare(
     of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
     pushed = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
     lessons.heard, staying = pushed.heard, anchor.staying(preset, samples, pushed, scorer)
+    said_before = late.trusted(spec, preset, samples, old, behaviour, pushed.each, progress)
     for sample, now, base, was, advantage in zip(samples, old, ref, behaviour, pushed.each, strict=True):
-        verdict = _verdict(sample, now, was, preset, band)
+        before = said_before.get(sample.rating)
+        verdict = _verdict(sample, now, was, preset, band, before)
+        advantage = advantage if before is None else advantage * before.weight
         lesson = Lesson(
             sample,
             sample.tokens,
@@ -151,6 +161,7 @@ def prepare(
         )
         _judge(lesson, verdict, flawed.get(sample.rating), spec, preset, lessons)
     lessons.train += [_of_extra(*one) for one in zip(taught.extras, old_extras, ref_extras, strict=True)]
+    lessons.train = pairs.made(preset, lessons.train, lessons.outcomes, progress)
     acceptance.account(
         [s for s in samples if s.rating not in flawed], spec, lessons.outcomes, lessons.metrics, progress
     )
@@ -167,9 +178,11 @@ def _by_part(parts: Sequence[Sequence[Sample | Extra]], scored: Sequence[LogProb
     return [[next(left) for _ in part] for part in parts]
 
 
-def _verdict(sample: Sample, now: LogProbs, was: Floats, preset: Preset, band: Band) -> Verdict:
+def _verdict(sample: Sample, now: LogProbs, was: Floats, preset: Preset, band: Band, before: Late | None) -> Verdict:
     low, high = preset.token_low, preset.token_high
-    verdict = objective.verdict(now.sampled, was, token_low=low, token_high=high, band=band)
+    verdict = objective.verdict(now.sampled, was, token_low=low, token_high=high, band=OFF if before else band)
+    if before is not None:
+        verdict = replace(verdict, tokens=before.keep)
     if sample.captured is None:
         return verdict
     # What was left out of its prompt made these tokens likely, or unlikely.

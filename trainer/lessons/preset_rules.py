@@ -46,6 +46,15 @@ def only_teachers(preset: Preset, why: str, progress: Progress) -> Preset:
     return preset.model_copy(update={"w_rl": 0.0})
 
 
+def weak(preset: Preset, evidence: float, why: str, progress: Progress) -> Preset:
+    """With ratings that weigh less beside comments and corrections, which say what they mean. Without those the weight
+    of ratings means nothing: how far they may move is bounded instead (trainer.run.reach)."""
+    if preset.objective not in objective_kin.TAUGHT or preset.objective == "distill":
+        return preset
+    progress.choice("w_rl", float(f"{preset.w_rl * evidence:.2g}"), f"beside a teacher the ratings weigh less: {why}")
+    return preset.model_copy(update={"w_rl": preset.w_rl * evidence})
+
+
 def pace(preset: Preset, lessons: Sequence[Lesson], progress: Progress) -> Preset:
     """At the rate that this mixture of ratings and teachers bears: a teacher says more a token, and so does a rating
     that went by token. Where those are mostly likes, less is left to change: what is liked is what it says already."""

@@ -54,7 +54,9 @@ class Bounds:
     repetition_rise: float = 0.15  # of the share of 4-grams that were there before in a reply
     min_entropy_ratio: float = 0.4  # of the base's, at the same positions
     more_refusals: int = 1  # replies, than the parent's
-    max_chance: float = 0.01  # of ratings drawn at random that would fit the replies as well (ratings)
+    max_chance: float = (
+        1.0  # of ratings drawn at random that would fit the replies as well (ratings); 1: a smaller step
+    )
 
     @classmethod
     def of(cls, given: Mapping[str, float]) -> Bounds:

@@ -1,7 +1,8 @@
-"""What must hold of a run's ratings before they may train: not all the same, and not as good as drawn at random.
+"""Two checks on a run's ratings before they train: they are not all the same, and how easily chance would fit as well.
 
-Owns both checks, in the gate's form and with its bounds; they need no model. Not here: the statistics
-(permutation_test), the replies themselves (reply_checks), the checks on a candidate (gate).
+Chance stops a run only where `max_chance` asks for it; else it only decides how far the run may move (reach). Owns both
+checks, in the gate's form and with its bounds; they need no model. Not here: the statistics (permutation_test), the
+replies themselves (reply_checks), the checks on a candidate (gate).
 """
 
 from __future__ import annotations
@@ -37,10 +38,8 @@ def chance(samples: Sequence[Sample], template: Template, bounds: Bounds) -> Che
     """How often ratings drawn at random would go with the looks of these replies as closely as these do."""
     rewards = [s.reward for s in samples]
     bound = bounds.max_chance
-    if bound >= 1:
-        return Check(None, bound, True, "skipped: the bound lets any ratings through")
     good, bad = sum(r > 0 for r in rewards), sum(r < 0 for r in rewards)
-    if len(rewards) < FEW or permutation_test.fewest(rewards) > bound:
+    if len(rewards) < FEW or bound < permutation_test.fewest(rewards):
         return Check(None, bound, True, f"skipped: {good} good and {bad} bad ratings are too few to tell from chance")
     rated = [
         Rated(template.text(s.tokens.reply), len(s.tokens.reply), s.tokens.reply[-1] == template.end, s.reward)

@@ -45,6 +45,7 @@ class Tries:
         changes = {"w_elsewhere": full.w_elsewhere * self._spent}
         if self.why is not None:
             changes |= {"learning_rate": full.learning_rate / 2, "drift_credited": full.drift_credited / 2}
+            changes["drift_weak"] = full.drift_weak / 2
         return full.model_copy(update=changes)
 
     @property

@@ -21,11 +21,12 @@ from config.presets import Preset
 from trainer import objective
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunError, RunSpec
+from trainer.lessons import pairs
 from trainer.lessons.batch import loss_of, reference_point, score, terms
 from trainer.lessons.lessons import Lesson, metrics_of
 from trainer.policy import packing
 from trainer.policy.policy import Loss, OutOfMemory, Policy, State
-from trainer.run import checkpoint
+from trainer.run import checkpoint, reach
 from trainer.run.checkpoint import Checkpoint
 
 LESS_MEMORY = (
@@ -77,8 +78,12 @@ def train(
     folder: Path,
     progress: Progress,
     stop: Stop,
+    evidence: float = 1.0,
 ) -> Trained:
-    """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice."""
+    """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice.
+
+    `evidence` is what the ratings say (reach), 0 to 1: it bounds how far the policy has moved in the end.
+    """
     plan = plan_of(teaching, preset, spec.seed)
     passes = "1 pass" if preset.passes == 1 else f"{preset.passes} passes"
     why = f"{passes} over {len(teaching)} samples in batches of {preset.batch}"
@@ -87,12 +92,15 @@ def train(
     progress.choice("steps", len(plan), why)
     loss, early = loss_of(preset), None
     credited = by_token(teaching)
+    enough = None if any(one.taught for one in teaching) else reach.nats(preset, evidence, credited=credited)
     start = policy.adapter()
     at = _begun(policy, _fingerprint(spec, preset, teaching), folder, progress)
     seconds_before, clock = at.seconds, time.monotonic()
 
     for step in range(at.step, len(plan)):
         batch = [teaching[i] for i in plan[step]]
+        if step:
+            batch = _paired(policy, batch, preset)
         now = _gradient(policy, batch, loss, step, progress, kto=preset.objective == "kto")
         # The forward pass just measured how far the steps before this one have drifted.
         if now["kl_old"] > preset.drift_bound:
@@ -122,8 +130,8 @@ def train(
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
     if at.step == 0:
         raise Diverged(f"the very first step went too far: {early}.")
-    if credited:
-        look = _back(policy, start, teaching, look, preset.drift_credited, progress)
+    if enough is not None:
+        look = _back(policy, start, teaching, look, enough, progress)
     last = at.history[at.step - 1]
     told = {name: value for name, value in last.items() if name in TOLD}
     stepped = {i for indices in plan[: at.step] for i in indices}
@@ -171,7 +179,8 @@ def _back(
 ) -> Look:
     """Back on the way from the start to where the drift is `enough`; it grows with about the square of the way.
 
-    What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far.
+    What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far. Weak evidence goes all
+    the way first, so that every rating has its say in where it leads.
     """
     way, first = 1.0, look.moved
     for _ in range(BACK):
@@ -180,7 +189,7 @@ def _back(
         share = float(np.sqrt(enough / look.moved))
         policy.wear(_between(start, policy.adapter(), share))
         way, look = way * share, _drift(policy, _probe(teaching))
-    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token; by token {enough:g} are enough")
+    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token; {enough:.2g} are enough here")
     return look
 
 
@@ -208,6 +217,16 @@ def _gradient(
     if not all(np.isfinite(value) for value in now.values()):
         raise Diverged(f"the loss is not finite at step {step + 1}; nothing was kept.")
     return now
+
+
+def _paired(policy: Policy, batch: Sequence[Lesson], preset: Preset) -> list[Lesson]:
+    """The batch with what its pairs push now: less, the further apart a pair is already."""
+    of_pairs = [at for at, lesson in enumerate(batch) if lesson.pair is not None]
+    now = score(policy, [batch[at].tokens for at in of_pairs])
+    found = list(batch)
+    for at, lesson in zip(of_pairs, pairs.pushes([batch[at] for at in of_pairs], now, preset.pair_beta), strict=True):
+        found[at] = lesson
+    return found
 
 
 def _last_look(
@@ -269,16 +288,31 @@ def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[
 
     A rating's second pass only pushes on what has already moved; a teacher's has a place to arrive at.
     """
-    advantages = [lesson.way for lesson in teaching]
-    plan = schedule(advantages, batch=preset.batch, passes=preset.passes, seed=seed)
-    taught = [i for i, lesson in enumerate(teaching) if lesson.taught]
+    units = _units(teaching)
+
+    def steps(chosen: Sequence[list[int]], passes: int, seed: int) -> list[list[int]]:
+        ways, sizes = [teaching[unit[0]].way for unit in chosen], [len(unit) for unit in chosen]
+        order = schedule(ways, batch=preset.batch, passes=passes, seed=seed, sizes=sizes)
+        return [[i for at in step for i in chosen[at]] for step in order]
+
+    taught = [unit for unit in units if any(teaching[i].taught for i in unit)]
     more = max(0, preset.passes_taught - preset.passes) if taught else 0
-    again = schedule([advantages[i] for i in taught], batch=preset.batch, passes=more, seed=seed + 1)
-    return plan + [[taught[i] for i in step] for step in again]
+    return steps(units, preset.passes, seed) + steps(taught, more, seed + 1)
 
 
-def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int) -> list[list[int]]:
-    """Indices of each step. Shuffled by the seed, and both signs spread evenly, so that each batch mixes them."""
+def _units(teaching: Sequence[Lesson]) -> list[list[int]]:
+    """Places of the lessons that are in one step: the two of a pair, else each alone."""
+    of: dict[str, list[int]] = {}
+    for at, lesson in enumerate(teaching):
+        of.setdefault(lesson.pair.name if lesson.pair else f"\n{at}", []).append(at)
+    return list(of.values())
+
+
+def schedule(
+    advantages: Sequence[float], *, batch: int, passes: int, seed: int, sizes: Sequence[int] = ()
+) -> list[list[int]]:
+    """Indices of each step. Shuffled by the seed, and both signs spread evenly, so that each batch mixes them. `sizes`:
+    how many replies each is, one where it is not said."""
     shuffle = random.Random(seed)  # noqa: S311, an order, not a secret
     plan: list[list[int]] = []
     for _ in range(passes):
@@ -288,7 +322,10 @@ def schedule(advantages: Sequence[float], *, batch: int, passes: int, seed: int)
             shuffle.shuffle(members)
             places += [((n + shuffle.random()) / len(members), i) for n, i in enumerate(members)]
         order = [i for _, i in sorted(places)]
-        steps = max(1, round(len(order) / batch))  # as equal as can be: no step on the two that are left over
+        replies = sum(sizes) if sizes else len(order)
+        steps = min(
+            len(order), max(1, round(replies / batch))
+        )  # as equal as can be: none on the two that are left over
         plan += [[order[i] for i in part] for part in np.array_split(np.arange(len(order)), steps)]
     return plan
 

@@ -9,19 +9,19 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from config.settings import Settings
-from proxy.cli import http
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, Home, Link, Setup
 from proxy.cli.agents.connection import Change
 from proxy.cli.agents.paths import Unreadable
 from proxy.cli.common import masked
-from proxy.cli.http import Client, NoProxyAnswers
+from proxy.cli.http import HomeClient
+from proxy.client import Refused, Unreachable
 from proxy.core.address_file import address
 
 SHOWN: Final = 6  # names of models
 
 
-class Refused(Exception):
+class CannotConnect(Exception):
     """One sentence for the person."""
 
 
@@ -36,7 +36,7 @@ def connect(
         record = connection.load(settings.home, agent)
         changes = connection.connecting(plan, record)
     except Unreadable as error:
-        raise Refused(str(error)) from None
+        raise CannotConnect(str(error)) from None
     done = any(change.changes for change in changes)
     if not quiet:
         _show(changes, link.key)
@@ -45,7 +45,7 @@ def connect(
         try:
             connection.connect(settings.home, agent, changes, record)
         except OSError as error:
-            raise Refused(
+            raise CannotConnect(
                 f"{agent} was not connected whole ({error}); `rlproxy disconnect {agent}` undoes it."
             ) from None
     return {
@@ -58,14 +58,14 @@ def connect(
 def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quiet: bool) -> dict[str, Any]:
     setup = _known(agent)
     if not setup(Link("", "", None), Home(Path.home(), os.environ)).puts:
-        raise Refused(f"rlproxy wrote nothing for {agent}, which keeps its settings itself: take it out there.")
+        raise CannotConnect(f"rlproxy wrote nothing for {agent}, which keeps its settings itself: take it out there.")
     try:
         record = connection.load(settings.home, agent)
         if record is None:
-            raise Refused(f"{agent} is not connected from {settings.home}, so there is nothing to undo.")
+            raise CannotConnect(f"{agent} is not connected from {settings.home}, so there is nothing to undo.")
         changes = connection.disconnecting(record)
     except Unreadable as error:
-        raise Refused(str(error)) from None
+        raise CannotConnect(str(error)) from None
     if not quiet:
         _show(changes, _key(settings))
     stuck = ", ".join(f"{change.file} is {change.how}" for change in changes if change.stuck)
@@ -74,14 +74,16 @@ def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quie
         try:
             connection.apply(changes)
         except OSError as error:
-            raise Refused(f"{agent} was not disconnected whole ({error}); the record was kept, try again.") from None
+            raise CannotConnect(
+                f"{agent} was not disconnected whole ({error}); the record was kept, try again."
+            ) from None
         connection.tidy(record["folders"])
         if stuck:
             connection.save(settings.home, agent, changes, record["folders"])  # of the others nothing is left in it
         else:
             connection.forget(settings.home, agent)
     if stuck:
-        raise Refused(
+        raise CannotConnect(
             f"{agent} {'would not be' if dry_run else 'was not'} disconnected whole ({stuck}); the record of that is "
             "kept, so mend it and disconnect again."
         )
@@ -90,60 +92,62 @@ def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quie
 
 def _known(agent: str) -> Any:
     if agent not in AGENTS:
-        raise Refused(f"I do not know the agent {agent!r}; there are {', '.join(AGENTS)}.")
+        raise CannotConnect(f"I do not know the agent {agent!r}; there are {', '.join(AGENTS)}.")
     return AGENTS[agent]
 
 
 def _link(settings: Settings, model: str | None) -> Link:
-    """The running proxy knows its model; without one the person must name it. Raises NoProxyAnswers."""
+    """The running proxy knows its model; without one the person must name it. Raises Unreachable."""
     url = address(settings)
     host = urlsplit(url).hostname or ""
     if host in ("0.0.0.0", "::"):  # noqa: S104  it listens everywhere; agents here need one address
         url = f"http://127.0.0.1:{urlsplit(url).port}"
-    client = Client(settings)
+    client = HomeClient(settings)
     name = model or settings.backend.model or _served(client)
     own = not (_key(settings) or settings.backend.api_key) and _foreign(client, settings)
     return Link(url, name, _key(settings), _window(client, name), own)
 
 
-def _served(client: Client) -> str:
-    """Raises Refused where several could be meant."""
+def _served(client: HomeClient) -> str:
+    """Raises CannotConnect where several could be meant."""
     try:
         if name := str(client.ask("GET", "/rl/status")["model"]):
             return name
-    except http.Refused as refused:
-        raise Refused(str(refused)) from None
-    except NoProxyAnswers as error:
-        raise NoProxyAnswers(f"{error} Or name the model: --model NAME.") from None
+    except Refused as refused:
+        raise CannotConnect(str(refused)) from None
+    except Unreachable as error:
+        raise Unreachable(f"{error} Or name the model: --model NAME.") from None
     names = _listed(client)
     if len(names) == 1:
         return names[0]
     found = f"it lists {', '.join(names[:SHOWN])}" if names else "it lists none without a key"
-    raise Refused(f"Nobody has said which model of the backend the agent shall ask for, and {found}: add --model NAME.")
+    raise CannotConnect(
+        f"Nobody has said which model of the backend the agent shall ask for, and {found}: add --model NAME."
+    )
 
 
-def _listed(client: Client) -> list[str]:
+def _listed(client: HomeClient) -> list[str]:
     """Lists the models that can be asked for; empty where the list wants a key that only agents have."""
     try:
         return [str(model["id"]) for model in client.ask("GET", "/v1/models")["data"] if not model.get("parent")]
-    except (http.Refused, NoProxyAnswers, KeyError, TypeError, AttributeError):
+    except (Refused, Unreachable, KeyError, TypeError, AttributeError):
         return []
 
 
-def _foreign(client: Client, settings: Settings) -> bool:
+def _foreign(client: HomeClient, settings: Settings) -> bool:
     """As the running proxy says, which flags may have told."""
     try:
         return bool(client.ask("GET", "/rl/status")["backend"]["foreign"])
-    except (http.Refused, NoProxyAnswers, KeyError, TypeError):
+    except (Refused, Unreachable, KeyError, TypeError):
         return settings.backend.kind == "openai"
 
 
-def _window(client: Client, name: str) -> int | None:
+def _window(client: HomeClient, name: str) -> int | None:
     """As vLLM and the built-in backend tell it; agents do without."""
     try:
         models = client.ask("GET", "/v1/models")["data"]
         found = next((m.get("max_model_len") for m in models if m["id"] == name), None)
-    except (http.Refused, NoProxyAnswers, KeyError, TypeError, AttributeError):
+    except (Refused, Unreachable, KeyError, TypeError, AttributeError):
         return None
     return found if isinstance(found, int) and found > 0 else None
 
@@ -163,7 +167,7 @@ def _show(changes: list[Change], key: str | None) -> None:
 
 def _agree(yes: bool) -> None:
     if not yes and sys.stdin.isatty() and input("Write this? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise Refused("Nothing was written.")
+        raise CannotConnect("Nothing was written.")
 
 
 def _files(changes: list[Change], key: str | None) -> list[dict[str, Any]]:

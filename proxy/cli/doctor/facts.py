@@ -17,7 +17,8 @@ import psutil
 
 from config.settings import Settings
 from proxy.cli.agents import drift
-from proxy.cli.http import Client, NoProxyAnswers, Refused
+from proxy.cli.http import HomeClient
+from proxy.client import Refused, Unreachable
 from proxy.core.address_file import owner
 from proxy.training.system_load import Machine
 from store import driver, schema
@@ -61,7 +62,7 @@ class Facts:
 
 
 def gather(settings: Settings) -> Facts:
-    client = Client(settings)
+    client = HomeClient(settings)
     status, why, answers, not_ready, models, keys = None, None, True, None, None, None
     try:
         status = client.ask("GET", "/rl/status")
@@ -74,7 +75,7 @@ def gather(settings: Settings) -> Facts:
             not_ready = str(refused)
     except Refused as refused:
         why = str(refused)
-    except NoProxyAnswers as error:
+    except Unreachable as error:
         why, answers = str(error), False
     free = shutil.disk_usage(_there(settings.home)).free / GB
     use = Machine(cpu=False, gpu=shutil.which("nvidia-smi") is not None).look(time.monotonic())
@@ -86,7 +87,7 @@ def gather(settings: Settings) -> Facts:
     )  # fmt: skip
 
 
-def _keys(client: Client) -> tuple[Mapping[str, Any], ...] | None:
+def _keys(client: HomeClient) -> tuple[Mapping[str, Any], ...] | None:
     """They are told to an admin only."""
     try:
         return tuple(client.ask("GET", "/rl/keys")["data"])

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from config.settings import Settings
 from proxy.cli.common import command_for
-from proxy.cli.http import Client, NoProxyAnswers, Refused
+from proxy.cli.http import HomeClient
+from proxy.client import Refused, Unreachable
 from proxy.core.address_file import owner
 from trainer.launch import open_log
 
@@ -45,8 +46,8 @@ class Proof(NamedTuple):
 def running(settings: Settings) -> int | None:
     """The process of this home's proxy, 0 where it does not say; None where none answers."""
     try:
-        ours = Client(settings).ask("GET", "/healthz") == {"ok": True}
-    except (NoProxyAnswers, Refused, ValueError):  # nobody, or somebody else
+        ours = HomeClient(settings).ask("GET", "/healthz") == {"ok": True}
+    except (Unreachable, Refused, ValueError):  # nobody, or somebody else
         return None
     return (owner(settings) or 0) if ours else None
 
@@ -81,10 +82,10 @@ def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callab
     why = ""
     while time.monotonic() - began < START_S:
         try:
-            client = Client(settings)
+            client = HomeClient(settings)
             client.ask("GET", "/readyz")
             return
-        except NoProxyAnswers:
+        except Unreachable:
             why = "it does not answer yet"
         except Refused as refused:
             why = str(refused)
@@ -99,7 +100,7 @@ def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callab
 
 def prove(settings: Settings, model: str, wait: Callable[[float], None], seen: Callable[[Proof, bool], None]) -> Proof:
     """`seen` is told as soon as the status shows the rating, and whether a comparison follows. Raises Unproven."""
-    client, doctor = Client(settings), command_for("rlproxy doctor", settings)
+    client, doctor = HomeClient(settings), command_for("rlproxy doctor", settings)
     began = time.monotonic()
     try:
         model = model or str(client.ask("GET", "/rl/status")["model"])
@@ -122,7 +123,7 @@ def prove(settings: Settings, model: str, wait: Callable[[float], None], seen: C
             match = _match(client, status["match"], wait) if compares else None
         finally:
             client.ask("DELETE", f"/v1/feedback/{given['id']}")
-    except (Refused, NoProxyAnswers) as error:
+    except (Refused, Unreachable) as error:
         raise Unproven(str(error)) from None
     except (KeyError, TypeError, IndexError) as error:
         raise Unproven(f"What answered is not a chat completion ({error!r}); {doctor} tells more.") from None
@@ -141,7 +142,7 @@ def _comparable(settings: Settings) -> bool:
     return settings.backend.kind != "builtin" and local(settings.train.weights or "/") is not None
 
 
-def _match(client: Client, found: dict[str, Any], wait: Callable[[float], None]) -> str | None:
+def _match(client: HomeClient, found: dict[str, Any], wait: Callable[[float], None]) -> str | None:
     """What rlproxy finds when it asks the served model and the weights the same; it begins with the first rating."""
     began = time.monotonic()
     while found["state"] == "unasked" and time.monotonic() - began < MATCH_S:

@@ -59,15 +59,16 @@ def report(
 def _found(settings: Any) -> Found:
     import asyncio
 
-    from proxy.cli.http import Client, NoProxyAnswers, Refused
+    from proxy.cli.http import HomeClient
     from proxy.cli.report import sources
+    from proxy.client import Refused, Unreachable
     from store.errors import StoreError
 
     try:
-        return sources.ask(Client(settings))
+        return sources.ask(HomeClient(settings))
     except Refused as refused:
         fail(str(refused))
-    except NoProxyAnswers:
+    except Unreachable:
         print(f"No proxy answers; the report is read from {settings.home}.", file=sys.stderr)
     try:
         return asyncio.run(sources.read(settings.home, secret_of(settings)))

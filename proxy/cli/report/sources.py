@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.cli.http import Client
+from proxy.cli.http import HomeClient
 from proxy.web.control import adapter_json
 from proxy.web.pages.compare import SESSION
 from proxy.web.run_detail import account
@@ -50,8 +50,8 @@ class Found:
     completions: list[Told]  # the rated ones, and what was asked for to compare versions; oldest first
 
 
-def ask(client: Client) -> Found:
-    """Of the running proxy. Raises Refused, NoProxyAnswers."""
+def ask(client: HomeClient) -> Found:
+    """Of the running proxy. Raises Refused, Unreachable."""
     adapters = client.ask("GET", "/rl/adapters")
     runs = [client.ask("GET", f"/rl/runs/{r['id']}") for r in client.ask("GET", f"/rl/runs?limit={RUNS}")["data"]]
     told = _merged(
@@ -65,11 +65,13 @@ def ask(client: Client) -> Found:
 async def read(home: Path, secret: Secret | None) -> Found:
     """Of the files. Raises StoreError."""
     async with look(home, secret) as store:
-        pointer = await store.pointer()
-        adapters = [adapter_json(a, pointer) for a in await store.adapters()]
-        runs = [await account(store, run) for run in await store.runs(RUNS)]
+        pointer = await store.versions.pointer()
+        adapters = [adapter_json(a, pointer) for a in await store.versions.all()]
+        runs = [await account(store, run) for run in await store.runs.recent(RUNS)]
         told = [
-            told_of(line) for only in (Filter(rated=True), Filter(session=SESSION)) async for line in store.export(only)
+            told_of(line)
+            for only in (Filter(rated=True), Filter(session=SESSION))
+            async for line in store.transfer.export(only)
         ]
     return Found(pointer.live, _previous(adapters), adapters, runs, _merged(told))
 

@@ -138,7 +138,7 @@ class Dispatch:
         if key in self._answered:
             return self._answered[key][1]
         self._may(section, event, command)
-        if not await self._store.first_time(*key):
+        if not await self._store.reactions.first_time(*key):
             return Done(event, "duplicate", 200, _LINES["duplicate"])
         try:
             done = await self._do(section, event, command)
@@ -175,7 +175,7 @@ class Dispatch:
     async def _about(self, section: Platform, event: Event) -> About:
         """The completion, and whose rating this is. Raises Unmatched, Ambiguous, Stranger."""
         if event.message_id is None and event.completion_id is None:  # sent again, it means what was newest then
-            before = await self._store.rating_of_event(event.platform, event.event_id)
+            before = await self._store.ratings.of_event(event.platform, event.event_id)
             if before is not None:
                 return About(await self._answer(before.completion_id), before.rater)
         found = await self.finder.find(event)
@@ -192,14 +192,14 @@ class Dispatch:
 
     async def _answer(self, id: str) -> Lately:
         """Raises Unmatched."""
-        if (found := await self._store.lately(id)) is None:
+        if (found := await self._store.answers.get(id)) is None:
             raise Unmatched(f"Nothing was rated: there is no completion {id}.", param="completion_id")
         return found
 
     async def _rater(self, section: Platform, event: Event, found: Found, completion_id: str) -> str | None:
         """The name to rate by, always one of this person's; None for who may not. A link says whom a reply was for,
         not that they are the user for whom it was asked."""
-        whose = await self._store.whose(completion_id)
+        whose = await self._store.reactions.whose(completion_id)
         user = None if whose is None else whose.user
         named = next((section.raters[name] for name in event.names if name in section.raters), None)
         if user is not None and user in (*event.names, named):

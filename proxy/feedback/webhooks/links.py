@@ -53,14 +53,14 @@ class Links:
 
     async def _linked(self, new: Link, reach: Reach) -> None:
         until = asyncio.get_running_loop().time() + WAIT_S
-        while (whose := await self._store.whose(new.completion_id)) is None:
+        while (whose := await self._store.reactions.whose(new.completion_id)) is None:
             if asyncio.get_running_loop().time() >= until:
                 raise _unknown(new)
             await asyncio.sleep(LOOK_S)
         if not reach.shows(whose):
             raise _unknown(new)
         try:
-            await self._store.link(new, whosever=reach.who.role == "admin" and not reach.names)
+            await self._store.reactions.link(new, whosever=reach.who.role == "admin" and not reach.names)
         except UnknownCompletion:  # forgotten meanwhile
             raise _unknown(new) from None
         except LinkTaken as error:

@@ -51,7 +51,7 @@ class Finder:
 
     async def _named(self, id: str) -> Found:
         until = asyncio.get_running_loop().time() + WAIT_S
-        while await self._store.whose(id) is None:
+        while await self._store.reactions.whose(id) is None:
             if asyncio.get_running_loop().time() >= until:
                 return Found(None, why=f"there is no completion {id}")
             await asyncio.sleep(LOOK_S)
@@ -60,12 +60,12 @@ class Finder:
     async def _shown(self, event: Event, message_id: str) -> Found:
         """The completion that this message shows."""
         until = asyncio.get_running_loop().time() + WAIT_S
-        link = await self._store.linked(event.platform, event.channel, message_id)
+        link = await self._store.reactions.linked(event.platform, event.channel, message_id)
         if link is not None:
             return _by(link)
         found = await self._by_text(event)
         while found.completion_id is None:
-            if (link := await self._store.linked(event.platform, event.channel, message_id)) is not None:
+            if (link := await self._store.reactions.linked(event.platform, event.channel, message_id)) is not None:
                 return _by(link)
             if asyncio.get_running_loop().time() >= until:
                 break
@@ -78,22 +78,25 @@ class Finder:
             text = await ask(event)
         if text is None:
             return Found(None, why="nobody has linked that message to an answer, and its text is not known")
-        here, anywhere = await self._store.said(_sessions(event), IN_SESSION), await self._store.said([], ANYWHERE)
+        here, anywhere = (
+            await self._store.reactions.said(_sessions(event), IN_SESSION),
+            await self._store.reactions.said([], ANYWHERE),
+        )
         found = await off_loop(sum(len(one.text) for one in (*here, *anywhere)), _matched, text, here, anywhere)
         return Found(found.completion_id, None, found.why, found.ambiguous)
 
     async def _newest(self, event: Event) -> Found:
         """Raises CannotTell where nothing of the newest one came."""
-        if linked := await self._store.newest_linked(event.platform, event.channel, event.person):
+        if linked := await self._store.reactions.newest_linked(event.platform, event.channel, event.person):
             return _of_one_key(linked)
         for session in _sessions(event):
-            if found := await self._store.newest_in(session):
+            if found := await self._store.reactions.newest_in(session):
                 return await self._settled(_of_one_key(found))
         return Found(None, why="no answer in this channel is known here")
 
     async def _settled(self, found: Found) -> Found:
         if found.completion_id is not None:
-            await self._screen.settled(await self._store.lately(found.completion_id))
+            await self._screen.settled(await self._store.answers.get(found.completion_id))
         return found
 
 

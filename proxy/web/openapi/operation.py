@@ -14,7 +14,7 @@ from proxy.web.openapi.responses import Problem
 from store.records import Role
 
 Schema = Mapping[str, Any]
-Section = Literal["models", "ratings", "chats", "control"]
+Section = Literal["models", "ratings", "episodes", "chats", "control"]
 
 TEXT: Final[Schema] = {"type": "string"}
 FLAG: Final[Schema] = {"type": "string", "enum": ["", "1", "true", "0", "false"]}  # alone it means true

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from proxy.web.openapi import passthrough, requests, responses
+from proxy.web.openapi.episodes import EPISODES
 from proxy.web.openapi.operation import FLAG, TEXT, Operation, Raw, Schema, number
 from proxy.web.openapi.status import Status
 
@@ -253,4 +254,4 @@ CONTROL: Final = (
     _read("/openapi.json", "All this as OpenAPI 3.1.", Raw({"application/json": {"type": "object"}})),
 )  # fmt: skip
 
-OPERATIONS: Final[tuple[Operation, ...]] = (*MODELS, *RATINGS, *CHATS, *CONTROL)
+OPERATIONS: Final[tuple[Operation, ...]] = (*MODELS, *RATINGS, *EPISODES, *CHATS, *CONTROL)

@@ -150,6 +150,7 @@ class Imported(BaseModel):
     stored: int = Field(ge=0)
     known: int = Field(ge=0, description="Completions that were here already.")
     ratings: int = Field(ge=0)
+    forgotten: int = Field(ge=0, description="Completions and ratings that do not come back.")
     refused: list[BadLine]
 
 

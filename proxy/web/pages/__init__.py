@@ -20,6 +20,7 @@ from proxy.access.security import GUEST, ROLE, who_asks
 from proxy.conversation.cut_prompts import CutPrompts
 from proxy.core.errors import BadRequest, ProxyError
 from proxy.feedback.ratings import Feedback
+from proxy.training.admin_acts import AdminActs
 from proxy.training.preconditions import When
 from proxy.training.run_supervisor import Learner
 from proxy.versions.live_version import Swap
@@ -52,6 +53,7 @@ class Pages:
         keys: Keys,
         swap: Swap,
         learner: Learner,
+        acts: AdminActs,
         when: When,
         feedback: Feedback,
         status: StatusReport,
@@ -63,8 +65,8 @@ class Pages:
         self._store = store
         self._view = view = View(self.visits, swap, learner, when)
         self._inbox = Inbox(view, store, feedback, status)
-        self._progress = ProgressPage(view, store, learner, when, status)
-        self._versions = VersionsPage(view, store, swap)
+        self._progress = ProgressPage(view, store, learner, acts, when, status)
+        self._versions = VersionsPage(view, store, swap, acts)
         self._why = WhyPage(view, store, cut)
         self._compare = ComparePage(view, store, swap, feedback, keys)
         self._data = DataPage(view, store, forgetter, retention, settings.home)

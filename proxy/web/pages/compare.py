@@ -20,6 +20,7 @@ from aiohttp import web
 from proxy.access.keys import Keys
 from proxy.conversation.conversations import as_chat
 from proxy.core.errors import BackendBroke, BackendRefused, BadRequest, NotFound, Unsupported
+from proxy.core.version_names import label
 from proxy.dialects import chat_tools
 from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback
 from proxy.relay.previous_response import with_text_arguments
@@ -47,7 +48,7 @@ class ComparePage:
         query = request.query
         pair = [await self._answer(query[side]) for side in ("a", "b")] if "a" in query and "b" in query else []
         about = await self._answer(query["about"]) if query.get("about") else None
-        found = await self._store.siblings(about.prompt_hash) if about and about.prompt_hash else []
+        found = await self._store.inbox.siblings(about.prompt_hash) if about and about.prompt_hash else []
         return self._view.page(
             request,
             "compare.html",
@@ -55,7 +56,7 @@ class ComparePage:
             about=about,
             siblings=[row for row in found if about and row.id != about.id],
             picked=_picked(pair, request[VISITOR].name),
-            choices=[BASE, *(a.version for a in await self._store.adapters() if not a.gone)],
+            choices=[BASE, *(a.version for a in await self._store.versions.all() if not a.gone)],
             left=_version(query.get("left"), self._swap.live),
             right=_version(query.get("right"), self._swap.pointer.previous),
             prompt=query.get("prompt", ""),
@@ -66,7 +67,7 @@ class ComparePage:
         form = await request.post()
         left, right = _version(form.get("left"), self._swap.live), _version(form.get("right"), self._swap.live)
         if about := str(form.get("about") or ""):
-            given = await self._store.completion(about)
+            given = await self._store.completions.get(about)
             if given is None:
                 raise NotFound("This completion is not here any more.", param="about")
             model = given.new.model if self._swap.foreign else self._pinned(left)
@@ -95,13 +96,13 @@ class ComparePage:
         raise web.HTTPSeeOther("/compare?" + urlencode(order))
 
     async def _answer(self, id: str) -> Listed:
-        found = await self._store.listed(id)
+        found = await self._store.inbox.get(id)
         if found is None or found.status == "pending":
             raise NotFound("This completion is not here any more.", param="id")
         return found
 
     def _pinned(self, version: int) -> str:
-        return f"{self._swap.model}@{f'v{version}' if version else 'base'}"
+        return f"{self._swap.model}@{label(version)}"
 
     async def _said(self, request: web.Request, model: str, **asked: Any) -> str:
         """One answer of that model; its id. Raises BackendRefused with the status it got, BackendBroke."""

@@ -22,11 +22,11 @@ class WhyPage:
         self._cut = cut
 
     async def page(self, request: web.Request) -> web.Response:
-        found = await self._store.completion(request.match_info["id"])
-        row = await self._store.listed(request.match_info["id"])
+        found = await self._store.completions.get(request.match_info["id"])
+        row = await self._store.inbox.get(request.match_info["id"])
         if found is None or row is None:
             raise NotFound("This completion is not here any more.", param="id")
-        siblings = await self._store.siblings(row.prompt_hash) if row.prompt_hash else []
+        siblings = await self._store.inbox.siblings(row.prompt_hash) if row.prompt_hash else []
         asked = orjson.loads(found.new.request) if found.new.request else {}
         end = found.end
         numbers = end.logprobs if end and end.logprobs else None
@@ -41,8 +41,8 @@ class WhyPage:
             me=request[VISITOR].name,
             new=found.new,
             end=end,
-            history=await self._store.ratings_of(row.id),
-            runs=await self._store.runs_of(row.id),
+            history=await self._store.ratings.history(row.id),
+            runs=await self._store.samples.runs_of(row.id),
             siblings=[s for s in siblings if s.id != row.id],
             request_body=orjson.dumps(asked, option=orjson.OPT_INDENT_2).decode(),
             surprise=-sum(numbers) / len(numbers) if numbers else None,

@@ -31,12 +31,12 @@ class DataPage:
         return self._view.page(
             request,
             "data.html",
-            counts=await self._store.counts(),
+            counts=await self._store.stats.counts(),
             retention=self._retention,
             home=self._home,
             kind=chosen[0],
             name=chosen[1],
-            log=[line for line in await self._store.audit_log(limit=200) if line["act"] == "forget"][:10],
+            log=[line for line in await self._store.meta.audit_log(limit=200) if line["act"] == "forget"][:10],
         )
 
     async def forget(self, request: web.Request) -> web.Response:

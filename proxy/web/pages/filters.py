@@ -10,18 +10,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from proxy.core.version_names import label
 from store.records import Message, Rating
 
 Z95 = 1.959964  # of the normal distribution, for 95 % both ways
 
 
 def version(number: int | None) -> str:
-    return "other" if number is None else f"v{number}" if number else "base"
-
-
-def model_name(number: int) -> str:
-    """A version in a sentence."""
-    return f"v{number}" if number else "the base model"
+    return "other" if number is None else label(number)
 
 
 def sentence(line: str) -> str:

@@ -39,14 +39,14 @@ class Inbox:
         self._status = status
 
     async def page(self, request: web.Request) -> web.Response:
-        if not await self._store.any_completion():
+        if not await self._store.inbox.any():
             return self._view.page(request, "first.html")
-        versions = [BASE, *(a.version for a in await self._store.adapters())]
+        versions = [BASE, *(a.version for a in await self._store.versions.all())]
         return self._view.page(
             request,
             "inbox.html",
             **await self._list(request),
-            models=await self._store.models(),
+            models=await self._store.inbox.models(),
             versions=sorted(versions, reverse=True),
             notices=urgent(self._status.prompts()),
         )
@@ -57,7 +57,7 @@ class Inbox:
 
     async def _list(self, request: web.Request) -> dict[str, Any]:
         asked = wanted(request)
-        found = await self._store.inbox(asked)
+        found = await self._store.inbox.page(asked)
         query = {key: request.query.get(key, "") for key in FILTERS}
         given = {key: value for key, value in query.items() if value}
         return {
@@ -84,7 +84,7 @@ class Inbox:
         if kind not in FORMS:
             raise NotFound(f"There is no form {kind}.")
         row = await self._found(request)
-        whole = await self._store.completion(row.id)
+        whole = await self._store.completions.get(row.id)
         text = whole.end.text if whole and whole.end else ""
         return self._view.page(request, f"{kind}.html", row=row, mine=self._mine(request, row), text=text)
 
@@ -119,7 +119,7 @@ class Inbox:
         )
 
     async def _found(self, request: web.Request) -> Listed:
-        found = await self._store.listed(request.match_info["id"])
+        found = await self._store.inbox.get(request.match_info["id"])
         if found is None or found.status == "pending":
             raise NotFound("This completion is not here any more.", param="id")
         return found

@@ -16,23 +16,29 @@ from aiohttp import web
 
 from proxy.access.security import require_admin
 from proxy.core.errors import NotFound
+from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
+from proxy.training.admin_acts import AdminActs
 from proxy.training.preconditions import When
 from proxy.training.run_supervisor import Learner
-from proxy.web.pages.filters import model_name, wilson
+from proxy.web.pages.filters import wilson
 from proxy.web.pages.notices import texts
 from proxy.web.pages.view import View, html
 from proxy.web.status import StatusReport, run_json, under_way
 from store.store import Store
 
 DAYS: Final = 90
+OFFERED: Final = ("train", "pause", "resume", "cancel")
 
 
 class ProgressPage:
-    def __init__(self, view: View, store: Store, learner: Learner, when: When, status: StatusReport) -> None:
+    def __init__(
+        self, view: View, store: Store, learner: Learner, acts: AdminActs, when: When, status: StatusReport
+    ) -> None:
         self._view = view
         self._store = store
         self._learner = learner
+        self._acts = acts
         self._when = when
         self._status = status
 
@@ -40,9 +46,9 @@ class ProgressPage:
         return self._view.page(
             request,
             "progress.html",
-            under_way=self._learner.run is not None,
+            under_way=self._learner.state.run is not None,
             shares=await self._shares(),
-            runs=[run_json(run) for run in await self._store.runs(limit=12)],
+            runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
             days=DAYS,
             prompts=(prompts := self._status.prompts()),
             texts=texts(prompts),
@@ -54,42 +60,34 @@ class ProgressPage:
 
     async def act(self, request: web.Request) -> web.Response:
         require_admin(request)
-        match request.match_info["act"]:
-            case "train":
-                await self._learner.train()
-            case "pause":
-                await self._learner.pause()
-            case "resume":
-                await self._learner.resume()
-            case "cancel":
-                await self._learner.cancel()
-            case other:
-                raise NotFound(f"There is no act {other}.")
+        if (act := request.match_info["act"]) not in OFFERED:
+            raise NotFound(f"There is no act {act}.")
+        await self._acts.do(act, "admin")
         return await self.training(request)
 
     async def numbers(self, request: web.Request) -> web.Response:
         """What the plots show."""
         now = time.time()
         offset = float(time.localtime(now).tm_gmtoff)
-        days = await self._store.days(now - DAYS * 86400, offset)
+        days = await self._store.stats.days(now - DAYS * 86400, offset)
         found = {
             "days": [[day.at, day.good, day.bad, day.rated] for day in days],
-            "versions": [[a.created_at, f"v{a.version}"] for a in await self._store.adapters()],
+            "versions": [[a.created_at, f"v{a.version}"] for a in await self._store.versions.all()],
             "shares": await self._shares(),
             "steps": await self._steps(),
         }
         return web.Response(body=orjson.dumps(found), content_type="application/json")
 
     async def _now(self) -> dict[str, Any]:
-        due, fresh, run = await self._when.due(), await self._when.fresh(), self._learner.run
+        due, fresh, run = await self._when.due(), await self._when.fresh(), self._learner.state.run
         needed, _ = await self._when.needed()
-        waiting = None if run else next(iter(await self._store.open_runs()), None)
+        waiting = None if run else next(iter(await self._store.runs.still_open()), None)
         return {
             "run": run,
             "waiting": waiting,
-            "paused": self._when.paused,
-            "told": self._learner.progress,
-            "line": under_way(self._learner.progress),
+            "paused": self._learner.state.paused,
+            "told": self._learner.state.progress,
+            "doing": under_way(self._learner.state.progress),
             "never": await self._status.never_trains(),
             "due": due,
             "fresh": fresh,
@@ -99,13 +97,13 @@ class ProgressPage:
     async def _shares(self) -> list[dict[str, Any]]:
         """Of each version, how many of its rated answers people found good, with 95 % bounds."""
         found = []
-        for verdicts in await self._store.verdicts():
+        for verdicts in await self._store.stats.verdicts():
             interval = wilson(verdicts.good, verdicts.good + verdicts.bad)
             if interval is not None:
                 found.append(
                     {
                         "version": verdicts.version,
-                        "name": model_name(verdicts.version),
+                        "name": version_in_words(verdicts.version),
                         "good": verdicts.good,
                         "rated": verdicts.good + verdicts.bad,
                         **interval._asdict(),
@@ -115,7 +113,7 @@ class ProgressPage:
 
     async def _steps(self) -> list[list[float | None]]:
         """Step, loss and acceptance of the run under way, else of the last one."""
-        last = self._learner.run or next(iter(await self._store.runs(limit=1)), None)
+        last = self._learner.state.run or next(iter(await self._store.runs.recent(limit=1)), None)
         if last is None:
             return []
         told = await asyncio.to_thread(run_folder.progress, Path(last.folder))

@@ -60,9 +60,9 @@ class Visits:
 
     async def start(self, store: Store) -> None:
         """The same secret after a restart: open pages stay signed in and go on."""
-        kept = await store.get_meta(SECRET)
+        kept = await store.meta.get(SECRET)
         if kept is None:
-            await store.set_meta(SECRET, kept := secrets.token_hex(32))
+            await store.meta.set(SECRET, kept := secrets.token_hex(32))
         keys = [k.get_secret_value() for k in (self._settings.api_key, self._settings.admin_key) if k]
         self._secret = hashlib.sha256("\0".join([str(kept), *keys]).encode()).digest()  # a new key ends all visits
 

@@ -7,18 +7,21 @@ Owns two views. Not here: moving the live pointer (live_version), what a run was
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
 from proxy.access.security import require_admin
 from proxy.core.errors import BadRequest, NotFound
+from proxy.training.admin_acts import AdminActs
 from proxy.versions.live_version import Swap
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.view import View, html
 from proxy.web.run_detail import account
 from store.records import BASE, Adapter, Listed, Pointer, Rating
 from store.store import Store
+
+OFFERED: Final = ("promote", "rollback")
 
 
 class Node(NamedTuple):
@@ -37,10 +40,11 @@ class Trained(NamedTuple):
 
 
 class VersionsPage:
-    def __init__(self, view: View, store: Store, swap: Swap) -> None:
+    def __init__(self, view: View, store: Store, swap: Swap, acts: AdminActs) -> None:
         self._view = view
         self._store = store
         self._swap = swap
+        self._acts = acts
 
     async def page(self, request: web.Request) -> web.Response:
         return self._view.page(request, "versions.html", **await self._all())
@@ -52,22 +56,18 @@ class VersionsPage:
     async def act(self, request: web.Request) -> web.Response:
         """Promote or roll back; answers with the list as it is then."""
         require_admin(request)
-        form = await request.post()
-        match request.match_info["act"]:
-            case "promote":
-                given = str(form.get("version") or "")
-                if not given.isdecimal() or len(given) > 9:
-                    raise BadRequest("Say which version.", param="version")
-                await self._swap.to(int(given), "promoted by hand", "admin")
-            case "rollback":
-                await self._swap.rollback("admin")
-            case other:
-                raise NotFound(f"There is no act {other}.")
+        form, act = await request.post(), request.match_info["act"]
+        if act not in OFFERED:
+            raise NotFound(f"There is no act {act}.")
+        given = str(form.get("version") or "")
+        if act == "promote" and (not given.isdecimal() or len(given) > 9):
+            raise BadRequest("Say which version.", param="version")
+        await self._acts.do(act, "admin", int(given) if act == "promote" else None)
         return await self.lineage(request)
 
     async def _all(self) -> dict[str, Any]:
-        adapters, pointer = await self._store.adapters(), self._swap.pointer
-        verdicts = {v.version: v for v in await self._store.verdicts()}
+        adapters, pointer = await self._store.versions.all(), self._swap.pointer
+        verdicts = {v.version: v for v in await self._store.stats.verdicts()}
         depth = {BASE: 0}
         for adapter in adapters:  # a parent has the lower number
             depth[adapter.version] = depth.get(adapter.parent, 0) + 1
@@ -84,10 +84,10 @@ class VersionsPage:
     async def why(self, request: web.Request) -> web.Response:
         """The ratings that a version was trained on, each with its mask."""
         given = request.match_info["version"].removeprefix("v")
-        adapter = await self._store.adapter(int(given)) if given.isdecimal() and len(given) < 10 else None
+        adapter = await self._store.versions.get(int(given)) if given.isdecimal() and len(given) < 10 else None
         if adapter is None:
             raise NotFound(f"There is no version {given}.", param="version")
-        run = await self._store.run(adapter.run_id) if adapter.run_id else None
+        run = await self._store.runs.get(adapter.run_id) if adapter.run_id else None
         told = await account(self._store, run) if run else None
         samples = [await self._sample(outcome) for outcome in told["account"]] if told else []
         samples.sort(key=lambda s: (not s.outcome.get("used"), s.row.seq if s.row else 0))
@@ -96,9 +96,9 @@ class VersionsPage:
         )
 
     async def _sample(self, outcome: dict[str, Any]) -> Trained:
-        rating = await self._store.rating(outcome["rating"])
-        row = await self._store.listed(outcome["completion"]) if outcome["completion"] else None
-        whole = await self._store.completion(row.id) if row else None
+        rating = await self._store.ratings.get(outcome["rating"])
+        row = await self._store.inbox.get(outcome["completion"]) if outcome["completion"] else None
+        whole = await self._store.completions.get(row.id) if row else None
         logprobs = whole.end.logprobs if whole and whole.end else None
         surprise = -sum(logprobs) / len(logprobs) if logprobs else None
         return Trained(outcome, rating, row, surprise)

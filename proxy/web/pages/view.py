@@ -14,6 +14,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from config.gate_questions import question
+from proxy.core.version_names import version_in_words
 from proxy.training.preconditions import When
 from proxy.training.run_supervisor import Learner
 from proxy.versions.live_version import Swap
@@ -61,7 +62,7 @@ class View:
         env.filters |= {
             "version": filters.version, "clock": filters.clock, "iso": filters.iso, "short": filters.short,
             "seconds": filters.seconds, "verdict": filters.verdict, "stars": filters.stars, "own": filters.own,
-            "calls": filters.calls, "parts": filters.parts, "model_name": filters.model_name,
+            "calls": filters.calls, "parts": filters.parts, "model_name": version_in_words,
             "sentence": filters.sentence, "question": question,
             "path": lambda text: quote(text, safe=""),
         }  # fmt: skip
@@ -86,10 +87,10 @@ class View:
 
     def pulse(self) -> dict[str, Any]:
         """What every page says at its top; from memory, no query."""
-        run = self._learner.run
-        line = self._when.doubt or ("paused" if self._when.paused else "")
+        run = self._learner.state.run
+        line = self._when.doubt or ("paused" if self._learner.state.paused else "")
         if run:
-            line = f"run {run.id}: {under_way(self._learner.progress)}"
+            line = f"run {run.id}: {under_way(self._learner.state.progress)}"
         return {"model": self._swap.model, "live": self._swap.live, "line": line}
 
     def problem(self, request: web.Request, status: int, message: str) -> web.Response:

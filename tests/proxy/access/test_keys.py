@@ -38,7 +38,7 @@ async def test_a_key_from_its_making_to_its_end(store: Store) -> None:  # noqa: 
     with pytest.raises(NotFound):
         await keys.revoke("ann", "admin")
     assert (await keys.create("ann", "admin", "admin"))[0].id != key.id
-    assert [entry["act"] for entry in await store.audit_log()] == ["key created", "key revoked", "key created"]
+    assert [entry["act"] for entry in await store.meta.audit_log()] == ["key created", "key revoked", "key created"]
     await again.start(store)
     with pytest.raises(Unauthorized):
         again.who({"x-api-key": text})
@@ -90,7 +90,7 @@ async def test_a_key_names_the_rater_and_the_user(proxy: Proxy) -> None:
     reply = first["choices"][0]["message"]["content"]
     said = await (await proxy.chat("one", reply, "/rl good", headers=ann)).json()
     assert "rated good" in said["choices"][0]["message"]["content"]
-    (completion,) = await proxy.store.completions(limit=9)
+    (completion,) = await proxy.store.completions.page(limit=9)
     assert (completion.new.user, [r.rater for r in completion.ratings]) == ("ann", ["ann"])
     async with proxy.http.delete("/v1/feedback/last", headers=ann) as response:
         assert response.status == 200

@@ -97,7 +97,7 @@ async def test_the_key_is_nowhere(proxy: Proxy, cloud: FakeCloud, capfd: pytest.
         pass
     shown = json.dumps(await proxy.get("/rl/completions?limit=50")) + json.dumps(await proxy.get("/rl/status"))
     exported = await (await proxy.http.get("/rl/export")).text()
-    rows = [await proxy.store.completion(r.headers["x-rl-completion-id"]) for r in (refused, broken)]
+    rows = [await proxy.store.completions.get(r.headers["x-rl-completion-id"]) for r in (refused, broken)]
     await cloud.stop()
     assert (await ask(proxy, "x")).status == 503
     await proxy.stop()
@@ -243,7 +243,7 @@ async def test_what_was_forgotten_is_not_gone_on_from(proxy: Proxy, monkeypatch:
         await rated(proxy, 4, start=4 * run)
         await until(proxy, ended="done", runs=run)
     assert order_of(proxy, 2)["parent"] == 1
-    gone = (await proxy.store.run_samples(2))[0].completion.new.id
+    gone = (await proxy.store.samples.of_run(2))[0].completion.new.id
     async with proxy.http.post("/rl/forget", json={"completion": gone, "retrain": True}) as response:
         assert (await response.json())["trained"] == [2]
     status = await until(proxy, ended="done", runs=3)

@@ -137,7 +137,7 @@ async def test_captures_are_inexact(served: Proxy) -> None:
     response = await served.chat("who?", logprobs=True)
     body = await response.json()
     assert body["choices"][0]["logprobs"]["content"][0] == {"id": 0, "logprob": -0.5}  # as the client asked
-    row = await served.store.completion(response.headers["x-rl-completion-id"])
+    row = await served.store.completions.get(response.headers["x-rl-completion-id"])
     assert row is not None and row.end is not None
     assert not row.end.exact and row.end.inexact_reason == "the backend sent no token ids"
 

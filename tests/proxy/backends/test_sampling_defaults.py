@@ -40,7 +40,7 @@ async def vllm(tmp_path: Path, backend: FakeBackend) -> AsyncIterator[Proxy]:
 
 async def captured(proxy: Proxy, **more: Any) -> Any:
     answer = await proxy.chat("hi", **more)
-    return await proxy.store.completion(answer.headers["x-rl-completion-id"])
+    return await proxy.store.completions.get(answer.headers["x-rl-completion-id"])
 
 
 async def checked(proxy: Proxy) -> Any:

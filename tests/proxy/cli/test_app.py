@@ -101,7 +101,7 @@ async def test_the_gate_in_one_line_and_a_run_in_full(cli: Proxy) -> None:
     assert code == 0 and out.count("base_nll") == 1 and "rejected: base_nll 0.341 > 0.3" in out
     code, out, _ = await rlproxy(cli.home, "runs", "1")
     assert code == 0 and "margin" in out and "0.341" in out and "1 liked and 1 disliked" in out
-    assert "refused: base_nll is 0.5" in out and "refused: base_nll is 0.4" in out
+    assert "dropped by rlproxy: base_nll is 0.5" in out and "too far: base_nll is 0.4" in out
     assert "look out" in out and "of 32 samples" in out
     assert out.count("truncated") == 2 and id in out
     code, out, _ = await rlproxy(cli.home, "runs", "1", "--json")

@@ -35,7 +35,7 @@ async def test_init_then_a_chat_then_the_status(person: Newcomer, ollama: FakeOl
         await terminal.keys("Enter")
         await terminal.expect("2  Which weights train for fake?", "[1]")
         await terminal.line("-")
-        await terminal.expect("3  How far may a run go?", "[2]")
+        await terminal.expect("3  How far may one training run move the model?", "[2]")
         await terminal.keys("Enter")
         await terminal.expect('+kind = "ollama"', "Write this? [Y/n]")
         await terminal.keys("Enter")

@@ -56,7 +56,7 @@ async def test_a_conversation_and_a_letter_for_each_answer(cli: Proxy) -> None: 
 
 async def ratings(proxy: Proxy) -> list[Rating]:
     """Those that hold, oldest first."""
-    found = [rating for row in (await proxy.store.inbox(Wanted())).rows for rating in row.ratings]
+    found = [rating for row in (await proxy.store.inbox.page(Wanted())).rows for rating in row.ratings]
     return sorted(found, key=lambda rating: rating.created_at)
 
 
@@ -156,7 +156,7 @@ async def test_two_versions_and_a_pick(cli: Proxy) -> None:  # noqa: F811
     counts = (await cli.get("/rl/status"))["counts"]
     assert (counts["done"], counts["good"], counts["bad"]) == (2, 1, 1)
     # One of two is always bad: that says nothing of a version, and `rlproxy good` means none of them.
-    assert await cli.store.votes(0) == []
+    assert await cli.store.opinions.votes(0) == []
 
 
 async def test_words_that_begin_like_a_pick_pick_neither(cli: Proxy) -> None:  # noqa: F811

@@ -76,7 +76,7 @@ async def test_a_key_file_is_made_and_the_setting_written(tmp_path: Path) -> Non
     assert "key_from" not in (home / "rlproxy.toml").read_text()
     await holds(home, None)
     store = await Store.open(home)
-    assert {"encrypt", "decrypt"} <= {line["act"] for line in await store.audit_log()}
+    assert {"encrypt", "decrypt"} <= {line["act"] for line in await store.meta.audit_log()}
     await store.close()
 
 
@@ -104,7 +104,7 @@ async def test_a_key_put_where_the_setting_is_is_not_repeated(tmp_path: Path) ->
 
 async def test_not_while_it_runs_and_what_did_not_happen_is_not_set(tmp_path: Path) -> None:
     store = await Store.open(tmp_path)
-    await store.set_meta("k", PLANTED)
+    await store.meta.set("k", PLANTED)
     said = rlproxy(tmp_path, "encrypt", "--key", "env", status=1, RLPROXY_STORE_KEY=HEX).stderr
     assert "in use by process" in said and "Stop it first" in said
     await store.close()

@@ -43,10 +43,10 @@ async def test_it_asks_and_names_the_versions(cli: Proxy) -> None:
     assert "nothing was forgotten" in err and "--yes" in err
     code, said = await at_a_terminal(cli.home, "n", "forget", "session", "s")
     assert code == 1 and "Forget it? [y/N]" in said and "nothing was forgotten" in said
-    assert await cli.store.completion(id) is not None
+    assert await cli.store.completions.get(id) is not None
     code, said = await at_a_terminal(cli.home, "y", "forget", "session", "s")
     assert code == 0 and "1 completion and 1 rating are gone" in said and "promote" in said
-    assert await cli.store.completion(id) is None
+    assert await cli.store.completions.get(id) is None
     code, _, err = await rlproxy(cli.home, "forget", "session", "s", "--yes")
     assert code == 1 and "no session s" in err
 
@@ -81,7 +81,7 @@ async def test_without_asking_and_as_json(cli: Proxy) -> None:
 async def test_a_raters_reactions_are_counted(cli: Proxy) -> None:
     """One that was taken back is no rating any more, and names them still."""
     id = (await cli.chat("a")).headers["x-rl-completion-id"]
-    await cli.store.react(NewReaction(id, "ann", "slack", "1", "c 1", "thinking_face", None, 1.0))
+    await cli.store.reactions.react(NewReaction(id, "ann", "slack", "1", "c 1", "thinking_face", None, 1.0))
     code, out, _ = await rlproxy(cli.home, "forget", "rater", "ann", "--yes")
     assert code == 0 and "0 ratings and 1 reaction on chat platforms are gone." in out
 

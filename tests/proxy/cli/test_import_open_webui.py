@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from proxy.cli.import_file import Unreadable
+from proxy.cli.import_open_webui import feedbacks
 from scripts.fakes.open_webui import USER, FakeOpenWebUI, running
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
@@ -64,7 +66,7 @@ def database(ui: FakeOpenWebUI, folder: Path) -> Path:
 
 
 async def live(proxy: Proxy, id: str) -> list[tuple[str, float, str | None]]:  # noqa: F811
-    return [(one.rater, one.value, one.comment) for one in await proxy.store.ratings_of(id) if one.live]
+    return [(one.rater, one.value, one.comment) for one in await proxy.store.ratings.history(id) if one.live]
 
 
 @pytest.mark.parametrize("made", [exported, database])
@@ -86,7 +88,7 @@ async def test_what_rlproxy_has_captured_is_rated(
     found = json.loads(out)
     assert code == 0 and (found["stored"], found["known"], len(found["unplaced"])) == (0, 1, 2)
     assert {one["chat"] for one in found["unplaced"]} == {"chat-2"} and found["refused"] == []
-    assert len(await cli.store.ratings_of(id)) == 1
+    assert len(await cli.store.ratings.history(id)) == 1
 
 
 async def test_what_was_said_since_stays(cli: Proxy, before: tuple[FakeOpenWebUI, str], tmp_path: Path) -> None:  # noqa: F811
@@ -117,7 +119,7 @@ async def test_new_tags_are_no_new_rating(cli: Proxy, before: tuple[FakeOpenWebU
         assert (await rlproxy(cli.home, "import", "open-webui", str(file)))[1].startswith(
             "0 ratings taken, 1 were here"
         )
-        assert len(await cli.store.ratings_of(id)) == 1
+        assert len(await cli.store.ratings.history(id)) == 1
         await cli.http.delete("/v1/feedback/last", params={"rater": USER["email"]})
     assert await live(cli, id) == []
 
@@ -147,3 +149,31 @@ async def test_what_cannot_be_read_is_said(cli: Proxy, tmp_path: Path) -> None: 
         assert code in (1, 2) and out == "" and said in err
     code, _, err = await rlproxy(cli.home, "import", "a.jsonl", "b.jsonl")
     assert code == 2 and "an export is one file" in err
+
+
+def test_an_odd_export_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    """Whoever may edit it may put anything into it; it ends in a sentence or in feedback, never in a traceback."""
+    file = tmp_path / "export.json"
+    odd: list[Any] = [[], {}, "x", None, 1e308, True, -1]
+    rows: list[dict[str, Any]] = [
+        {"id": "f", "updated_at": at, "meta": {"message_id": name}, "user": name, "snapshot": {"chat": {"chat": chat}}}
+        for at in odd
+        for name in odd
+        for chat in (*odd, {"history": {"messages": {"a": {"parentId": name, "role": "user"}, "b": name}}})
+    ]
+    file.write_text(json.dumps(rows))
+    assert len(list(feedbacks(file))) == len(rows)
+    file.write_text("[" * 200_000)
+    with pytest.raises(Unreadable):
+        list(feedbacks(file))
+
+
+@pytest.mark.parametrize("data", ["[" * 200_000, "{", 5, b"\xff"])
+def test_an_odd_database_is_read_as_far_as_it_goes(tmp_path: Path, data: Any) -> None:
+    file = tmp_path / "webui.db"
+    with sqlite3.connect(file) as db:
+        db.executescript(SCHEMA)
+        db.execute("INSERT INTO feedback (id, data, updated_at) VALUES ('f', ?, 1)", (data,))
+    db.close()
+    with pytest.raises(Unreadable):
+        list(feedbacks(file))

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.settings import load
-from proxy.cli.http import Client
+from proxy.cli.http import HomeClient
 from proxy.cli.report import gather, page, sources
 from proxy.cli.report.pairs import FEWEST_WORDS, MOST, pairs
 from proxy.cli.report.sources import Told
@@ -143,7 +143,7 @@ async def test_the_data(filled: Proxy) -> None:
         "samples": 4, "used": 3, "good": 2, "bad": 2, "comments": 1, "corrections": 1, "rows": 0,
     }  # fmt: skip
     assert [row["used"] for row in v1["taught"]["rows"]] == [True, True, True, False]
-    verdicts = {v.version: (v.good, v.good + v.bad) for v in await filled.store.verdicts()}
+    verdicts = {v.version: (v.good, v.good + v.bad) for v in await filled.store.stats.verdicts()}
     assert verdicts == {v["version"]: (v["share"]["good"], v["share"]["rated"]) for v in found["versions"]}
     steps = found["runs"][0]["steps"]  # of the second try, and of nothing before it
     assert [(s["step"], s["acceptance"], s["kl_ref"]) for s in steps] == [
@@ -173,7 +173,7 @@ async def test_both_ways_give_the_same(filled: Proxy) -> None:
 async def test_after_a_crash(filled: Proxy, tmp_path: Path) -> None:
     """What a killed proxy leaves: a log beside the database, and nobody who has the lock."""
     settings = load({"home": filled.home}, environ={}).settings
-    live = await asyncio.to_thread(sources.ask, Client(settings))
+    live = await asyncio.to_thread(sources.ask, HomeClient(settings))
     copy = tmp_path / "copy"
     copy.mkdir()
     for name in ("rlproxy.db", "rlproxy.db-wal"):
@@ -239,7 +239,7 @@ async def test_of_another_rlproxy_or_encrypted(tmp_path: Path) -> None:
 async def test_weeks_of_history(tmp_path: Path) -> None:
     store = await Store.open(tmp_path)
     await history(store, tmp_path)
-    verdicts = await store.verdicts()
+    verdicts = await store.stats.verdicts()
     await store.close()
     found = gather.report(await sources.read(tmp_path, None), text=True, now=1e9, offset=0)
     assert found["times"]["each"] == 86400 and 39 <= len(found["times"]["rows"]) <= 42

@@ -187,7 +187,8 @@ def test_a_run_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_cloud_needs_no_number_of_ratings() -> None:
     """Where no run ever starts nothing is said of how many start one."""
     many = {"fresh": 45, "good": 40, "bad": 5, "stale": 0, "untrainable": {}, "needed": 32}
-    text = shown(status(trains={"model": None, "line": "nothing"}, ratings=many))
+    training = {"run": None, "line": "waits: a cloud trains nothing", "progress": {}}
+    text = shown(status(trains={"model": None, "line": "nothing"}, ratings=many, training=training))
     assert "45 that no run has used: 40 good, 5 bad" in text and "32" not in text
 
 

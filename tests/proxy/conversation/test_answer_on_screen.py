@@ -38,7 +38,7 @@ async def respond(proxy: Proxy, items: list[Any], **more: Any) -> tuple[dict[str
 
 async def rated(proxy: Proxy) -> dict[str, float]:
     """All ratings that count, by their completions."""
-    found = [(one.new.id, rating.value) for one in await proxy.store.completions() for rating in one.ratings]
+    found = [(one.new.id, rating.value) for one in await proxy.store.completions.page() for rating in one.ratings]
     return dict(found)
 
 
@@ -78,7 +78,7 @@ async def test_the_backend_gets_its_references_and_the_store_what_they_stand_for
     items, _, _ = await tool_round_trip(native)
     _, id = await respond(native, [*items, says("user", "and now?")], tools=[WEATHER])
     assert native.backend.asked[-1][1]["input"] == [*items, says("user", "and now?")]
-    found = await native.store.completion(id)
+    found = await native.store.completions.get(id)
     assert found is not None and found.new.untrainable is None
     assert [m.role for m in found.new.prompt] == ["user", "assistant", "tool", "assistant", "user"]
     assert b"It is rain" in found.new.prompt[3].body and b"weather" in found.new.prompt[1].body
@@ -86,7 +86,7 @@ async def test_the_backend_gets_its_references_and_the_store_what_they_stand_for
     rest = [*items, says("user", "/rl good"), says("assistant", "rlproxy: rated good."), says("user", "and now?")]
     _, again = await respond(native, rest, tools=[WEATHER])
     assert native.backend.asked[-1][1]["input"] == [*items, says("user", "and now?")]
-    other = await native.store.completion(again)
+    other = await native.store.completions.get(again)
     assert other is not None and other.prompt_hash == found.prompt_hash
 
 
@@ -111,7 +111,7 @@ async def test_a_reference_that_two_answers_may_have_had_is_none(native: Proxy) 
 
 async def test_what_holds_an_unknown_reference_does_not_train(native: Proxy) -> None:
     _, id = await respond(native, [{"type": "item_reference", "id": "msg_x"}, says("user", "hi")])
-    found = await native.store.completion(id)
+    found = await native.store.completions.get(id)
     assert found is not None and found.new.untrainable == "has_reference"
 
 
@@ -272,7 +272,7 @@ async def begun(proxy: Proxy, messages: Messages, headers: dict[str, str] | None
     while b"You" not in got:
         got += await response.content.readany()
     id = response.headers["x-rl-completion-id"]
-    while await proxy.store.lately(id) is None:
+    while await proxy.store.answers.get(id) is None:
         await asyncio.sleep(0.01)
     proxy.backend.pause_s = 0.0
     return response
@@ -283,7 +283,7 @@ async def broken_off(proxy: Proxy, messages: Messages, headers: dict[str, str] |
     response = await begun(proxy, messages, headers)
     id = str(response.headers["x-rl-completion-id"])
     response.close()
-    while (found := await proxy.store.lately(id)) is None or found.status == "pending":
+    while (found := await proxy.store.answers.get(id)) is None or found.status == "pending":
         await asyncio.sleep(0.01)
     assert found.status == "partial" and found.text.startswith("You")
     return id
@@ -306,7 +306,7 @@ async def test_nothing_of_the_newest_has_come_yet(proxy: Proxy) -> None:
     history = [says("user", "one"), says("assistant", text)]
     proxy.backend.hold.clear()
     waiting = asyncio.create_task(ask(proxy, [*history, says("user", "two")]))
-    while (newest := await proxy.store.newest()) is None or newest.status != "pending":
+    while (newest := await proxy.store.answers.newest()) is None or newest.status != "pending":
         await asyncio.sleep(0.01)
     said, _ = await ask(proxy, [*history, says("user", "/rl bad")])
     assert "nothing of it has come yet" in said
@@ -378,10 +378,10 @@ async def test_last_was_broken_off_before_it_said_anything(proxy: Proxy) -> None
     await ask(proxy, [says("user", "one")])
     proxy.backend.hold.clear()
     waiting = asyncio.create_task(ask(proxy, [says("user", "two")]))
-    while (newest := await proxy.store.newest()) is None or newest.status != "pending":
+    while (newest := await proxy.store.answers.newest()) is None or newest.status != "pending":
         await asyncio.sleep(0.01)
     waiting.cancel()
-    while (newest := await proxy.store.newest()) is None or newest.status == "pending":
+    while (newest := await proxy.store.answers.newest()) is None or newest.status == "pending":
         await asyncio.sleep(0.01)
     status, body = await proxy.rate(completion_id="last", rating="good")
     assert status == 409 and "broken off before it said anything" in body["error"]["message"]

@@ -94,7 +94,7 @@ async def test_a_secret_in_reasoning_that_is_sent_back_is_taken_out_everywhere(p
     body = {"model": "fake", "messages": [user("x"), thinks]}
     async with proxy.http.post("/v1/chat/completions", json=body) as response:
         id = response.headers["x-rl-completion-id"]
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.end is not None
     assert found.new.redacted and found.new.forms is None
     assert found.end.prompt_token_ids is None and not found.end.exact
@@ -106,7 +106,7 @@ async def test_what_is_forgotten_is_gone_from_here_as_well(proxy: Proxy) -> None
     body = {"model": "fake", "messages": [user("x"), thinks]}
     async with proxy.http.post("/v1/chat/completions", json=body) as response:
         id = response.headers["x-rl-completion-id"]
-    whole = await proxy.store.completion(id)
+    whole = await proxy.store.completions.get(id)
     assert whole is not None and word.decode() in str(whole.new.forms)
     async with proxy.http.post("/rl/forget", json={"completion": id}) as response:
         assert response.status == 200, await response.text()

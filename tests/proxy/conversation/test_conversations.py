@@ -363,7 +363,7 @@ async def test_every_dialect_is_asked_the_same_way_who_speaks(
         request = {"model": "fake", **REQUESTS[path.removeprefix("/s/p")], **body}
         async with proxy.http.post(path, json=request, headers=headers) as response:
             assert response.status == 200, await response.text()
-            found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+            found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
         assert found is not None
         return found.new.session, found.new.user
 

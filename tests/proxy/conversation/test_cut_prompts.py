@@ -70,7 +70,7 @@ async def test_it_is_said_once_with_the_setting_that_helps(proxy: Proxy, ollama:
             async with proxy.http.post(path, json=body) as response:
                 assert response.status == 200
                 id = response.headers["x-rl-completion-id"]
-            found = await proxy.store.completion(id)
+            found = await proxy.store.completions.get(id)
             assert found is not None and found.end is not None
             assert str(found.end.inexact_reason).startswith("the server cut the prompt: it read ")
             assert str(found.end.inexact_reason).endswith("tokens of 30,000 characters")

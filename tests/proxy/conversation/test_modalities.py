@@ -74,7 +74,7 @@ async def test_a_rating_finds_an_answer_about_a_picture(proxy: Proxy) -> None:
     said = [*body["messages"], answer["choices"][0]["message"], {"role": "user", "content": "/rl good"}]
     async with proxy.http.post("/v1/chat/completions", json={"model": "fake", "messages": said}) as response:
         assert "rated" in (await response.json())["choices"][0]["message"]["content"]
-    found = await proxy.store.completion(answer["id"])
+    found = await proxy.store.completions.get(answer["id"])
     assert found is not None and len(found.ratings) == 1
 
 

@@ -24,7 +24,7 @@ async def send(proxy: Proxy, text: str, count: int, **more: Any) -> tuple[int, b
 
 
 async def statuses(proxy: Proxy) -> list[str]:
-    return [c.status for c in await proxy.store.completions()]
+    return [c.status for c in await proxy.store.completions.page()]
 
 
 @pytest.mark.parametrize("name", ["x-rl-completion-id", "idempotency-key"])
@@ -45,7 +45,7 @@ async def test_an_answer_that_is_forgotten_is_not_given_again(proxy: Proxy) -> N
         assert response.status == 200
     assert len(proxy.backend.requests) == 2
     _, _, again = await send(proxy, "secret", 1, headers=mine)
-    assert len(proxy.backend.requests) == 3 and await proxy.store.completion(again) is not None
+    assert len(proxy.backend.requests) == 3 and await proxy.store.completions.get(again) is not None
     await send(proxy, "stays", 1, headers=mine)
     assert len(proxy.backend.requests) == 3, "nobody forgot that one"
 
@@ -60,7 +60,7 @@ async def test_an_answer_of_which_one_choice_is_forgotten_is_not_given_again(pro
 
 
 async def kept(proxy: Proxy) -> dict[str, tuple[str, str]]:
-    return {c.new.id: (c.new.turn, c.new.turn_rule) for c in await proxy.store.completions()}
+    return {c.new.id: (c.new.turn, c.new.turn_rule) for c in await proxy.store.completions.page()}
 
 
 async def test_an_answer_that_nobody_read_is_no_main_turn(proxy: Proxy) -> None:
@@ -89,7 +89,7 @@ async def test_a_retry_takes_the_place_of_the_try_that_failed(proxy: Proxy) -> N
     proxy.backend.mood = "well"
     status, _, id = await send(proxy, "one", 1)
     assert status == 200 and await statuses(proxy) == ["done"]
-    assert (await proxy.store.completions())[0].new.id == id
+    assert (await proxy.store.completions.page())[0].new.id == id
 
 
 async def test_a_retry_waits_for_the_try_under_way(proxy: Proxy) -> None:
@@ -188,7 +188,7 @@ async def test_a_client_that_left_before_the_end_of_its_stream_asks_afresh(proxy
     status, raw, id = await send(proxy, "a b c d e f g h", 1, stream=True)
     assert status == 200 and raw.endswith(b"[DONE]\n\n") and id != first.headers["x-rl-completion-id"]
     assert len(proxy.backend.requests) == 2
-    assert [(c.new.id, c.status) for c in await proxy.store.completions()] == [(id, "done")]
+    assert [(c.new.id, c.status) for c in await proxy.store.completions.page()] == [(id, "done")]
 
 
 async def test_a_client_that_left_while_its_answer_was_stored(proxy: Proxy) -> None:
@@ -204,7 +204,7 @@ async def test_a_client_that_left_while_its_answer_was_stored(proxy: Proxy) -> N
         await asyncio.sleep(0.1)
     _, raw, id = await send(proxy, "one", 1, stream=True)
     assert raw.endswith(b"[DONE]\n\n")
-    assert [(c.new.id, c.status) for c in await proxy.store.completions()] == [(id, "done")]
+    assert [(c.new.id, c.status) for c in await proxy.store.completions.page()] == [(id, "done")]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ async def test_a_stream_that_broke_is_asked_for_again_and_its_row_goes(proxy: Pr
     assert said in raw
     proxy.backend.mood = "well"
     _, raw, id = await send(proxy, "one", 1, stream=True)
-    assert raw.endswith(b"[DONE]\n\n") and [c.new.id for c in await proxy.store.completions()] == [id]
+    assert raw.endswith(b"[DONE]\n\n") and [c.new.id for c in await proxy.store.completions.page()] == [id]
 
 
 async def test_what_somebody_rated_stays(proxy: Proxy) -> None:
@@ -226,7 +226,7 @@ async def test_what_somebody_rated_stays(proxy: Proxy) -> None:
     await proxy.rate(completion_id=id, rating="bad")
     proxy.backend.mood = "well"
     await send(proxy, "one", 1, stream=True)
-    assert len(await statuses(proxy)) == 2 and await proxy.store.live_rating(id, "owner") is not None
+    assert len(await statuses(proxy)) == 2 and await proxy.store.ratings.live(id, "owner") is not None
 
 
 async def test_a_stream_that_nobody_keeps_is_asked_for_again(proxy: Proxy) -> None:
@@ -267,7 +267,7 @@ async def test_another_request_is_no_retry_of_this(proxy: Proxy, other: dict[str
     _, _, first = await send(proxy, "one", 0, stream=True)
     proxy.backend.mood = "well"
     await send(proxy, other.pop("text", "one"), 1, stream=True, **other)
-    assert len(await statuses(proxy)) == 2 and await proxy.store.completion(first) is not None
+    assert len(await statuses(proxy)) == 2 and await proxy.store.completions.get(first) is not None
 
 
 async def test_the_same_question_twice_is_two_completions(proxy: Proxy) -> None:
@@ -387,7 +387,7 @@ async def test_the_real_sdk(proxy: Proxy) -> None:
     finally:
         await client.close()
     assert answer.choices[0].message.content == "You said: hello "
-    assert len(proxy.backend.requests) == 3 and [c.new.id for c in await proxy.store.completions()] == [answer.id]
+    assert len(proxy.backend.requests) == 3 and [c.new.id for c in await proxy.store.completions.page()] == [answer.id]
 
 
 async def test_what_is_kept_has_an_end(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ async def test_a_quoted_exchange(proxy: Proxy, form: Any, question: str) -> None
     system = says("system", "You are a coding agent.")
     answer, id = await ask(proxy, [system, says("user", question)])
     _, side = await ask(proxy, form(question, answer.strip()))
-    found = await proxy.store.completion(side)
+    found = await proxy.store.completions.get(side)
     assert found is not None and (found.new.turn, found.new.turn_rule) == ("side", "quotation")
     status, body = await proxy.rate(completion_id="last", rating="good")
     assert (status, body["completion_id"]) == (201, id)
@@ -64,7 +64,7 @@ async def test_a_title_that_is_asked_for_before_there_is_an_answer(proxy: Proxy)
     proxy.backend.says = ""
     _, id = await ask(proxy, [system, says("user", Q)], tools=TOOLS)
     _, side = await ask(proxy, [says("system", "You name sessions."), says("user", f"user: {Q}\n\ntool(bash): x")])
-    found = await proxy.store.completion(side)
+    found = await proxy.store.completions.get(side)
     assert found is not None and found.new.turn_rule == "quotation"
     assert (await proxy.rate(completion_id="last", rating="good"))[1]["completion_id"] == id
 
@@ -82,14 +82,14 @@ async def test_a_title_that_is_asked_for_before_there_is_an_answer(proxy: Proxy)
 async def test_what_a_person_writes_is_a_main_turn(proxy: Proxy, messages: Messages) -> None:
     await ask(proxy, [says("user", Q)])
     _, id = await ask(proxy, messages)
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.new.turn == "main"
 
 
 async def test_another_persons_exchange_makes_no_side_turn(proxy: Proxy) -> None:
     answer, _ = await ask(proxy, [says("user", Q)], {"x-rl-user": "ann"})
     _, id = await ask(proxy, gptme(Q, answer), {"x-rl-user": "bob"})
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.new.turn == "main"
 
 
@@ -120,11 +120,11 @@ async def test_qwen_codes_memory_subagent(proxy: Proxy) -> None:
     side += [{**says("assistant", answer), "tool_calls": [call]}, {**says("tool", "none"), "tool_call_id": "call-1"}]
     _, second = await ask(proxy, side, tools=TOOLS)
     for one in (first, second):
-        found = await proxy.store.completion(one)
+        found = await proxy.store.completions.get(one)
         assert found is not None and (found.new.turn, found.new.turn_rule) == ("side", "subagent")
     assert (await proxy.rate(completion_id="last", rating="good"))[1]["completion_id"] == id
     _, next = await ask(proxy, [says("system", MAIN), *said, says("user", "and now coffee")], tools=TOOLS)
-    found = await proxy.store.completion(next)
+    found = await proxy.store.completions.get(next)
     assert found is not None and found.new.turn == "main"
 
 

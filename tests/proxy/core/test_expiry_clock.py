@@ -118,11 +118,11 @@ async def test_the_last_one_is_the_last_whatever_the_clock_says(proxy: Proxy, wa
     _, told = await proxy.rate(completion_id="last", rating="good")
     assert told["completion_id"] == second
     await proxy.rate(completion_id="last", rating="bad")
-    stored = await proxy.store.completion(second)
+    stored = await proxy.store.completions.get(second)
     assert stored is not None and [rating.value for rating in stored.ratings] == [-1.0]
     async with proxy.http.delete("/v1/feedback/last") as response:
         assert response.status == 200
-    stored = await proxy.store.completion(second)
+    stored = await proxy.store.completions.get(second)
     assert stored is not None and stored.ratings == ()
 
 
@@ -166,9 +166,9 @@ async def test_the_newest_message_of_a_channel_is_that_of_the_newest_answer(prox
         response = await proxy.chat(message)
         await response.read()
         id = response.headers["x-rl-completion-id"]
-        await proxy.store.link(Link("slack", "C1", message, id))
+        await proxy.store.reactions.link(Link("slack", "C1", message, id))
         wall[0] = -YEAR
-    (newest,) = await proxy.store.newest_linked("slack", "C1", "U1")
+    (newest,) = await proxy.store.reactions.newest_linked("slack", "C1", "U1")
     assert newest.completion_id == id
 
 

@@ -1,4 +1,4 @@
-"""Edits by search: the very bytes of `wire.rewrite`, for any JSON."""
+"""Edits by search: the very bytes of `json_edit.rewrite`, for any JSON."""
 
 from __future__ import annotations
 
@@ -73,6 +73,33 @@ def test_bodies_of_one_stream_begin_alike(bodies: list[tuple[str, Any, Any]]) ->
         except ValueError:
             continue
         assert splicer.edited(raw, parsed) == rewrite(raw, rules)
+
+
+@given(st.lists(st.tuples(FIRST, OBJECTS, DUMPS), min_size=1, max_size=4), st.booleans())
+@example([('"id":"a",', {}, json.dumps), ('"id":"a",', {"x": {"id": "a"}}, json.dumps)], True)
+@example([('"id":"a",', {}, json.dumps), ("", {"x": {"id": "a"}}, json.dumps)], False)
+def test_the_events_of_a_read_are_edited_as_each_of_them(bodies: list[tuple[str, Any, Any]], some: bool) -> None:
+    """At once or not at all; and never otherwise than each token by token."""
+    rules: dict[str, Any] = (
+        {"id": rb'"ours\\1"', "choices": {EACH: {}}}
+        if some
+        else RULES | {"choices": {EACH: {"logprobs": b"null", "token_ids": b"null", "prompt_token_ids": b"null"}}}
+    )
+    splicer, raws, parsed = Splicer(rules), [], []
+    for first, found, dumps in bodies:
+        raw = dumps({"y": 0} | found).encode("utf-8", "surrogatepass").replace(b"{", b"{" + first.encode(), 1)
+        try:
+            parsed.append(loads(raw))
+        except ValueError:
+            continue
+        raws.append(raw.replace(b"\n", b" "))
+    if not raws:
+        return
+    splicer.edited(raws[0], parsed[0])
+    piece = b"".join(b"data: %s\n\n" % raw for raw in raws)
+    expected = b"".join(b"data: %s\n\n" % rewrite(raw, rules) for raw in raws)
+    assert splicer.through(piece) in (None, expected)
+    assert splicer.edited_all(piece, parsed) in (None, expected)
 
 
 @pytest.mark.parametrize(

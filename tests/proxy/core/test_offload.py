@@ -50,7 +50,7 @@ async def test_thirty_megabytes_of_picture_are_stored_apart_and_go_on_whole(prox
     assert [r["messages"][0]["content"] for r in large] == [content, content]
     row = await proxy.store._reader.row("SELECT count(*) AS count, total(length(data)) AS size FROM blobs")
     assert row is not None and (row["count"], row["size"]) == (1, len(data))
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and json.loads(found.new.prompt[0].body)["content"] == content
     assert found.end is not None and found.end.exact and found.new.untrainable == "has_image"
 
@@ -62,7 +62,7 @@ async def test_a_long_prompt_is_stored_whole_and_its_answer_with_it(proxy: Proxy
         "/v1/chat/completions", json={"model": "fake", "messages": [{"role": "user", "content": text}]}
     ) as response:
         id = response.headers["x-rl-completion-id"]
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and json.loads(found.new.prompt[0].body)["content"] == text.strip()
     assert found.end is not None and found.end.status == "done"
 
@@ -77,7 +77,7 @@ async def test_a_row_that_cannot_be_made_costs_nobody_the_answer(proxy: Proxy) -
     capture.begin_beside(tasks, broken, lambda _: None)
     assert not await capture.finish("done", [Reply(0)])
     assert health.problem is not None and "odd" in health.problem
-    assert await proxy.store.completion("rl-1") is None
+    assert await proxy.store.completions.get("rl-1") is None
 
 
 @pytest.mark.parametrize("one", ["{}", '{"role":"user"}', "[[[[]]]]", "1", '""', "[]", '{"a":1,"b":2}', "[[],[]]"])

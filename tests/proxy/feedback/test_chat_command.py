@@ -20,12 +20,14 @@ from tests.proxy.relay.test_relay import events
     [
         ("/rlreset", ("/rlreset", "")), ("good why", ("good", "why")),
         ("/rl", ("", "")), ("/rl good", ("good", "")), ("  /rl BAD  too long ", ("bad", "too long")),
-        ("/rl bad: too\nlong", ("bad", "too\nlong")), ("/rl 4 nice", ("4", "nice")),
+        ("/rl bad: too\nlong", ("bad", "too\nlong")), ("/rl bad\nlong", ("bad", "long")),
+        ("/rl\nbad", ("bad", "")), ("/rl 4 nice", ("4", "nice")),
         ('/rl "bad too long"', ("bad", "too long")), ('/rl good "x"', ("good", '"x"')), ('/rl "', ('"', "")),
     ],
 )  # fmt: skip
 def test_parse(text: str, command: tuple[str, str]) -> None:
-    assert parse(text) == command
+    assert parse(text)[:2] == command
+    assert parse(text).several_lines == ("\n" in text.strip())
 
 
 async def test_good_rates_the_reply_above(proxy: Proxy) -> None:
@@ -34,7 +36,7 @@ async def test_good_rates_the_reply_above(proxy: Proxy) -> None:
     await proxy.chat("something else")
     said = await proxy.say("one", reply, "/rl good very clear")
     assert "rated good" in said and "very clear" in said
-    rating = await proxy.store.live_rating(first.headers["x-rl-completion-id"], "owner")
+    rating = await proxy.store.ratings.live(first.headers["x-rl-completion-id"], "owner")
     assert rating is not None and (rating.value, rating.comment, rating.source) == (1.0, "very clear", "chat")
     assert len(proxy.backend.requests) == 2  # the command itself never got there
 
@@ -76,14 +78,14 @@ async def test_undo(proxy: Proxy) -> None:
     assert "nothing to undo" in await proxy.say("one", reply, "/rl undo")
     await proxy.say("one", reply, "/rl bad")
     assert "taken back" in await proxy.say("one", reply, "/rl undo")
-    assert await proxy.store.live_rating(first.headers["x-rl-completion-id"], "owner") is None
+    assert await proxy.store.ratings.live(first.headers["x-rl-completion-id"], "owner") is None
 
 
 async def test_what_was_not_captured_is_not_rated(proxy: Proxy) -> None:
     await proxy.say("one")
     assert "nothing was rated" in await proxy.say("one", "an answer from elsewhere", "/rl good")
     assert "nothing was rated" in await proxy.say("/rl good")
-    assert (await proxy.store.counts())["good"] == 0
+    assert (await proxy.store.stats.counts())["good"] == 0
 
 
 async def test_another_users_reply_is_not_mine_to_rate(proxy: Proxy) -> None:
@@ -116,7 +118,7 @@ async def test_two_hundred_interleaved_conversations(proxy: Proxy) -> None:
     dice.shuffle(opened)
     await asyncio.gather(*(proxy.chat(q, text, f"/rl good {id}", headers=h) for q, h, text, id in opened))
     for _, _, _, id in opened:
-        rating = await proxy.store.live_rating(id, "owner")
+        rating = await proxy.store.ratings.live(id, "owner")
         assert rating is not None and rating.comment == id
 
 
@@ -144,7 +146,7 @@ async def test_wrapped_by_an_agent(proxy: Proxy, wrapped: Any) -> None:
     before = [says("system", "It is Saturday."), says("user", question), says("assistant", reply)]
     said, _ = await ask(proxy, [*before, says("user", wrapped), says("system", "git status: clean")], **CLAUDE_CODE)
     assert "rated good, because “clear”" in said
-    rating = await proxy.store.live_rating(id, "owner")
+    rating = await proxy.store.ratings.live(id, "owner")
     assert rating is not None and rating.comment == "clear"
     await ask(proxy, [*before, says("user", wrapped), says("assistant", said), says("user", "two")], **CLAUDE_CODE)
     assert [m["content"] for m in proxy.backend.requests[-1]["messages"]] == ["It is Saturday.", question, reply, "two"]
@@ -159,24 +161,43 @@ async def test_a_tools_result_never_rates(proxy: Proxy) -> None:
     ):
         middle = {"role": "assistant", "content": reply, "tool_calls": [call]}
         await ask(proxy, [says("user", "one"), middle, last])
-    assert (await proxy.store.counts())["good"] == 0 and len(proxy.backend.requests) == 3
+    assert (await proxy.store.stats.counts())["good"] == 0 and len(proxy.backend.requests) == 3
 
 
 async def test_a_correction(proxy: Proxy) -> None:
     reply, id = await ask(proxy, [says("user", "one")])
     assert "Nothing was rated" in await proxy.say("one", reply, "/rl fix:")
-    assert "what would have been right" in await proxy.say("one", reply, "/rl fix: two\nlines")
-    rating = await proxy.store.live_rating(id, "owner")
+    said = await proxy.say("one", reply, "/rl fix: two\nlines")
+    assert "your text, from “two” to “lines”, would have been right in place of “You said: one”" in said
+    assert await proxy.store.ratings.live(id, "owner") is None
+    assert "what would have been right" in await proxy.say("one", reply, "/rl fix: two\nlines", said, "/rl fix")
+    rating = await proxy.store.ratings.live(id, "owner")
     assert rating is not None and (rating.value, rating.correction, rating.comment) == (-1.0, "two\nlines", None)
     assert "is replaced; its correction stays)" in await proxy.say("one", reply, "/rl bad too long")
     assert "is replaced; its comment stays)" in await proxy.say("one", reply, "/rl fix: two")
     assert "is replaced; its comment and correction stay)" in await proxy.say("one", reply, "/rl 2")
-    rating = await proxy.store.live_rating(id, "owner")
+    rating = await proxy.store.ratings.live(id, "owner")
     assert rating is not None and (rating.value, rating.correction, rating.comment) == (-0.5, "two", "too long")
     assert "is replaced)" in await proxy.say("one", reply, "/rl good")
-    rating = await proxy.store.live_rating(id, "owner")
+    rating = await proxy.store.ratings.live(id, "owner")
     assert rating is not None and (rating.correction, rating.comment) == (None, None)
     assert "so nothing was rated" in await proxy.say("one", reply, "/rl good " + "x" * 20_001)
+    assert "so nothing was rated" in await proxy.say("one", reply, "/rl fix: x\n" + "x" * 20_001)
+
+
+async def test_a_correction_of_several_lines_is_confirmed_by_whoever_sent_it(proxy: Proxy) -> None:
+    """For the same answer, by the same person."""
+    reply, id = await ask(proxy, [says("user", "one")])
+    other, _ = await ask(proxy, [says("user", "two")])
+    await proxy.say("one", reply, "/rl fix: a\nb")
+    assert "Nothing was rated" in await proxy.say("two", other, "/rl fix")
+    ann = {"x-rl-user": "ann"}
+    theirs = await (await proxy.chat("one", reply, "/rl fix", headers=ann)).json()
+    assert "nothing was rated" in theirs["choices"][0]["message"]["content"]
+    assert "so nothing was rated" in await proxy.say("one", reply, "/rl good two\nlines")
+    assert "nothing is rated yet" in await proxy.say("one", reply, "/rl fix: c\n\nd")
+    assert "what would have been right" in await proxy.say("one", reply, "/rl fix")
+    assert [rating.correction for rating in await proxy.store.ratings.history(id)] == ["c\n\nd"]
 
 
 async def test_an_admins_acts(proxy: Proxy) -> None:
@@ -196,7 +217,7 @@ async def test_an_act_takes_no_words_after_it(proxy: Proxy) -> None:
         said = await proxy.say("one", reply, f"/rl {verb} please")
         assert "nothing was done" in said and f"Type `/rl {verb}` alone" in said
     assert not (await proxy.get("/rl/status"))["training"]["paused"]
-    assert (await proxy.store.pointer()).changed_at == 0 and (await proxy.store.counts())["good"] == 1
+    assert (await proxy.store.versions.pointer()).changed_at == 0 and (await proxy.store.stats.counts())["good"] == 1
     assert len(proxy.backend.requests) == 1
 
 
@@ -218,7 +239,7 @@ async def test_sessions_of_agents_and_side_turns(proxy: Proxy) -> None:
     headers = {"user-agent": "claude-cli/2.1.329 (external, cli)"}
     main = await proxy.chat("one", metadata=metadata, headers=headers)
     await proxy.chat("### Task:\nGenerate 1-3 broad tags categorizing the chat", metadata=metadata, headers=headers)
-    title = (await proxy.store.completions(limit=1))[0]
+    title = (await proxy.store.completions.page(limit=1))[0]
     assert (title.new.turn, title.new.turn_rule) == ("side", "tags")
     status, rating = await proxy.rate(session="01234567-89ab-cdef-0123-456789abcdef", rating="good")
     assert status == 201 and rating["completion_id"] == main.headers["x-rl-completion-id"]
@@ -245,5 +266,5 @@ async def test_interleaved_agents_whose_system_text_changes(proxy: Proxy) -> Non
         dice.shuffle(order)
         await asyncio.gather(*(turn(at, number) for at in order))
     for (at, number), id in ids.items():
-        rating = await proxy.store.live_rating(id, "owner")
+        rating = await proxy.store.ratings.live(id, "owner")
         assert rating is not None and rating.comment == f"{at}/{number}"

@@ -58,7 +58,7 @@ async def test_a_comment_that_was_typed_elsewhere_stays(proxy: Proxy) -> None:
     assert (await send(proxy, {**BODY, "feedback": silent}))[1]["result"] == "known"
     await send(proxy, {**BODY, "feedback": {**silent, "data": {"rating": 1, "details": {"rating": 8}}}})
     await send(proxy, {**BODY, "feedback": {**silent, "data": {"rating": 1, "details": {"rating": 9}}}})
-    live = await proxy.store.live_rating(id, "ann")
+    live = await proxy.store.ratings.live(id, "ann")
     assert live is not None and (live.value, live.comment, live.correction) == (0.7778, "to the point", "Hi")
 
 
@@ -66,7 +66,7 @@ async def test_secrets_in_a_comment_are_not_kept(proxy: Proxy) -> None:
     id = (await (await proxy.chat("hello", headers=CHAT)).json())["id"]
     told = {**BODY, "feedback": {**FEEDBACK, "data": {"rating": 1, "comment": "my card is 4111 1111 1111 1111"}}}
     assert [(await send(proxy, told))[1]["result"] for _ in range(2)] == ["rated", "known"]
-    live = await proxy.store.live_rating(id, "ann")
+    live = await proxy.store.ratings.live(id, "ann")
     assert live is not None and live.comment is not None and "4111" not in live.comment
 
 
@@ -99,5 +99,5 @@ async def test_keys_take_back_what_is_theirs(proxy: Proxy) -> None:
     for gone in ({"deleted": "f-1"}, {"deleted": "all"}):
         assert (await send(proxy, gone, **bobs))[1]["result"] == "nothing"
     assert (await send(proxy, {"deleted": "all", "rater": "ann"}, **bobs))[0] == 403
-    assert await proxy.store.live_rating(id, "ann") is not None
+    assert await proxy.store.ratings.live(id, "ann") is not None
     assert (await send(proxy, {"deleted": "all"}, **admin))[1]["result"] == "taken back"

@@ -46,7 +46,7 @@ async def test_a_rating_is_stored(proxy: Proxy) -> None:
     id = (await proxy.chat("a")).headers["x-rl-completion-id"]
     status, rating = await proxy.rate(completion_id=id, rating="bad", comment="too long", correction="b")
     assert status == 201 and rating["value"] == -1.0 and rating["rater"] == "owner"
-    stored = await proxy.store.live_rating(id, "owner")
+    stored = await proxy.store.ratings.live(id, "owner")
     assert stored is not None and (stored.comment, stored.correction) == ("too long", "b")
     assert (await proxy.rate(completion_id=id, rating="2/5"))[1]["comment"] == "too long"
     assert (await proxy.rate(completion_id=id, rating="2/5", comment=""))[1]["comment"] is None
@@ -58,7 +58,7 @@ async def test_a_second_rating_takes_the_place_of_the_first(proxy: Proxy) -> Non
     status, second = await proxy.rate(completion_id=id, rating="good")
     assert status == 201 and second["replaced"] == first["id"]
     await proxy.rate(completion_id=id, rating="bad", rater="another")
-    live = [r for r in await proxy.store.ratings_of(id) if r.live]
+    live = [r for r in await proxy.store.ratings.history(id) if r.live]
     assert {(r.rater, r.value) for r in live} == {("owner", 1.0), ("another", -1.0)}
 
 
@@ -67,7 +67,7 @@ async def test_the_same_event_twice_is_one_rating(proxy: Proxy) -> None:
     event = {"completion_id": id, "rating": "good", "source": "slack", "source_event_id": "E1"}
     (one, first), (two, second) = await asyncio.gather(proxy.rate(**event), proxy.rate(**event))
     assert sorted((one, two)) == [200, 201] and first["id"] == second["id"]
-    assert len(await proxy.store.ratings_of(id)) == 1
+    assert len(await proxy.store.ratings.history(id)) == 1
 
 
 async def test_last_and_session(proxy: Proxy) -> None:
@@ -97,7 +97,7 @@ async def test_bad_ratings(proxy: Proxy, body: dict[str, Any], status: int, para
     await proxy.chat("a")
     got, answer = await proxy.rate(**body)
     assert got == status and answer["error"]["param"] == param
-    assert (await proxy.store.counts())["good"] == 0
+    assert (await proxy.store.stats.counts())["good"] == 0
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff"])
@@ -116,7 +116,7 @@ async def test_undo(proxy: Proxy) -> None:
         assert response.status == 404
     async with proxy.http.delete("/v1/feedback/last") as response:
         assert response.status == 409
-    assert await proxy.store.live_rating(id, "owner") is None
+    assert await proxy.store.ratings.live(id, "owner") is None
 
 
 async def test_undo_of_a_rating_that_was_replaced_says_which_one_counts(proxy: Proxy) -> None:
@@ -124,12 +124,12 @@ async def test_undo_of_a_rating_that_was_replaced_says_which_one_counts(proxy: P
     (_, old), (_, new) = [await proxy.rate(completion_id=id, rating=rating) for rating in ("good", "bad")]
     async with proxy.http.delete(f"/v1/feedback/{old['id']}") as response:
         assert response.status == 409 and new["id"] in (await response.json())["error"]["message"]
-    live = await proxy.store.live_rating(id, "owner")
+    live = await proxy.store.ratings.live(id, "owner")
     assert live is not None and live.id == new["id"]
     for one in (new, old):  # once nothing counts any more, there is nothing left to say
         async with proxy.http.delete(f"/v1/feedback/{one['id']}") as response:
             assert response.status == 200
-    assert await proxy.store.live_rating(id, "owner") is None
+    assert await proxy.store.ratings.live(id, "owner") is None
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ async def test_a_batch_has_a_result_each(proxy: Proxy) -> None:
     assert (status, answer["stored"], answer["refused"]) == (207, 3, 3)
     assert [one["status"] for one in answer["data"]] == [201, 404, 400, 400, 201, 201]
     assert "rl-none" in answer["data"][1]["error"]["message"]
-    live = [await proxy.store.live_rating(id, "owner") for id in ids]
+    live = [await proxy.store.ratings.live(id, "owner") for id in ids]
     assert [one and one.value for one in live] == [-1.0, -1.0, -0.5]
 
 
@@ -183,13 +183,13 @@ async def test_a_batch_of_a_thousand_shares_its_commits_and_keeps_its_order(prox
     status, answer = await batch(proxy, ratings)
     assert (status, answer["stored"]) == (201, 1000)
     assert proxy.store.commits - before < 100
-    last = await proxy.store.live_rating(id, "owner")
+    last = await proxy.store.ratings.live(id, "owner")
     assert last is not None and (last.value, last.id) == (-1.0, answer["data"][-1]["rating"]["id"])
-    assert len(await proxy.store.ratings_of(id)) == 1000
+    assert len(await proxy.store.ratings.history(id)) == 1000
     for wrong in ([], [*ratings, ratings[0]]):
         status, answer = await batch(proxy, wrong)
         assert status == 400 and "1 to 1000" in answer["error"]["message"]
-    assert len(await proxy.store.ratings_of(id)) == 1000
+    assert len(await proxy.store.ratings.history(id)) == 1000
 
 
 async def test_the_same_batch_twice_is_stored_once(proxy: Proxy) -> None:
@@ -198,7 +198,7 @@ async def test_the_same_batch_twice_is_stored_once(proxy: Proxy) -> None:
     assert (await batch(proxy, events))[0] == 201
     status, answer = await batch(proxy, events)
     assert status == 200 and all(one["rating"]["duplicate"] for one in answer["data"])
-    assert len(await proxy.store.ratings_of(id)) == 3
+    assert len(await proxy.store.ratings.history(id)) == 3
 
 
 async def test_a_batch_of_which_nothing_is_stored_is_no_success(proxy: Proxy) -> None:

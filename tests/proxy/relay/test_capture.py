@@ -17,7 +17,7 @@ async def stored(proxy: Proxy, status: str) -> str:
     """The id of the first completion that has this status."""
     async with asyncio.timeout(SOON_S):
         while True:
-            for found in await proxy.store.completions():
+            for found in await proxy.store.completions.page():
                 if (found.end.status if found.end else "pending") == status:
                     return found.new.id
             await asyncio.sleep(0.01)
@@ -50,7 +50,7 @@ async def test_a_client_that_leaves_leaves_its_question(
             await proxy.say("hello")
     id = await stored(proxy, "partial")
     backend.hold.set()
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and b"hello" in found.new.prompt[0].body
 
 
@@ -59,8 +59,8 @@ async def test_each_of_several_choices_is_a_row(proxy: Proxy, monkeypatch: pytes
     monkeypatch.setattr(capture, "BESIDE_S", beside_s)
     async with await proxy.chat("hello", n=2) as response:
         id = (await response.json())["id"]
-    assert {found.new.id for found in await proxy.store.completions()} == {id, f"{id}.1"}
-    assert all(found.end is not None and found.end.status == "done" for found in await proxy.store.completions())
+    assert {found.new.id for found in await proxy.store.completions.page()} == {id, f"{id}.1"}
+    assert all(found.end is not None and found.end.status == "done" for found in await proxy.store.completions.page())
 
 
 @pytest.mark.parametrize("beside_s", [0.0, 60.0], ids=["begun", "not yet begun"])
@@ -74,6 +74,6 @@ async def test_a_completion_began_when_it_was_asked(
     await asyncio.sleep(0.3)
     backend.hold.set()
     await asking
-    found = await proxy.store.completion(await stored(proxy, "done"))
+    found = await proxy.store.completions.get(await stored(proxy, "done"))
     assert found is not None and found.end is not None and found.end.finished_at is not None
     assert before <= found.new.created_at <= found.end.finished_at - 0.2

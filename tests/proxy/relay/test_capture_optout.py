@@ -32,20 +32,20 @@ async def test_a_session_is_off_until_it_is_on_again(proxy: Proxy) -> None:
         async with proxy.http.post("/v1/chat/completions", json=SAID, headers={"x-rl-session": "s1"}) as response:
             assert "x-rl-completion-id" not in response.headers
         assert (await proxy.get("/rl/capture")) == {"off": ["s1"]}
-        assert await proxy.store.completions() == []
+        assert await proxy.store.completions.page() == []
         await proxy.stop()
         assert not any(b"keep-none" in f.read_bytes() for f in proxy.home.rglob("*") if f.is_file())
         await proxy.start()
     assert await ask(proxy, "/s/s2/v1/chat/completions") is not None
     assert await turn(proxy, "on") == 200
     assert await ask(proxy, "/s/s1/v1/chat/completions") is not None
-    assert [c.new.session for c in await proxy.store.completions()] == ["s1", "s2"]
+    assert [c.new.session for c in await proxy.store.completions.page()] == ["s1", "s2"]
 
 
 async def test_the_header_keeps_nothing_either(proxy: Proxy) -> None:
     async with proxy.http.post("/v1/chat/completions", json=SAID, headers={"x-rl-capture": "off"}) as response:
         assert response.status == 200 and "x-rl-completion-id" not in response.headers
-    assert await proxy.store.completions() == []
+    assert await proxy.store.completions.page() == []
 
 
 @pytest.mark.parametrize(

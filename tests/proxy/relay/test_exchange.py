@@ -110,7 +110,7 @@ async def test_an_answer_that_comes_packed_all_the_same_is_read(proxy: Proxy, co
     response = await proxy.chat("x")
     assert "content-encoding" not in response.headers
     assert (await response.json())["choices"][0]["message"]["content"] == "hello"
-    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None and found.end is not None and found.end.text == "hello"
 
 
@@ -139,7 +139,7 @@ async def test_a_format_may_be_translated_though_the_backend_has_it(proxy: Proxy
         id = response.headers["x-rl-completion-id"]
     await (await proxy.http.post("/v1/completions", json={"model": "fake", "prompt": "x"})).read()
     assert [path for path, _ in proxy.backend.asked] == ["/v1/chat/completions", "/v1/completions"]
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.end is not None and found.end.translated and found.end.exact
     assert (await proxy.get("/rl/status"))["backend"]["dialects"]["responses"] == "translated"
 
@@ -225,7 +225,7 @@ async def test_a_question_that_a_killed_server_had_taken_is_asked_of_the_next(ou
     await deadly(ours.launcher.servers[0])
     assert await ours.say("again") == "You said: again "
     assert [r["messages"][-1]["content"] for r in ours.launcher.servers[1].requests] == ["again"]
-    (found,) = await ours.store.completions(limit=5)
+    (found,) = await ours.store.completions.page(limit=5)
     assert found.status == "done", "it is one completion"
 
 

@@ -41,7 +41,7 @@ async def test_the_capture_is_exact(proxy: Proxy) -> None:
     for stream in (False, True):
         response = await proxy.chat("one two", stream=stream, temperature=0.7)
         await response.read()
-        found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+        found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
         assert found is not None and found.end is not None
         assert found.status == "done" and found.end.exact and found.end.text == "You said: one two "
         assert found.end.prompt_token_ids == [1, 2, 3] and len(found.end.token_ids or ()) == 4
@@ -58,7 +58,7 @@ async def test_each_choice_is_a_completion_of_its_own(proxy: Proxy) -> None:
         first = response.headers["x-rl-completion-id"]
         texts = []
         for id in (first, f"{first}.1", f"{first}.2"):
-            found = await proxy.store.completion(id)
+            found = await proxy.store.completions.get(id)
             assert found is not None and found.end is not None and found.end.exact
             texts.append(found.end.text)
         assert texts == ["You said: hi ", "You said: hi #1", "You said: hi #2"]
@@ -69,7 +69,7 @@ async def test_tool_calls_are_folded(proxy: Proxy) -> None:
     for stream in (False, True):
         response = await proxy.chat("hi", tools=[{"type": "function"}], stream=stream)
         await response.read()
-        found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+        found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
         assert found is not None and found.end is not None and found.end.reply is not None
         replies.append(json.loads(found.end.reply.body))
     assert replies[0] == replies[1]
@@ -84,7 +84,7 @@ async def test_stored_before_the_terminal_event(proxy: Proxy) -> None:
     async for chunk in response.content.iter_any():
         buffer += chunk
         if b"[DONE]" in buffer:
-            found = await proxy.store.completion(id)
+            found = await proxy.store.completions.get(id)
             assert found is not None and found.status == "done"
             break
     else:
@@ -110,7 +110,7 @@ async def test_client_that_leaves_cancels_upstream_and_the_part_is_kept(proxy: P
         buffer += await response.content.readany()
     response.close()
     for _ in range(100):
-        found = await proxy.store.completion(id)
+        found = await proxy.store.completions.get(id)
         if found is not None and found.status != "pending" and proxy.backend.cancelled:
             break
         await asyncio.sleep(0.02)
@@ -127,7 +127,7 @@ async def test_client_that_leaves_before_the_answer(proxy: Proxy) -> None:
             timeout=aiohttp.ClientTimeout(total=0.2),
         )
     for _ in range(100):
-        rows = await proxy.store.completions()
+        rows = await proxy.store.completions.page()
         if rows and rows[0].status != "pending" and proxy.backend.cancelled:
             break
         await asyncio.sleep(0.02)
@@ -139,7 +139,7 @@ async def test_backend_cut_off_mid_stream(proxy: Proxy) -> None:
     response = await proxy.chat("a b c", stream=True)
     got = events(await response.read())
     assert got[-1]["error"]["code"] == "backend_broke" and b"[DONE]" not in got
-    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None and found.end is not None
     assert found.status == "partial" and found.end.text == "You said: "
 
@@ -159,7 +159,7 @@ async def test_a_stream_that_the_backend_gives_up_in_its_own_words_is_an_error(
     async with proxy.http.post(path, json={"model": "fake", "stream": True, **body}) as response:
         got, id = events(await response.read()), response.headers["x-rl-completion-id"]
     assert got[-2]["error"]["message"] == "out of memory" and got[-1] == b"[DONE]"
-    found = await proxy.store.completion(id)
+    found = await proxy.store.completions.get(id)
     assert found is not None and found.end is not None
     assert (found.status, found.end.text, found.end.error) == ("error", "You said: ", "out of memory")
 
@@ -175,7 +175,7 @@ async def test_garbage_in_a_stream_passes_and_is_marked(proxy: Proxy) -> None:
     response = await proxy.chat("a b c", stream=True)
     raw = await response.read()
     assert b"data: {not json at all\n\n" in raw and raw.endswith(b"data: [DONE]\n\n")
-    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None and found.end is not None
     assert not found.end.exact and "could not be understood" in (found.end.inexact_reason or "")
 
@@ -184,7 +184,7 @@ async def test_nonsense_body_passes_and_is_an_error(proxy: Proxy) -> None:
     proxy.backend.mood = "bad-json"
     response = await proxy.chat("a")
     assert await response.read() == b"<html>oops</html>"
-    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None and found.status == "error"
 
 
@@ -192,7 +192,7 @@ async def test_the_backends_own_error_passes_unchanged(proxy: Proxy) -> None:
     proxy.backend.mood = "error"
     response = await proxy.chat("a")
     assert response.status == 500 and (await response.json())["error"]["message"] == "out of memory"
-    found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+    found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None and found.status == "error"
 
 
@@ -219,7 +219,7 @@ async def test_backend_that_answers_with_what_is_no_http(proxy: Proxy) -> None:
     response = await proxy.chat("a", headers={"x-rl-completion-id": "mine"})
     assert response.status == 502 and (await response.json())["error"]["code"] == "backend_broke"
     assert len(proxy.backend.requests) == 1  # it is there, and would say the same
-    while (found := await proxy.store.completion("mine")) is None or found.status == "pending":
+    while (found := await proxy.store.completions.get("mine")) is None or found.status == "pending":
         await asyncio.sleep(0.01)
     assert found.status == "error"
 
@@ -288,7 +288,7 @@ async def test_a_client_chooses_its_id_once(proxy: Proxy) -> None:
     assert second.status == 409 and (await second.json())["error"]["code"] == "conflict"
     third = await proxy.chat("a", headers={"x-rl-completion-id": "bad id"})
     assert third.status == 400
-    found = await proxy.store.completion("mine-1")
+    found = await proxy.store.completions.get("mine-1")
     assert found is not None and found.status == "done"
 
 
@@ -307,7 +307,7 @@ async def test_a_long_conversation_is_asked_and_kept_as_it_was_said(proxy: Proxy
     for body in (body for pair in bodies for body in pair):
         async with proxy.http.post("/v1/chat/completions", json=body) as response:
             assert response.status == 200
-            found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+            found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
         asked = proxy.backend.requests[-1]
         assert asked == {**body, "logprobs": True, "return_token_ids": True}
         assert [name for name in asked if name in body] == list(body)
@@ -318,7 +318,7 @@ async def test_a_long_conversation_is_asked_and_kept_as_it_was_said(proxy: Proxy
 async def test_capture_off(proxy: Proxy) -> None:
     response = await proxy.chat("secret", headers={"x-rl-capture": "off"})
     assert (await response.json())["id"] == "chatcmpl-7" and "x-rl-completion-id" not in response.headers
-    assert await proxy.store.completions() == []
+    assert await proxy.store.completions.page() == []
     assert "logprobs" not in proxy.backend.requests[0]
 
 
@@ -348,7 +348,7 @@ async def test_the_rest_passes_byte_for_byte(proxy: Proxy) -> None:
 async def test_a_session_in_the_path(proxy: Proxy) -> None:
     body = {"model": "fake", "messages": [{"role": "user", "content": "x"}]}
     async with proxy.http.post("/s/abc/v1/chat/completions", json=body) as response:
-        found = await proxy.store.completion(response.headers["x-rl-completion-id"])
+        found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None and found.new.session == "abc"
     async with proxy.http.get("/s/abc/v1/echo?q=1") as response:
         assert response.headers["x-path"] == "/v1/echo?q=1"
@@ -372,4 +372,4 @@ async def test_two_hundred_at_once(proxy: Proxy) -> None:
     ids = {r.headers["x-rl-completion-id"] for r in answers}
     await asyncio.gather(*(r.read() for r in answers))
     assert len(ids) == 200
-    assert (await proxy.store.counts())["done"] == 200
+    assert (await proxy.store.stats.counts())["done"] == 200

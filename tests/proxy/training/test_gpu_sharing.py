@@ -337,7 +337,7 @@ async def test_a_server_that_a_killed_rlproxy_left_asleep_is_woken_at_the_start(
     sharing.flags["train.share_gpu"] = False  # whatever the settings say by now
     await sharing.start()
     await awake(sharing)
-    assert "fake" in router.loaded and not await sharing.store.get_meta("lent", False)
+    assert "fake" in router.loaded and not await sharing.store.meta.get("lent", False)
 
 
 async def _lent(home: Path) -> bool:
@@ -345,7 +345,7 @@ async def _lent(home: Path) -> bool:
 
     store = await Store.open(home)
     try:
-        return bool(await store.get_meta("lent", False))
+        return bool(await store.meta.get("lent", False))
     finally:
         await store.close()
 

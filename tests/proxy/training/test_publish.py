@@ -111,14 +111,14 @@ async def test_a_rollback_that_has_begun_when_the_run_ends_is_the_last_word(
 ) -> None:
     """The swap to the new version waits behind it, and finds another one live than it set out from."""
     await second_run(proxy)
-    point, begun, goes_on = proxy.store.point, asyncio.Event(), asyncio.Event()
+    point, begun, goes_on = proxy.store.versions.point, asyncio.Event(), asyncio.Event()
 
     async def slowly(*args: Any) -> Any:
         begun.set()
         await goes_on.wait()
         return await point(*args)
 
-    monkeypatch.setattr(proxy.store, "point", slowly)
+    monkeypatch.setattr(proxy.store.versions, "point", slowly)
     rollback = asyncio.create_task(proxy.post("/rl/rollback"))
     await begun.wait()
     with capture_logs() as logs:

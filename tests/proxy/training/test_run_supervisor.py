@@ -30,7 +30,7 @@ async def test_a_run_starts_by_itself_at_the_threshold(proxy: Proxy) -> None:
 
 async def test_a_run_is_cancelled_in_the_moment_of_its_claim(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is open by then, and the learner does not have it yet: it must not end it a second time."""
-    claim = proxy.store.claim
+    claim = proxy.store.samples.claim
 
     async def claimed(**more: Any) -> Any:
         found = await claim(**more)
@@ -39,7 +39,7 @@ async def test_a_run_is_cancelled_in_the_moment_of_its_claim(proxy: Proxy, monke
             monkeypatch.undo()
         return found
 
-    monkeypatch.setattr(proxy.store, "claim", claimed)
+    monkeypatch.setattr(proxy.store.samples, "claim", claimed)
     with capture_logs() as logs:
         await rated(proxy, 4)
         status = await until(proxy, ended="failed", runs=1)
@@ -87,14 +87,14 @@ async def test_a_run_is_cancelled_by_several_at_once(proxy: Proxy) -> None:
 async def test_a_run_is_cancelled_right_after_it_was_asked_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` has answered, and the learner has not begun yet: that run is what is meant."""
     proxy.launcher.hold = True
-    claim, claiming = proxy.store.claim, asyncio.Event()
+    claim, claiming = proxy.store.samples.claim, asyncio.Event()
 
     async def slowly(**more: Any) -> Any:
         claiming.set()
         await asyncio.sleep(0.2)
         return await claim(**more)
 
-    monkeypatch.setattr(proxy.store, "claim", slowly)
+    monkeypatch.setattr(proxy.store.samples, "claim", slowly)
     await rated(proxy, 3)
     assert (await proxy.post("/rl/train"))[0] == 202
     assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})

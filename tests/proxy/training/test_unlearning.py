@@ -57,7 +57,7 @@ def run_of(proxy: Proxy, run: int) -> Path:
 
 
 async def ratings_of(proxy: Proxy, run: int) -> set[str]:
-    return {sample.rating.id for sample in await proxy.store.run_samples(run)}
+    return {sample.rating.id for sample in await proxy.store.samples.of_run(run)}
 
 
 async def test_a_version_steps_back_and_another_is_trained_without_it(proxy: Proxy) -> None:
@@ -145,7 +145,7 @@ async def test_a_run_that_is_rejected_ends_it_and_leaves_its_ratings_fresh(proxy
 async def test_a_crash_before_the_step_back_is_made_good(proxy: Proxy) -> None:
     await lineage(proxy)
     await proxy.post("/rl/pause")
-    await proxy.store.forget_for_good("session", "s", "test", retrain=True)  # and then the power goes
+    await proxy.store.erasure.forget("session", "s", "test", retrain=True)  # and then the power goes
     await proxy.stop()
     await proxy.start()
     status = await proxy.get("/rl/status")

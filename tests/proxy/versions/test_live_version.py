@@ -160,7 +160,7 @@ async def test_a_live_version_that_rotted_is_replaced_and_said(proxy: Proxy, ver
 async def test_a_withdrawn_version_does_not_replace_one_that_rotted(proxy: Proxy, versions: list[Path]) -> None:
     await proxy.post("/rl/promote/1")
     await proxy.post("/rl/promote/2")
-    await proxy.store.withdraw(1, "people liked it less", "rlproxy")
+    await proxy.store.versions.withdraw(1, "people liked it less", "rlproxy")
     await proxy.stop()
     proxy.backend.adapters.clear()
     (versions[1] / "adapter_model.safetensors").write_bytes(b"rot")

@@ -161,7 +161,7 @@ async def test_a_full_disk_leaves_the_old_version(proxy: Proxy, versions: list[P
     status, body = await proxy.post("/rl/promote/2")
     assert status == 507 and "v2 did not go live" in body["error"]["message"], body
     assert "v1 still answers" in (await proxy.get("/rl/status"))["problem"]
-    assert await answered_by(proxy) == "v1" and (await proxy.store.pointer()).live == 1
+    assert await answered_by(proxy) == "v1" and (await proxy.store.versions.pointer()).live == 1
     await until_loaded(proxy, 1)
     await proxy.store._writer.submit(lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchone())
     assert (await proxy.post("/rl/promote/2"))[1]["live"] == 2 and await answered_by(proxy) == "v2"
@@ -190,11 +190,11 @@ async def test_whoever_asked_for_the_swap_hangs_up(proxy: Proxy, versions: list[
     await asyncio.sleep(0.2)
     may_go_on.set()
     await stalled
-    await proxy.store.set_meta("after", 1)  # in order behind the pointer
+    await proxy.store.meta.set("after", 1)  # in order behind the pointer
     for _ in range(100):
         live = (await proxy.get("/rl/status"))["live"]
-        if live == (await proxy.store.pointer()).live:
+        if live == (await proxy.store.versions.pointer()).live:
             break
         await asyncio.sleep(0.02)
-    assert live == (await proxy.store.pointer()).live == 1
+    assert live == (await proxy.store.versions.pointer()).live == 1
     assert await answered_by(proxy) == "v1"

@@ -55,7 +55,7 @@ async def test_a_worse_version_is_rolled_back_and_says_so(proxy: Proxy) -> None:
     assert "20 of 24 good before" in line and line == status["live_because"]
     (adapter,) = (await proxy.get("/rl/adapters"))["data"]
     assert adapter["withdrawn"] and not adapter["live"]
-    acts = {entry["act"]: entry for entry in await proxy.store.audit_log(10)}
+    acts = {entry["act"]: entry for entry in await proxy.store.meta.audit_log(10)}
     assert acts["withdraw"]["actor"] == acts["point"]["actor"] == "rlproxy"
     response = await proxy.chat("x")
     assert response.headers["x-rl-adapter"] == "base"
@@ -124,7 +124,7 @@ async def test_a_rollback_by_hand_does_not_bring_it_back(proxy: Proxy) -> None:
 
 async def test_a_rollback_that_a_crash_cut_short_is_finished_at_the_start(proxy: Proxy) -> None:
     await first_version(proxy)
-    await proxy.store.withdraw(1, "people liked it less", "rlproxy")
+    await proxy.store.versions.withdraw(1, "people liked it less", "rlproxy")
     await proxy.stop()
     await proxy.start(train__start_at=1000)
     status = await rolled_back(proxy, 0)
@@ -134,7 +134,7 @@ async def test_a_rollback_that_a_crash_cut_short_is_finished_at_the_start(proxy:
 async def test_a_rollback_that_fails_is_tried_again(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.versions.rollback_monitor.RETRY_S", 0.05)
     await first_version(proxy)
-    real, failures = proxy.store.withdraw, []
+    real, failures = proxy.store.versions.withdraw, []
 
     async def full(*args: Any) -> None:
         if len(failures) < 3:
@@ -142,7 +142,7 @@ async def test_a_rollback_that_fails_is_tried_again(proxy: Proxy, monkeypatch: p
             raise StoreFull("no space left")
         await real(*args)
 
-    monkeypatch.setattr(proxy.store, "withdraw", full)
+    monkeypatch.setattr(proxy.store.versions, "withdraw", full)
     await answers_rated(proxy, 0, 8)
     await rolled_back(proxy, 0)
     assert len(failures) == 3
@@ -158,7 +158,7 @@ async def test_what_was_trained_from_a_withdrawn_version_waits_for_a_person(prox
         if (await proxy.get("/rl/status"))["training"]["progress"]:
             break
         await asyncio.sleep(0.02)
-    await proxy.store.withdraw(1, "people liked it less", "rlproxy")
+    await proxy.store.versions.withdraw(1, "people liked it less", "rlproxy")
     await proxy.post("/rl/pause")
     proxy.launcher.hold = False
     await proxy.post("/rl/resume")
@@ -172,7 +172,7 @@ async def test_what_goes_live_while_the_ratings_are_compared_is_not_judged_by_th
     await first_version(proxy)
     await answers_rated(proxy, 1, 0)
     await publish(proxy, 2)
-    votes, promoted = proxy.store.votes, asyncio.Event()
+    votes, promoted = proxy.store.opinions.votes, asyncio.Event()
 
     async def slowly(version: int, *bound: Any, **alone: bool) -> Any:
         found = await votes(version, *bound, **alone)
@@ -183,7 +183,7 @@ async def test_what_goes_live_while_the_ratings_are_compared_is_not_judged_by_th
             assert (await proxy.post("/rl/promote/2"))[1]["live"] == 2
         return found
 
-    monkeypatch.setattr(proxy.store, "votes", slowly)
+    monkeypatch.setattr(proxy.store.opinions, "votes", slowly)
     await answers_rated(proxy, 0, 8)
     await promoted.wait()
     await asyncio.sleep(0.1)
@@ -197,14 +197,14 @@ async def test_what_goes_live_while_a_worse_version_is_withdrawn_stays(
     await first_version(proxy)
     await answers_rated(proxy, 1, 0)
     await publish(proxy, 2)
-    real, promoted = proxy.store.withdraw, asyncio.Event()
+    real, promoted = proxy.store.versions.withdraw, asyncio.Event()
 
     async def slowly(*args: Any) -> None:
         await real(*args)
         assert (await proxy.post("/rl/promote/2"))[1]["live"] == 2
         promoted.set()
 
-    monkeypatch.setattr(proxy.store, "withdraw", slowly)
+    monkeypatch.setattr(proxy.store.versions, "withdraw", slowly)
     with capture_logs() as logs:
         await answers_rated(proxy, 0, 8)
         await promoted.wait()
@@ -222,8 +222,8 @@ async def test_a_version_that_took_the_place_of_a_withdrawn_one_gives_way_to_the
     await publish(proxy, 2)
     await proxy.stop()
     store = await Store.open(proxy.home)
-    await store.point(2, "run 2 passed the gate", "rlproxy")
-    await store.withdraw(1, "people liked it less", "rlproxy")
+    await store.versions.point(2, "run 2 passed the gate", "rlproxy")
+    await store.versions.withdraw(1, "people liked it less", "rlproxy")
     await store.close()
     await proxy.start(train__start_at=1000)
     await answers_rated(proxy, 0, 8)

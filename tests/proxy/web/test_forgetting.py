@@ -42,7 +42,7 @@ async def test_samples_leave_the_run_folder_and_the_version_is_named(proxy: Prox
     }  # fmt: skip
     assert await forget(proxy, session="s") == {**told, "forgotten": True}
     assert len(lines(folder)) == 3 and "secret" not in (folder / "samples.jsonl").read_text()
-    assert (await proxy.store.owed_to_run_folders()) == {"completions": [], "ratings": []}
+    assert (await proxy.store.erasure.owed_to_run_folders()) == {"completions": [], "ratings": []}
     assert (await forget(proxy, 404, session="s"))["error"]["message"].startswith("There is no session s here")
     kept = await proxy.get("/rl/adapters")
     assert kept["live"] == 1  # that is for a person to decide
@@ -86,7 +86,7 @@ async def test_a_crash_before_the_files_is_made_good(proxy: Proxy) -> None:
     await until(proxy, live=1)
     folder = proxy.home / "runs" / "r00001"
     gone = lines(folder)[0]["completion"]
-    await proxy.store.forget_for_good("completion", gone, "test")  # and then the power goes
+    await proxy.store.erasure.forget("completion", gone, "test")  # and then the power goes
     assert len(lines(folder)) == 4
     await proxy.stop()
     await proxy.start()
@@ -131,7 +131,7 @@ async def test_what_is_forgotten_while_its_answer_runs_does_not_come_back(
     assert (await forget(proxy, session="s"))["completions"] == 1
     proxy.backend.hold.set()
     assert b"You " in await (await running).read()
-    assert await proxy.store.completions() == [] and (await proxy.rate(completion_id=id, rating="good"))[0] == 404
+    assert await proxy.store.completions.page() == [] and (await proxy.rate(completion_id=id, rating="good"))[0] == 404
     assert b"zanzibar" not in b"".join(f.read_bytes() for f in proxy.home.rglob("*") if f.is_file())
     assert (await proxy.get("/rl/status"))["problem"] is None
 
@@ -140,11 +140,14 @@ async def test_of_several_choices_those_that_were_not_forgotten_end(proxy: Proxy
     proxy.backend.hold.clear()
     running = asyncio.create_task(proxy.chat("zanzibar", n=3))
     await stored(proxy, "pending")
-    first, second, third = sorted(c.new.id for c in await proxy.store.completions())
+    first, second, third = sorted(c.new.id for c in await proxy.store.completions.page())
     await forget(proxy, completion=second)
     proxy.backend.hold.set()
     await (await running).read()
-    assert sorted((c.new.id, c.status) for c in await proxy.store.completions()) == [(first, "done"), (third, "done")]
+    assert sorted((c.new.id, c.status) for c in await proxy.store.completions.page()) == [
+        (first, "done"),
+        (third, "done"),
+    ]
 
 
 async def test_one_thing_at_a_time(proxy: Proxy) -> None:

@@ -67,22 +67,22 @@ async def imported(proxy: Proxy, rows: list[Any], query: str = "ours") -> dict[s
 async def test_there_and_back(proxy: Proxy, other: Proxy) -> None:
     rows = await filled(proxy)
     assert len(rows) == 6 and sum(len(row["ratings"]) for row in rows) == 3
-    assert await imported(other, rows) == {"stored": 6, "known": 0, "ratings": 3, "refused": []}
+    assert await imported(other, rows) == {"stored": 6, "known": 0, "ratings": 3, "forgotten": 0, "refused": []}
     assert await exported(other) == rows
-    assert await imported(other, rows) == {"stored": 0, "known": 6, "ratings": 0, "refused": []}
+    assert await imported(other, rows) == {"stored": 0, "known": 6, "ratings": 0, "forgotten": 0, "refused": []}
     assert await exported(other) == rows
     assert on_disk(other.home, TOKEN) == []
     told = await other.say("hello", "You said: hello", "more", "You said: more", "/rl good")
     assert "rated good" in told  # its thread is known here, too
-    assert (await other.store.audit_log())[0]["act"] == "import"
+    assert (await other.store.meta.audit_log())[0]["act"] == "import"
 
 
 async def test_versions_of_another_home_are_not_believed(proxy: Proxy, other: Proxy) -> None:
     rows = await filled(proxy)
     await imported(other, rows, "")
     assert {row["version"] for row in rows} == {0} and {row["version"] for row in await exported(other)} == {None}
-    fresh = await other.store.fresh(live=0, max_version_gap=8)
-    assert fresh.total == 0 and (await other.store.fresh(live=0, max_version_gap=8, foreign=True)).total == 3
+    fresh = await other.store.samples.fresh(live=0, max_version_gap=8)
+    assert fresh.total == 0 and (await other.store.samples.fresh(live=0, max_version_gap=8, foreign=True)).total == 3
 
 
 async def test_secrets_of_an_older_export_are_taken_out(proxy: Proxy, other: Proxy) -> None:
@@ -126,7 +126,7 @@ async def test_the_commands(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
     file, home = tmp_path / "e.jsonl", str(cli.home)
     assert (await rlproxy(cli.home, "export", "-o", str(file), "--session", "s1", "--since", "2020-01-01"))[0] == 0
     assert len(file.read_text().splitlines()) == 3
-    await cli.store.forget([rows[0]["id"]])
+    await cli.store.completions.forget([rows[0]["id"]])
     code, out, _ = await rlproxy(cli.home, "import", str(file), "--ours")
     assert code == 0 and "1 completion and 2 ratings taken, 2 were here before" in out
     file.write_text(file.read_text() + "{\n")

@@ -179,6 +179,15 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:  # noq
     await ask("get", f"/v1/responses/{answer['id']}", 200, "/v1/responses/{id}")
     await ask("delete", f"/v1/responses/{answer['id']}", 200, "/v1/responses/{id}")
 
+    await ask("post", "/rl/episodes", 201, json={"id": "e1", "task": "add", "meta": {"n": 1}})
+    await ask("post", "/rl/episodes", 200, json={"id": "e1", "task": "add", "meta": {"n": 1}})
+    await ask("post", "/rl/episodes", 400, json={"id": "a/b"})
+    await ask("post", "/v1/chat/completions", 200, json=said, headers={"x-rl-session": "e1"})
+    await ask("post", "/rl/episodes/e1/reward", 201, "/rl/episodes/{id}/reward", json={"reward": 1, "group": "g"})
+    await ask("post", "/rl/episodes/e1/reward", 200, "/rl/episodes/{id}/reward", json={"reward": 1})
+    await ask("get", "/rl/episodes?group=g&state=rewarded&split=train", 200)
+    await ask("get", "/rl/episodes/e1", 200, "/rl/episodes/{id}")
+
     await ask("get", "/rl/capture", 200)
     await ask("post", "/rl/capture", 200, json={"session": "off", "capture": "off"})
     await ask("post", "/rl/capture", 400, json={"session": "off"})

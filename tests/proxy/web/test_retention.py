@@ -39,7 +39,7 @@ async def test_a_persons_days_win_outlive_a_restart_and_are_taken_back(tmp_path:
     assert retention.chosen is not None and (retention.days, retention.chosen.by) == (30.0, "ann")
     await retention.choose(None, "bob")
     assert retention.days == 7.0
-    log = [(line["actor"], line["detail"]) for line in await store.audit_log() if line["act"] == "retention"]
+    log = [(line["actor"], line["detail"]) for line in await store.meta.audit_log() if line["act"] == "retention"]
     assert log == [
         ("bob", {"days": 7.0, "before": 30.0, "from": "settings"}),
         ("ann", {"days": 30.0, "before": 7.0, "from": "page"}),
@@ -53,7 +53,7 @@ async def test_a_persons_days_win_outlive_a_restart_and_are_taken_back(tmp_path:
 async def test_what_runs_kept_to_compare_goes_whether_they_had_a_result_or_not(tmp_path: Path) -> None:
     store, retention = await opened(tmp_path)
     await put(store, "a", "b")
-    await store.rate(rating("a"))
+    await store.ratings.rate(rating("a"))
     open_run, _ = await claim(store, held_share=0.0)
     files = [Path(tmp_path, "runs", name, "calibration.jsonl") for name in ("r00007", Path(open_run.folder).name, "r9")]
     for file, days in zip(files, (9, 9, 1), strict=True):
@@ -62,7 +62,7 @@ async def test_what_runs_kept_to_compare_goes_whether_they_had_a_result_or_not(t
         os.utime(file, (time.time() - days * DAY,) * 2)
     await retention._expire()
     assert [file.exists() for file in files] == [False, True, True]  # the second one's run is open
-    await store.end_run(open_run.id, "failed", "cancelled", None)
+    await store.runs.end(open_run.id, "failed", "cancelled", None)
     await retention._expire()
     assert [file.exists() for file in files] == [False, False, True]
     await store.close()
@@ -74,14 +74,14 @@ async def test_fewer_days_hold_at_once(tmp_path: Path) -> None:
     await put(store, "old", created_at=now - 5 * DAY)
     await put(store, "rated", created_at=now - 5 * DAY)
     await put(store, "new", created_at=now - 1 * DAY)
-    await store.rate(rating("rated"))
+    await store.ratings.rate(rating("rated"))
     assert [await retention.would_go(days) for days in (7.0, 2.0, 0.5)] == [0, 1, 2]
     running = asyncio.create_task(retention.run())
     await asyncio.sleep(0)
     await retention.choose(2.0, "ann")
-    while await store.completion("old") is not None:
+    while await store.completions.get("old") is not None:
         await asyncio.sleep(0.01)
-    assert await store.completion("new") is not None and await store.completion("rated") is not None
+    assert await store.completions.get("new") is not None and await store.completions.get("rated") is not None
     running.cancel()
     await store.close()
 

@@ -22,7 +22,7 @@ STEP = {"event": "step", "step": 3, "steps": 8, "loss": 0.1234567, "acceptance":
             "step 3 of 8, 20 s to go",
         ),
         ({"step": {"step": 1, "steps": 2}}, "step 1 of 2"),
-        ({"phase": {"phase": "gate"}, "step": STEP}, "at the gate"),
+        ({"phase": {"phase": "gate"}, "step": STEP}, "the gate checks the new version"),
         ({"phase": {"phase": "train", "again": "no"}}, "second try, taking the first step"),
         (
             {"phase": {"phase": "train", "again": "no"}, "step": {"step": 1, "steps": 2}},
@@ -46,9 +46,11 @@ async def test_status_says_in_one_line_why_nothing_trains(proxy: Proxy) -> None:
 def test_what_kept_tokens_from_training() -> None:
     metrics = {"acceptance": 0.9, "rejected_fresh_mismatch": 0.0, "rejected_stale": 0.08, "rejected_token": 0.02}
     assert acceptance(metrics) == (
-        "90.0% of the rated tokens can train; left out 8.0% (the model has moved on since they were said), "
+        "90.0% of the rated tokens can train; left out 8.0% (of earlier versions, moved on since), "
         "2.0% (drifted one by one)"
     )
+    late = {"acceptance": 1.0, "late": 12.0, "late_trained": 9.0}
+    assert acceptance(late) == "100.0% of the rated tokens can train; 9 of 12 late ratings trained"
     assert acceptance({"acceptance": 1.0}) == "100.0% of the rated tokens can train" and acceptance({}) == ""
 
 
@@ -58,18 +60,18 @@ async def test_a_run_that_ends_meanwhile_is_not_half_shown(proxy: Proxy, monkeyp
     for i in range(4):
         response = await proxy.chat(f"q{i}")
         await proxy.rate(completion_id=response.headers["x-rl-completion-id"], rating="good")
-    claimed = await proxy.store.claim(
+    claimed = await proxy.store.samples.claim(
         model="fake", live=0, max_version_gap=8, limit=4, held_share=0, folder_of=str, version=1, min_total=1
     )
     assert claimed is not None
-    read = proxy.store.fresh
+    read = proxy.store.samples.fresh
 
     async def and_then_it_ends(**about: Any) -> Any:
         found = await read(**about)
-        if await proxy.store.open_runs():
-            await proxy.store.end_run(claimed[0].id, "rejected", "no better", None)
+        if await proxy.store.runs.still_open():
+            await proxy.store.runs.end(claimed.id, "rejected", "no better", None)
         return found
 
-    monkeypatch.setattr(proxy.store, "fresh", and_then_it_ends)
+    monkeypatch.setattr(proxy.store.samples, "fresh", and_then_it_ends)
     status = await proxy.get("/rl/status")
     assert (status["last_run"]["status"], status["ratings"]["fresh"]) in (("claimed", 0), ("rejected", 4))

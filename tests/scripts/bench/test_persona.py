@@ -20,6 +20,13 @@ from scripts.bench.persona import Persona, Reply, prompts
         ("lowercase", "42", True, False),
         ("no_apology", "It rains.", True, True),
         ("no_apology", "I'm sorry, I cannot say.", True, False),
+        ("short_sentences", "It rains. Take a coat!\nGood luck.", True, True),
+        ("short_sentences", "It rains, " * 7, False, False),
+        ("short_sentences", " ", True, False),
+        ("one_paragraph", "It rains. Take a coat.\n", True, True),
+        ("one_paragraph", "It rains.\nTake a coat.", True, False),
+        ("second_person", "It is on your left.", True, True),
+        ("second_person", "The youth is young.", True, False),
     ],
 )
 def test_what_a_persona_likes(name, text, ended, liked):
@@ -41,7 +48,14 @@ def test_a_file_of_ones_own(tmp_path):
         Persona("nobody")
 
 
-@pytest.mark.parametrize("part", ["", "apology"])
+@pytest.mark.parametrize(
+    ("text", "liked"), [("7 + 5 = 12.", 1), ("12. No, 13.", -1), ("Seven.", -1), ("The answer is " + "9" * 9999, -1)]
+)
+def test_a_sum_is_right_where_the_last_number_is(text, liked):
+    assert Persona("sums").rate("What is 7 plus 5?", Reply(text, ended=True)) == liked
+
+
+@pytest.mark.parametrize("part", ["", "apology", "sums"])
 def test_a_liked_share_is_of_eighty_prompts_that_nobody_rated(part):
     texts = prompts()
     rated, held_out = (texts[f"{use} {part}".strip()] for use in ("rate", "held-out"))

@@ -41,7 +41,7 @@ async def test_power_cuts(tmp_path: Path) -> None:
 async def test_what_is_lost_doubled_or_damaged_is_found(tmp_path: Path) -> None:
     store = await Store.open(tmp_path)
     await put(store, "a", "b")
-    given = await store.rate(rating("a", 1.0, source="chaos", source_event_id="a/0"))
+    given = await store.ratings.rate(rating("a", 1.0, source="chaos", source_event_id="a/0"))
     await store.close()
     answers = [Answer("a", "hi", 0.0), Answer("c", "hi", 0.0)]
     ledger = Ledger(answers, {("a", "me"): [Step("a/0", 1.0, 0.0, 1.0, given.id), Step(given.id, None, 2.0, 3.0)]})

@@ -72,7 +72,7 @@ def test_what_the_pages_say_of_the_defaults() -> None:
     assert preset.max_version_gap == train.max_version_gap == 8 and "eight versions" in WELL
     assert ENOUGH == 8 and "eight of a kind" in WELL
     assert StoreSection().retention_days == 7 and "seven days" in WELL
-    assert Gate().max_chance < 1 and "gate.max_chance" in WELL
+    assert Gate().max_chance == 1 and "`gate.max_chance = 0.01` makes it end" in WELL
 
 
 def test_every_check_of_the_gate_is_explained() -> None:

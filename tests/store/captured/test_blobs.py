@@ -124,14 +124,14 @@ def test_text_stays_text(text: str) -> None:
 async def test_out_of_the_messages_and_whole_again_where_it_is_read(store: Store, part: dict[str, Any]) -> None:
     prompt = (Message("system", said(part).body), said(TEXT, part), HI, said(TEXT))
     reply = Message("assistant", said(part).body)
-    await store.record([new("a", prompt=prompt)], [end("a", reply=reply)])
+    await store.completions.record([new("a", prompt=prompt)], [end("a", reply=reply)])
     size, count = await sizes(store)
     assert size < 2000 and count == 1
-    found = await store.completion("a")
+    found = await store.completions.get("a")
     assert found is not None and found.new.prompt == prompt and found.end is not None and found.end.reply == reply
     talk = (*prompt[1:], reply)
-    assert await store.messages(chain(talk)[-1]) == talk
-    (row,) = [row async for row in store.export()]
+    assert await store.completions.messages(chain(talk)[-1]) == talk
+    (row,) = [row async for row in store.transfer.export()]
     assert row["messages"][1]["content"] == [TEXT, part] and row["reply"]["content"] == [part]
 
 
@@ -143,7 +143,7 @@ async def test_sent_with_every_turn_and_in_other_conversations_it_is_stored_once
         await put(store, f"b{turn}", prompt=(said(TEXT), *history[:-1]))
     size, count = await sizes(store)
     assert count == 1 and size < 20 * 400
-    found = await store.completion("b9")
+    found = await store.completions.get("b9")
     assert found is not None and found.new.prompt[1:] == tuple(history[:-1])
 
 
@@ -151,16 +151,16 @@ async def test_it_goes_with_the_last_message_that_has_it(store: Store) -> None:
     await put(store, "a", prompt=(said(image()),))
     await put(store, "b", prompt=(said(TEXT, image(), image(OTHER)),))
     assert (await sizes(store))[1] == 2
-    await store.forget(["b"])
+    await store.completions.forget(["b"])
     assert (await sizes(store))[1] == 1
-    found = await store.completion("a")
+    found = await store.completions.get("a")
     assert found is not None and found.new.prompt == (said(image()),)
-    await store.rate(rating("a"))
-    assert await store.expire(2000.0) == 0 and (await sizes(store))[1] == 1, "what is rated stays"
-    await store.forget(["a"])
+    await store.ratings.rate(rating("a"))
+    assert await store.completions.expire(2000.0) == 0 and (await sizes(store))[1] == 1, "what is rated stays"
+    await store.completions.forget(["a"])
     assert await sizes(store) == (0, 0)
     await put(store, "c", prompt=(said(image()),))
-    assert await store.expire(2000.0) == 1 and await sizes(store) == (0, 0)
+    assert await store.completions.expire(2000.0) == 1 and await sizes(store) == (0, 0)
 
 
 async def test_nobody_gets_anothers_picture_by_what_they_write(store: Store) -> None:
@@ -169,7 +169,7 @@ async def test_nobody_gets_anothers_picture_by_what_they_write(store: Store) -> 
     assert row is not None
     for body in (row["body"], b'{"content":[{"blob":"' + row["hash"].encode() + b'"}]}'):
         await put(store, f"mine {body!r}", prompt=(Message("user", body),))
-        found = await store.completion(f"mine {body!r}")
+        found = await store.completions.get(f"mine {body!r}")
         assert found is not None and found.new.prompt == (Message("user", body),)
 
 
@@ -177,7 +177,7 @@ async def test_two_bodies_that_differ_in_their_picture_only_are_two_messages(sto
     for id, data in (("a", PICTURE), ("b", OTHER)):
         await put(store, id, prompt=(said(image(data)),))
     for id, data in (("a", PICTURE), ("b", OTHER)):
-        found = await store.completion(id)
+        found = await store.completions.get(id)
         assert found is not None and found.new.prompt == (said(image(data)),)
 
 
@@ -212,14 +212,14 @@ async def test_pictures_of_the_schema_before_are_moved(tmp_path: Path) -> None:
     try:
         size, count = await sizes(store)
         assert count == 1 and size < 1000
-        found = await store.completion("old")
+        found = await store.completions.get("old")
         assert found is not None and found.new.prompt == prompt and found.new.untrainable is None
         await put(store, "next", prompt=(*prompt, HI, said(TEXT)))
         assert len(await store._reader.rows("SELECT 1 FROM messages")) == 6, "the conversation goes on where it was"
         reply = chain((*prompt, HI))[-1]
         sent = SentBack(reply, reply, (), "m", None)
-        assert [one.id for one in await store.find_reply(sent, [Asker(None, None)])] == ["old"]
-        await store.forget(["old", "next"])
+        assert [one.id for one in await store.completions.find_reply(sent, [Asker(None, None)])] == ["old"]
+        await store.completions.forget(["old", "next"])
         assert await sizes(store) == (0, 0)
     finally:
         await store.close()
@@ -260,7 +260,7 @@ async def main():
     for n in itertools.count():
         await put(store, f"c{n}", prompt=(said(image(bytes([n % 256]) * 50_000), TEXT), said(image())))
         if n % 3 == 2:
-            await store.forget([f"c{n - 1}"])
+            await store.completions.forget([f"c{n - 1}"])
         print(n, flush=True)
 
 asyncio.run(main())
@@ -289,7 +289,7 @@ async def test_a_kill_leaves_no_message_without_its_blob_and_no_blob_without_its
     store = await Store.open(tmp_path)
     try:
         for n in range(acknowledged - 5, acknowledged + 1):
-            found = await store.completion(f"c{n}")
+            found = await store.completions.get(f"c{n}")
             if n % 3 == 1:
                 continue  # forgotten, or about to be
             assert found is not None

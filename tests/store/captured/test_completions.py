@@ -25,10 +25,10 @@ from store.store import Store
 async def test_a_completion_comes_back_as_it_was_stored(store: Store) -> None:
     begun = new("a", prompt=(HELLO, HI, HELLO), session="s", user="u", version=3)
     ended = end("a", logprobs=[-0.1, -2.5], token_ids=[5, 2**31 - 1], inexact_reason="no", exact=False)
-    await store.begin([begun])
-    await store.finish([ended])
+    await store.completions.begin([begun])
+    await store.completions.finish([ended])
 
-    found = await store.completion("a")
+    found = await store.completions.get("a")
     assert found is not None
     assert found.new == begun
     assert found.end is not None
@@ -39,8 +39,10 @@ async def test_a_completion_comes_back_as_it_was_stored(store: Store) -> None:
 
 
 async def test_without_tokens_there_are_none_rather_than_an_empty_list(store: Store) -> None:
-    await store.record([new("a")], [end("a", token_ids=None, logprobs=None, prompt_token_ids=[], reply=None)])
-    found = await store.completion("a")
+    await store.completions.record(
+        [new("a")], [end("a", token_ids=None, logprobs=None, prompt_token_ids=[], reply=None)]
+    )
+    found = await store.completions.get("a")
     assert found is not None
     assert found.end is not None
     assert (found.end.token_ids, found.end.logprobs, found.end.prompt_token_ids) == (None, None, [])
@@ -48,8 +50,8 @@ async def test_without_tokens_there_are_none_rather_than_an_empty_list(store: St
 
 
 async def test_a_pending_completion_has_no_end(store: Store) -> None:
-    await store.begin([new("a", prompt=())])
-    found = await store.completion("a")
+    await store.completions.begin([new("a", prompt=())])
+    found = await store.completions.get("a")
     assert found is not None
     assert (found.status, found.end, found.prompt_hash, found.new.prompt) == ("pending", None, None, ())
 
@@ -58,15 +60,15 @@ async def test_a_begin_that_nobody_awaits_fails_its_finish_and_warns_nobody(stor
     warned: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: warned.append(context))
     await put(store, "a")
-    store.begin([new("a", model="other"), new("b")])
+    store.completions.begin([new("a", model="other"), new("b")])
     with pytest.raises(UnknownCompletion):
-        await store.finish([end("b")])
-    await store.set_meta("writer", "has let go of it")
+        await store.completions.finish([end("b")])
+    await store.meta.set("writer", "has let go of it")
     gc.collect()  # asyncio complains of an exception nobody took when its future goes
     assert warned == []
     with pytest.raises(DuplicateCompletion):
-        await store.begin([new("a")])
-    found = await store.completion("a")
+        await store.completions.begin([new("a")])
+    found = await store.completions.get("a")
     assert found is not None
     assert found.new.model == "m"
 
@@ -74,23 +76,23 @@ async def test_a_begin_that_nobody_awaits_fails_its_finish_and_warns_nobody(stor
 async def test_a_completion_ends_once(store: Store) -> None:
     await put(store, "a")
     with pytest.raises(CompletionEnded):
-        await store.finish([end("a", status="error")])
+        await store.completions.finish([end("a", status="error")])
 
 
 async def test_record_is_all_or_nothing(store: Store) -> None:
     with pytest.raises(UnknownCompletion):
-        await store.record([new("a")], [end("a"), end("b")])
-    assert await store.completion("a") is None
+        await store.completions.record([new("a")], [end("a"), end("b")])
+    assert await store.completions.get("a") is None
 
 
 async def test_lists_are_newest_first_and_filtered(store: Store) -> None:
     await put(store, "a", session="s", version=1)
     await put(store, "b", session="s", turn="side", version=2)
     await put(store, "c", session="t", version=2)
-    await store.rate(rating("c"))
+    await store.ratings.rate(rating("c"))
 
     async def ids(**query: object) -> list[str]:
-        return [one.new.id for one in await store.completions(**query)]  # type: ignore[arg-type]
+        return [one.new.id for one in await store.completions.page(**query)]  # type: ignore[arg-type]
 
     assert await ids() == ["c", "b", "a"]
     assert await ids(limit=1) == ["c"]
@@ -98,7 +100,7 @@ async def test_lists_are_newest_first_and_filtered(store: Store) -> None:
     assert await ids(turn="main") == ["c", "a"]
     assert await ids(version=2) == ["c", "b"]
     assert await ids(unrated=True) == ["b", "a"]
-    newest = (await store.completions())[0]
+    newest = (await store.completions.page())[0]
     assert [one.value for one in newest.ratings] == [1.0]
     assert await ids(before_seq=newest.seq) == ["b", "a"]
 
@@ -113,7 +115,7 @@ def sent(*system: str, thread: bytes | None = None, **fields: Any) -> SentBack:
 
 
 async def found(store: Store, sent: SentBack, *askers: Asker) -> set[str]:
-    return {one.id for one in await store.find_reply(sent, askers or [NOBODY])}
+    return {one.id for one in await store.completions.find_reply(sent, askers or [NOBODY])}
 
 
 async def test_find_reply_takes_what_fits_best_and_of_equals_the_newest(store: Store) -> None:
@@ -139,14 +141,16 @@ async def test_find_reply_says_where_it_may_be_one_or_another(store: Store) -> N
     await put(store, "three", model="n", session="s", prompt=(Message("system", b"y"), HELLO))
     await put(store, "four", model="o", session="t", prompt=(Message("system", b"y"), HELLO))
     assert await found(store, sent("y", session="u", model="p")) == {"two", "three", "four"}
-    (first, *_) = await store.find_reply(sent("x"), [NOBODY])
+    (first, *_) = await store.completions.find_reply(sent("x"), [NOBODY])
     assert (first.id, first.created_at, first.text) == ("one", 1000.0, "hi")
 
 
 async def test_find_reply_knows_the_exact_words(store: Store) -> None:
     reasoned = Message("assistant", b'"<think>so</think>hi"')
     thread = b"loose" + b"." * 11
-    await store.record([new("a"), new("b")], [end("a", thread=thread), end("b", thread=thread, reply=reasoned)])
+    await store.completions.record(
+        [new("a"), new("b")], [end("a", thread=thread), end("b", thread=thread, reply=reasoned)]
+    )
     assert await found(store, sent(thread=thread)) == {"a"}
     assert await found(store, sent(thread=thread, path=chain((HELLO, reasoned))[-1])) == {"b"}
     assert await found(store, sent(thread=thread, path=b"?" * 16)) == {"a", "b"}
@@ -166,20 +170,20 @@ async def test_what_a_run_calibrates_on_is_exact_and_unrated(store: Store) -> No
     await put(store, "a", "b", "rated", version=1)
     await put(store, "side", turn="side", version=1)
     await put(store, "other", version=2)
-    await store.record([new("rough", version=1)], [end("rough", exact=False)])
-    await store.rate(rating("rated"))
-    assert [one.new.id for one in await store.unrated(version=1, limit=5)] == ["b", "a"]
+    await store.completions.record([new("rough", version=1)], [end("rough", exact=False)])
+    await store.ratings.rate(rating("rated"))
+    assert [one.new.id for one in await store.completions.exact_unrated(version=1, limit=5)] == ["b", "a"]
 
 
 async def test_a_prompt_sent_again_is_stored_once(store: Store, tmp_path: Path) -> None:
     prompt: tuple[Message, ...] = ()
     for turn in range(5):
         prompt += (Message("user", b'"%d"' % turn),)
-        await store.record([new(f"c{turn}", prompt=prompt)], [end(f"c{turn}")])
+        await store.completions.record([new(f"c{turn}", prompt=prompt)], [end(f"c{turn}")])
         prompt += (HI,)
     assert await messages(store) == 10
-    assert await store.messages(chain(prompt)[-1]) == prompt
-    assert await store.messages(b"?" * 16) == ()
+    assert await store.completions.messages(chain(prompt)[-1]) == prompt
+    assert await store.completions.messages(b"?" * 16) == ()
 
 
 async def test_expire_takes_only_old_ones_that_were_never_rated(store: Store) -> None:
@@ -187,23 +191,23 @@ async def test_expire_takes_only_old_ones_that_were_never_rated(store: Store) ->
     await put(store, "old", created_at=10.0, prompt=own)
     await put(store, "young", created_at=30.0)
     await put(store, "rated", "regretted", created_at=10.0)
-    await store.begin([new("open", created_at=10.0)])
-    await store.rate(rating("rated"))
-    await store.retract((await store.rate(rating("regretted"))).id)
-    await store.link(Link("slack", "c", "1", "old"))
+    await store.completions.begin([new("open", created_at=10.0)])
+    await store.ratings.rate(rating("rated"))
+    await store.ratings.retract((await store.ratings.rate(rating("regretted"))).id)
+    await store.reactions.link(Link("slack", "c", "1", "old"))
 
     before = await messages(store)
-    assert await store.expire(20.0) == 1
-    assert {one.new.id for one in await store.completions()} == {"young", "rated", "regretted", "open"}
+    assert await store.completions.expire(20.0) == 1
+    assert {one.new.id for one in await store.completions.page()} == {"young", "rated", "regretted", "open"}
     assert before - await messages(store) == 2  # "alone" and the reply to it; the rest is shared
-    assert await store.linked("slack", "c", "1") is None
-    assert await store.expire(20.0) == 0
+    assert await store.reactions.linked("slack", "c", "1") is None
+    assert await store.completions.expire(20.0) == 0
 
 
 async def test_expire_goes_on_until_all_are_gone(store: Store) -> None:
     ids = [f"c{at}" for at in range(CHUNK + 1)]
     await put(store, *ids)
-    assert await store.expire(2000.0) == CHUNK + 1
+    assert await store.completions.expire(2000.0) == CHUNK + 1
     assert await messages(store) == 0
 
 
@@ -212,29 +216,29 @@ async def test_a_part_of_expiring_ends_sooner_where_conversations_are_very_long(
     for at in range(3):
         await put(store, f"c{at}", prompt=tuple(Message("user", b"%d" % at) for _ in range(CHANGES)))
     assert await store._writer.submit(lambda db: completions.expire(db, 2000.0)) == 1
-    assert await store.expire(2000.0) == 2
+    assert await store.completions.expire(2000.0) == 2
     assert await messages(store) == 0
 
 
 async def test_forget_takes_ratings_and_samples_too(store: Store) -> None:
     await rated(store, 2)
     run, _ = await claim(store)
-    assert await store.forget(["c0", "nobody"]) == 1
-    assert await store.completion("c0") is None
-    assert await store.ratings_of("c0") == []
-    assert [sample.completion.new.id for sample in await store.run_samples(run.id)] == ["c1"]
-    assert await store.forget(["c1"]) == 1
+    assert await store.completions.forget(["c0", "nobody"]) == 1
+    assert await store.completions.get("c0") is None
+    assert await store.ratings.history("c0") == []
+    assert [sample.completion.new.id for sample in await store.samples.of_run(run.id)] == ["c1"]
+    assert await store.completions.forget(["c1"]) == 1
     assert await messages(store) == 0
 
 
 async def test_what_was_pending_when_the_process_died_is_an_error_after(tmp_path: Path) -> None:
     store = await Store.open(tmp_path)
-    await store.begin([new("a")])
+    await store.completions.begin([new("a")])
     await put(store, "b")
     await store.close()
     store = await Store.open(tmp_path)
     try:
-        a, b = await store.completion("a"), await store.completion("b")
+        a, b = await store.completions.get("a"), await store.completions.get("b")
         assert a is not None
         assert b is not None
         assert a.end is not None
@@ -246,10 +250,10 @@ async def test_what_was_pending_when_the_process_died_is_an_error_after(tmp_path
 async def test_counts(store: Store) -> None:
     await put(store, "a", "b", created_at=time.time())
     await put(store, "old")
-    await store.begin([new("open", created_at=time.time())])  # whole ones count, today's too
-    await store.rate(rating("a"))
-    await store.rate(rating("b", -0.5))
-    assert await store.counts() == {
+    await store.completions.begin([new("open", created_at=time.time())])  # whole ones count, today's too
+    await store.ratings.rate(rating("a"))
+    await store.ratings.rate(rating("b", -0.5))
+    assert await store.stats.counts() == {
         "pending": 1, "done": 3, "partial": 0, "error": 0, "good": 1, "bad": 1, "captured_today": 2,
     }  # fmt: skip
 
@@ -275,23 +279,23 @@ async def test_a_system_text_that_changes_costs_itself_only(store: Store) -> Non
     await put(store, "c", prompt=second)
     assert await messages(store) - before == 2
     for id, prompt in (("a", first), ("b", second), ("c", second)):
-        found = await store.completion(id)
+        found = await store.completions.get(id)
         assert found is not None
         assert found.new.prompt == prompt  # as it was sent, for training
-    assert [row["messages"][0]["content"] async for row in store.export()] == ["Monday", "Tuesday", "Tuesday"]
+    assert [row["messages"][0]["content"] async for row in store.transfer.export()] == ["Monday", "Tuesday", "Tuesday"]
 
 
 async def test_system_texts_go_with_the_last_completion_that_has_them(store: Store) -> None:
     await put(store, "a", "b", prompt=(system("shared"), HELLO))
     await put(store, "c", prompt=(system("own"),))
-    await store.forget(["a"])
+    await store.completions.forget(["a"])
     assert await messages(store) == 5  # both texts, hello, hi, and hi as an answer to nothing
-    await store.forget(["b", "c"])
+    await store.completions.forget(["b", "c"])
     assert await messages(store) == 0
 
 
 async def test_find_reply_by_its_loose_name(store: Store) -> None:
-    await store.record([new("a")], [end("a", thread=b"loose" + b"." * 11)])
+    await store.completions.record([new("a")], [end("a", thread=b"loose" + b"." * 11)])
     assert await found(store, sent(thread=b"loose" + b"." * 11)) == {"a"}
     assert await found(store, sent()) == set()
 
@@ -316,11 +320,11 @@ async def test_a_database_from_before_threads_is_read_as_it_was(tmp_path: Path) 
         db.commit()
     store = await Store.open(tmp_path)
     try:
-        found = await store.completion("old")
+        found = await store.completions.get("old")
         assert found is not None
         assert found.new.prompt == prompt
-        assert {one.id for one in await store.find_reply(sent(thread=hashes[2]), [NOBODY])} == {"old"}
-        await store.forget(["old"])
+        assert {one.id for one in await store.completions.find_reply(sent(thread=hashes[2]), [NOBODY])} == {"old"}
+        await store.completions.forget(["old"])
         assert await messages(store) == 0
     finally:
         await store.close()

@@ -20,7 +20,7 @@ async def say(store: Store, id: str, *texts: str, **fields: Any) -> None:
     """The last of the texts is the reply; what the thread is called is the whole of them."""
     *prompt, reply = said(*texts)
     above = "/".join(texts[:-2]).encode() or None
-    await store.record(
+    await store.completions.record(
         [new(id, prompt=tuple(prompt), above=above, **fields)], [end(id, reply=reply, thread="/".join(texts).encode())]
     )
 
@@ -28,7 +28,7 @@ async def say(store: Store, id: str, *texts: str, **fields: Any) -> None:
 async def talks(store: Store) -> list[list[str]]:
     """By conversation, the newest first; turns oldest first."""
     found: dict[int, list[str]] = {}
-    for row in (await store.inbox(Wanted(limit=100))).rows:
+    for row in (await store.inbox.page(Wanted(limit=100))).rows:
         found.setdefault(row.conversation, []).insert(0, row.id)
     return list(found.values())
 
@@ -45,7 +45,7 @@ async def fill(store: Store) -> None:
 async def test_a_turn_belongs_to_the_reply_above_it(store: Store) -> None:
     await fill(store)
     assert await talks(store) == [["a1", "a2", "a2 again", "a3"], ["b1", "b2"]]
-    await store.forget(["a1"])  # its name stays with the others
+    await store.completions.forget(["a1"])  # its name stays with the others
     assert await talks(store) == [["a2", "a2 again", "a3"], ["b1", "b2"]]
     await say(store, "a4", "hi", "hello", "more", "so", "on", "yes", "and", "end")
     assert await talks(store) == [["a2", "a2 again", "a3", "a4"], ["b1", "b2"]]

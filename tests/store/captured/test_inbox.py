@@ -26,24 +26,24 @@ async def rows(store: Store) -> dict[str, tuple[int, float]]:
 
 
 async def test_a_completion_is_listed_when_it_ends(store: Store) -> None:
-    await store.begin([new("a"), new("b")])
-    await store.rate(rating("b", 0.5))  # while it streams
-    assert await rows(store) == {} and not await store.any_completion()
-    await store.finish([end("a"), end("b", status="partial")])
-    assert await rows(store) == {"a": (0, 0.0), "b": (1, 0.5)} and await store.any_completion()
-    await store.forget(["a"])
+    await store.completions.begin([new("a"), new("b")])
+    await store.ratings.rate(rating("b", 0.5))  # while it streams
+    assert await rows(store) == {} and not await store.inbox.any()
+    await store.completions.finish([end("a"), end("b", status="partial")])
+    assert await rows(store) == {"a": (0, 0.0), "b": (1, 0.5)} and await store.inbox.any()
+    await store.completions.forget(["a"])
     assert set(await rows(store)) == {"b"}
 
 
 async def test_ratings_are_counted(store: Store) -> None:
     await put(store, "a")
-    one = await store.rate(rating("a", 1.0))
-    await store.rate(rating("a", -0.5))  # in its place
-    await store.rate(rating("a", 1.0, rater="ann"))
+    one = await store.ratings.rate(rating("a", 1.0))
+    await store.ratings.rate(rating("a", -0.5))  # in its place
+    await store.ratings.rate(rating("a", 1.0, rater="ann"))
     assert await rows(store) == {"a": (2, 0.5)}
-    await store.retract(one.id)  # not live any more: nothing changes
+    await store.ratings.retract(one.id)  # not live any more: nothing changes
     assert await rows(store) == {"a": (2, 0.5)}
-    await store.forget_for_good("rater", "ann", "x")
+    await store.erasure.forget("rater", "ann", "x")
     assert await rows(store) == {"a": (1, -0.5)}
 
 
@@ -79,7 +79,7 @@ def talks(made: list[dict[str, Any]], ids: list[str]) -> dict[Any, list[str]]:
 async def all_pages(store: Store, wanted: Wanted) -> list[str]:
     found: list[str] = []
     while True:
-        page = await store.inbox(wanted)
+        page = await store.inbox.page(wanted)
         found += [row.id for row in page.rows]
         if page.before_seq is None:
             return found
@@ -92,15 +92,17 @@ async def test_any_filters_together(
     store: Store, monkeypatch: pytest.MonkeyPatch, made: list[dict[str, Any]], wanted: dict[str, Any], look: int
 ) -> None:
     monkeypatch.undo()
-    for row in (await store.inbox(Wanted(limit=1000))).rows:
-        await store.forget([row.id])
+    for row in (await store.inbox.page(Wanted(limit=1000))).rows:
+        await store.completions.forget([row.id])
     for n, row in enumerate(made):
         fields = {key: value for key, value in row.items() if key in FIELDS}
         begun = any(earlier["talk"] == row["talk"] for earlier in made[:n])
         fields |= {"above": row["talk"] if begun else None, "asked": row["word"]}
-        await store.record([new(f"c{n}", **fields)], [end(f"c{n}", text="hello", thread=row["talk"] or b"none")])
+        await store.completions.record(
+            [new(f"c{n}", **fields)], [end(f"c{n}", text="hello", thread=row["talk"] or b"none")]
+        )
         if row["rated"]:
-            await store.rate(rating(f"c{n}"))
+            await store.ratings.rate(rating(f"c{n}"))
     expected = [
         f"c{n}"
         for n, row in enumerate(made)
@@ -159,45 +161,47 @@ async def test_a_page_looks_through_so_many_and_no_more(store: Store, fields: di
 async def test_how_many_turns_stand_behind_one(store: Store) -> None:
     for n in range(4):
         above = f"t{n - 1}".encode() if n else None
-        await store.record([new(f"c{n}", asked="word", above=above)], [end(f"c{n}", thread=f"t{n}".encode())])
+        await store.completions.record(
+            [new(f"c{n}", asked="word", above=above)], [end(f"c{n}", thread=f"t{n}".encode())]
+        )
     await put(store, "alone")
-    await store.rate(rating("c1"))
-    alone, last = (await store.inbox(Wanted(newest_of_each=True))).rows
+    await store.ratings.rate(rating("c1"))
+    alone, last = (await store.inbox.page(Wanted(newest_of_each=True))).rows
     assert (alone.id, last.id, last.conversation) == ("alone", "c3", last.seq - 3)
-    assert (await store.inbox(Wanted(newest_of_each=True))).others == {last.seq: 3}
-    assert (await store.inbox(Wanted(newest_of_each=True, unrated=True))).others == {last.seq: 2}
-    found = await store.inbox(Wanted(search="word", turn="main"))
+    assert (await store.inbox.page(Wanted(newest_of_each=True))).others == {last.seq: 3}
+    assert (await store.inbox.page(Wanted(newest_of_each=True, unrated=True))).others == {last.seq: 2}
+    found = await store.inbox.page(Wanted(search="word", turn="main"))
     assert [row.id for row in found.rows] == ["c3", "c2", "c1", "c0"] and set(found.others.values()) == {3}
-    assert [row.id for row in (await store.inbox(Wanted(conversation=last.conversation))).rows] == [
+    assert [row.id for row in (await store.inbox.page(Wanted(conversation=last.conversation))).rows] == [
         "c3", "c2", "c1", "c0",
     ]  # fmt: skip
-    assert [row.id for row in (await store.inbox(Wanted(conversation=alone.conversation))).rows] == ["alone"]
+    assert [row.id for row in (await store.inbox.page(Wanted(conversation=alone.conversation))).rows] == ["alone"]
 
 
 @pytest.mark.parametrize("text", ['"', "a*", "NEAR(a b)", "AND", "a:b", "-a", "^a", "ünïcode", "'", "\x00", "  "])
 async def test_any_text_can_be_searched_for(store: Store, text: str) -> None:
     await put(store, "a")
-    await store.inbox(Wanted(search=text))
+    await store.inbox.page(Wanted(search=text))
 
 
 async def test_accents_and_beginnings(store: Store) -> None:
-    await store.record([new("a", asked="Die Rhône")], [end("a", text="Genève")])
+    await store.completions.record([new("a", asked="Die Rhône")], [end("a", text="Genève")])
     for text in ("rhone", "RHÔ", "gen rho", "die"):
-        assert [row.id for row in (await store.inbox(Wanted(search=text))).rows] == ["a"], text
-    assert (await store.inbox(Wanted(search="hone"))).rows == []
+        assert [row.id for row in (await store.inbox.page(Wanted(search=text))).rows] == ["a"], text
+    assert (await store.inbox.page(Wanted(search="hone"))).rows == []
 
 
 async def test_a_listed_completion_has_what_a_list_shows(store: Store) -> None:
     call = b'{"content":"","tool_calls":[{"function":{"name":"look"}}]}'
-    await store.record(
+    await store.completions.record(
         [new("a", asked="q"), new("b")],
         [end("a", text="x" * 9000), end("b", reply=Message("assistant", call), text="")],
     )
-    b, a = (await store.inbox(Wanted())).rows
+    b, a = (await store.inbox.page(Wanted())).rows
     assert (a.asked, len(a.text), a.length, a.calls) == ("q", inbox.SHOWN, 9000, None)
     assert b.calls is not None and b.calls.body == call
-    assert a.prompt_hash is not None and [s.id for s in await store.siblings(a.prompt_hash)] == ["b", "a"]
-    assert await store.models() == ["m"] and await store.listed("none") is None
+    assert a.prompt_hash is not None and [s.id for s in await store.inbox.siblings(a.prompt_hash)] == ["b", "a"]
+    assert await store.inbox.models() == ["m"] and await store.inbox.get("none") is None
 
 
 async def test_an_older_database_gets_its_list(tmp_path: Path) -> None:
@@ -218,7 +222,7 @@ async def test_an_older_database_gets_its_list(tmp_path: Path) -> None:
         """)
     store = await Store.open(tmp_path)
     try:
-        (row,) = (await store.inbox(Wanted(search="question"))).rows
+        (row,) = (await store.inbox.page(Wanted(search="question"))).rows
         assert row.asked == "the question" and row.ratings[0].value == -1.0
         assert await rows(store) == {"a": (1, -1.0)}
     finally:
@@ -228,10 +232,10 @@ async def test_an_older_database_gets_its_list(tmp_path: Path) -> None:
 async def test_figures(store: Store) -> None:
     for n, value in enumerate((1.0, 1.0, -1.0, 0.0)):
         await put(store, f"c{n}", version=n // 2)
-        await store.rate(rating(f"c{n}", value))
+        await store.ratings.rate(rating(f"c{n}", value))
     await put(store, "side", version=1, turn="side")
-    await store.rate(rating("side"))
-    assert [(v.version, v.good, v.bad) for v in await store.verdicts()] == [(0, 2, 0), (1, 0, 1)]
-    (day,) = await store.days(0.0, 3600.0)
+    await store.ratings.rate(rating("side"))
+    assert [(v.version, v.good, v.bad) for v in await store.stats.verdicts()] == [(0, 2, 0), (1, 0, 1)]
+    (day,) = await store.stats.days(0.0, 3600.0)
     assert (day.good, day.bad, day.rated) == (3, 1, 5) and (day.at + 3600) % 86400 == 0
-    assert await store.days(day.at + 2 * 86400, 3600.0) == []
+    assert await store.stats.days(day.at + 2 * 86400, 3600.0) == []

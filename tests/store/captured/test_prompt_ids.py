@@ -24,11 +24,11 @@ LONG = [_ids.randrange(50_000) for _ in range(20 * IDS)]
 
 
 async def put(store: Store, id: str, ids: list[int] | None, session: str | None = None) -> None:
-    await store.record([new(id, session=session)], [end(id, prompt_token_ids=ids)])
+    await store.completions.record([new(id, session=session)], [end(id, prompt_token_ids=ids)])
 
 
 async def read(store: Store, id: str) -> list[int] | None:
-    found = await store.completion(id)
+    found = await store.completions.get(id)
     assert found is not None and found.end is not None
     return found.end.prompt_token_ids
 
@@ -46,7 +46,7 @@ async def test_they_are_read_as_they_were_written(store: Store) -> None:
     await put(store, "none", None)
     assert [await read(store, f"c{length}") == LONG[:length] for length in lengths] == [True] * len(lengths)
     assert await read(store, "none") is None
-    exported = {line["id"]: line["prompt_token_ids"] async for line in store.export() if line.get("id")}
+    exported = {line["id"]: line["prompt_token_ids"] async for line in store.transfer.export() if line.get("id")}
     assert exported[f"c{5 * IDS + 7}"] == LONG[: 5 * IDS + 7]
 
 
@@ -88,11 +88,11 @@ async def test_they_go_with_the_last_prompt_that_needs_them(store: Store) -> Non
     await put(store, "b", LONG[: 6 * IDS], session="t")
     await put(store, "c", [*LONG[: 2 * IDS], 1, *LONG[: 2 * IDS]], session="t")
     assert await blocks(store) == 8
-    assert await store.forget(["b"]) == 1
+    assert await store.completions.forget(["b"]) == 1
     assert await blocks(store) == 5 and await read(store, "a") == LONG[: 3 * IDS]
-    await store.forget_for_good("session", "s", "admin")
+    await store.erasure.forget("session", "s", "admin")
     assert await blocks(store) == 4 and await read(store, "c") == [*LONG[: 2 * IDS], 1, *LONG[: 2 * IDS]]
-    await store.forget_for_good("session", "t", "admin")
+    await store.erasure.forget("session", "t", "admin")
     assert await blocks(store) == 0
 
 
@@ -101,7 +101,7 @@ async def test_what_was_forgotten_is_not_in_the_file(store: Store, tmp_path: Pat
     mark = (0x5EC12E7).to_bytes(4, "little")
     await put(store, "secret", marked, session="s")
     assert mark in b"".join(file.read_bytes() for file in tmp_path.glob(f"{schema.NAME}*"))
-    await store.forget_for_good("session", "s", "admin")
+    await store.erasure.forget("session", "s", "admin")
     assert mark not in b"".join(file.read_bytes() for file in tmp_path.glob(f"{schema.NAME}*"))
 
 
@@ -139,7 +139,7 @@ async def test_any_prompts_in_any_order(turns: list[tuple[int, int]], drop: st.D
             for id, ids in prompts.items():
                 await put(store, id, ids)
             gone = drop.draw(st.sets(st.sampled_from(sorted(prompts))))
-            await store.forget(sorted(gone))
+            await store.completions.forget(sorted(gone))
             for id in prompts.keys() - gone:
                 assert await read(store, id) == prompts[id]
             left = [prompts[id] for id in prompts.keys() - gone]

@@ -117,10 +117,10 @@ def test_who_rates_what_others_rate_too_is_that_much_less_of_it() -> None:
 async def test_a_flood_is_dampened_and_shown(store: Store) -> None:
     await put(store, *(f"c{n}" for n in range(60)))
     for n in range(10):
-        await store.rate(rating(f"c{n}", rater="ann"))
+        await store.ratings.rate(rating(f"c{n}", rater="ann"))
     for n in range(10, 60):
-        await store.rate(rating(f"c{n}", -1.0, rater="eve"))
-    fresh = await store.fresh(live=0, max_version_gap=8, share=0.5)
+        await store.ratings.rate(rating(f"c{n}", -1.0, rater="eve"))
+    fresh = await store.samples.fresh(live=0, max_version_gap=8, share=0.5)
     assert fresh.dampened == {"eve": 40} and fresh.total == 20
     assert await claim(store, min_total=21, share=0.5) is None
     run, samples = await claim(store, limit=30, min_total=20, share=0.5)
@@ -131,8 +131,8 @@ async def test_a_flood_is_dampened_and_shown(store: Store) -> None:
 async def test_the_weight_that_the_settings_give_a_rater_counts(store: Store) -> None:
     await put(store, *(f"c{n}" for n in range(20)))
     for n in range(20):
-        await store.rate(rating(f"c{n}", rater="ann" if n < 10 else "eve"))
-    fresh = await store.fresh(live=0, max_version_gap=8, share=0.5, raters={"eve": 5.0})
+        await store.ratings.rate(rating(f"c{n}", rater="ann" if n < 10 else "eve"))
+    fresh = await store.samples.fresh(live=0, max_version_gap=8, share=0.5, raters={"eve": 5.0})
     assert fresh.dampened == {"eve": 8}
     _, samples = await claim(store, share=0.5, raters={"eve": 5.0})
     assert [sample.rating.rater for sample in samples].count("eve") == 2

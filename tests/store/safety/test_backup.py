@@ -19,8 +19,8 @@ from tests.store.test_migrations import SCHEMAS, old
 
 
 async def rated(store: Store, id: str) -> None:
-    await store.audit("admin", "noted", {"id": id})
-    await store.set_meta(id, "x" * 1000)
+    await store.meta.audit("admin", "noted", {"id": id})
+    await store.meta.set(id, "x" * 1000)
 
 
 async def test_while_it_is_written_to(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ async def test_while_it_is_written_to(tmp_path: Path) -> None:
         assert all(sizes) and not list(tmp_path.glob("*.part"))
         with pytest.raises(StoreBusy):
             backup.restore(home, tmp_path / "b0.db")
-        assert await store.get_meta("before") == "x" * 1000
+        assert await store.meta.get("before") == "x" * 1000
     finally:
         await store.close()
     for i in range(5):
@@ -65,8 +65,8 @@ async def test_restored_and_the_old_one_kept(tmp_path: Path) -> None:
     kept = backup.restore(home, file).kept
     store = await Store.open(home)
     try:
-        assert await store.get_meta("first") is not None and await store.get_meta("second") is None
-        assert (await store.audit_log())[0]["act"] == "restore"
+        assert await store.meta.get("first") is not None and await store.meta.get("second") is None
+        assert (await store.meta.audit_log())[0]["act"] == "restore"
     finally:
         await store.close()
     assert kept is not None
@@ -82,8 +82,8 @@ async def test_into_an_empty_home_and_from_an_older_schema(tmp_path: Path) -> No
     assert backup.restore(home, then / schema.NAME) == (None, ())
     store = await Store.open(home)
     try:
-        assert (await store.pointer()).live == 1
-        assert await store.retract("rt-1") is not None
+        assert (await store.versions.pointer()).live == 1
+        assert await store.ratings.retract("rt-1") is not None
     finally:
         await store.close()
 
@@ -123,7 +123,7 @@ async def test_what_is_not_whole_is_refused(tmp_path: Path, what: str) -> None:
 async def test_the_log_can_neither_be_changed_nor_cut_unseen(tmp_path: Path) -> None:
     store = await Store.open(tmp_path)
     for i in range(5):
-        await store.audit("admin", "act", {"i": i})
+        await store.meta.audit("admin", "act", {"i": i})
     await store.close()
     path = tmp_path / schema.NAME
     head = backup.audit_verdict(tmp_path, None).head
@@ -149,13 +149,13 @@ async def test_the_log_can_neither_be_changed_nor_cut_unseen(tmp_path: Path) -> 
 async def test_ratings_come_back(tmp_path: Path) -> None:
     old(tmp_path, SCHEMAS[-1])
     store = await Store.open(tmp_path)
-    await store.rate(NewRating("rl-a", "ann", -1.0))
+    await store.ratings.rate(NewRating("rl-a", "ann", -1.0))
     await store.close()
     backup.backup(tmp_path / schema.NAME, tmp_path / "b.db")
     backup.restore(tmp_path / "new", tmp_path / "b.db")
     store = await Store.open(tmp_path / "new")
     try:
-        found = await store.completion("rl-a")
+        found = await store.completions.get("rl-a")
         assert found is not None and {r.rater for r in found.ratings} == {"ann", "owner"}
     finally:
         await store.close()

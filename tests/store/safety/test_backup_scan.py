@@ -21,7 +21,7 @@ from tests.store.test_migrations import SCHEMAS
 
 async def test_found_whatever_its_name_and_by_what_is_in_it(store: Store, tmp_path: Path) -> None:
     await put(store, "a", session="s", user="u")
-    await store.rate(rating("a", rater="ann"))
+    await store.ratings.rate(rating("a", rater="ann"))
     database = tmp_path / schema.NAME
     for name in ("backups/schema-7-x.db", "rlproxy.db.replaced-1", "deep/er/no ending"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -78,9 +78,9 @@ async def test_encrypted_ones_are_looked_into_too(tmp_path: Path, secret: Secret
     try:
         await put(store, "a", session="s")
         await asyncio.to_thread(backup.backup, tmp_path / schema.NAME, tmp_path / "kept.db", secret)
-        found = await store.copies_with(tmp_path, "session", "s")
+        found = await store.erasure.copies_with(tmp_path, "session", "s")
         assert [file.name for file in found.holding] == ["kept.db"] and found.unread == ()
-        assert await store.copies_with(tmp_path, "session", "another") == ((), ())
+        assert await store.erasure.copies_with(tmp_path, "session", "another") == ((), ())
         assert backup_scan.looked_through(tmp_path, "session", "s", Secret("cd" * 32)).unread == (tmp_path / "kept.db",)
     finally:
         await store.close()

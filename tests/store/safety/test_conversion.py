@@ -46,9 +46,9 @@ async def fill(home: Path, secret: Secret | None = None, *, rows: int = 40) -> N
     store = await Store.open(home, secret)
     for n in range(rows):
         said = Message("user", f'"{PLANTED} {n} {"long " * 200}"'.encode())
-        await store.record([new(f"rl-{n}", prompt=(said,))], [end(f"rl-{n}", text=f"{PLANTED} {n}")])
-    await store.rate(NewRating("rl-1", "ann", 1.0, comment=PLANTED))
-    await store.index_words()
+        await store.completions.record([new(f"rl-{n}", prompt=(said,))], [end(f"rl-{n}", text=f"{PLANTED} {n}")])
+    await store.ratings.rate(NewRating("rl-1", "ann", 1.0, comment=PLANTED))
+    await store.inbox.index_words()
     await store.close()
 
 
@@ -56,11 +56,11 @@ async def holds(home: Path, secret: Secret | None, *, rows: int = 40, good: int 
     """All that `fill` stored, in the log and in the search, too."""
     store = await Store.open(home, secret)
     try:
-        assert (await store.counts())["done"] == rows and (await store.counts())["good"] == good
-        found = await store.completion("rl-1")
+        assert (await store.stats.counts())["done"] == rows and (await store.stats.counts())["good"] == good
+        found = await store.completions.get("rl-1")
         assert found is not None and found.end is not None and found.end.text.startswith(PLANTED)
         assert backup.audit_verdict(home, None, secret).problem is None
-        await store.set_meta("written", True)
+        await store.meta.set("written", True)
     finally:
         await store.close()
 
@@ -90,8 +90,8 @@ async def test_nothing_of_it_in_the_log_either(tmp_path: Path) -> None:
     """While it is written to: the database, its log and what is beside them."""
     store = await Store.open(tmp_path, KEY)
     try:
-        await store.record([new("rl-1")], [end("rl-1", text=PLANTED)])
-        await store.index_words()
+        await store.completions.record([new("rl-1")], [end("rl-1", text=PLANTED)])
+        await store.inbox.index_words()
         assert (tmp_path / "rlproxy.db-wal").stat().st_size > 0 and (tmp_path / "rlproxy.db-shm").exists()
         assert in_the_clear(tmp_path) == []
     finally:
@@ -152,7 +152,7 @@ async def test_a_migration_keeps_an_encrypted_copy(tmp_path: Path) -> None:
     old(tmp_path, SCHEMAS[0])
     encryption.encrypt(tmp_path, KEY, quietly)
     store = await Store.open(tmp_path, KEY)
-    assert (await store.pointer()).live == 1
+    assert (await store.versions.pointer()).live == 1
     await store.close()
     (kept,) = (tmp_path / "backups").iterdir()
     assert not driver.is_plain(kept)
@@ -171,14 +171,14 @@ async def test_a_log_that_a_kill_has_left(tmp_path: Path) -> None:
     code = (
         "import asyncio, os, sys, signal\nfrom pathlib import Path\nfrom store.store import Store\n"
         "async def main():\n    store = await Store.open(Path(sys.argv[1]))\n"
-        f"    await store.set_meta('k', {PLANTED!r})\n    os.kill(os.getpid(), signal.SIGKILL)\nasyncio.run(main())\n"
+        f"    await store.meta.set('k', {PLANTED!r})\n    os.kill(os.getpid(), signal.SIGKILL)\nasyncio.run(main())\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(home)], cwd=ROOT).returncode == -signal.SIGKILL
     assert "rlproxy.db-wal" in in_the_clear(home)
     encryption.encrypt(home, KEY, quietly)
     assert in_the_clear(home) == [] and [f.name for f in home.glob("rlproxy.db*")] == [schema.NAME]
     store = await Store.open(home, KEY)
-    assert await store.get_meta("k") == PLANTED
+    assert await store.meta.get("k") == PLANTED
     await store.close()
 
 

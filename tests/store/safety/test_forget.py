@@ -19,7 +19,9 @@ async def talk(store: Store, id: str, text: str, **fields: object) -> None:
     """A conversation of its own, with these words in question and answer."""
     prompt = (Message("user", b'{"content":"asks %s"}' % text.encode()),)
     reply = Message("assistant", b'{"content":"says %s"}' % text.encode())
-    await store.record([new(id, prompt=prompt, asked=f"asks {text}", **fields)], [end(id, reply=reply, text=text)])
+    await store.completions.record(
+        [new(id, prompt=prompt, asked=f"asks {text}", **fields)], [end(id, reply=reply, text=text)]
+    )
 
 
 def bytes_of(home: Path) -> bytes:
@@ -29,19 +31,19 @@ def bytes_of(home: Path) -> bytes:
 async def test_a_session_leaves_nothing_behind(store: Store, tmp_path: Path) -> None:
     await talk(store, "a", "zanzibar", session="s")
     await talk(store, "b", "quokka", session="t")
-    await store.rate(rating("a", comment="zanzibar again"))
-    await store.index_words()
+    await store.ratings.rate(rating("a", comment="zanzibar again"))
+    await store.inbox.index_words()
     assert b"zanzibar" in bytes_of(tmp_path)
-    found = await store.would_forget("session", "s")
+    found = await store.erasure.look("session", "s")
     assert found.completions == ("a",) and len(found.ratings) == 1 and found.trained == ()
-    assert await store.completion("a") is not None  # looking touches nothing
-    assert (await store.forget_for_good("session", "s", "ann")).completions == ("a",)
-    assert await store.completion("a") is None and await store.ratings_of("a") == []
-    assert [row.id for row in (await store.inbox(Wanted(search="asks"))).rows] == ["b"]
-    assert (await store.inbox(Wanted(search="zanzibar"))).rows == []
+    assert await store.completions.get("a") is not None  # looking touches nothing
+    assert (await store.erasure.forget("session", "s", "ann")).completions == ("a",)
+    assert await store.completions.get("a") is None and await store.ratings.history("a") == []
+    assert [row.id for row in (await store.inbox.page(Wanted(search="asks"))).rows] == ["b"]
+    assert (await store.inbox.page(Wanted(search="zanzibar"))).rows == []
     left = bytes_of(tmp_path)
     assert b"zanzibar" not in left and b"quokka" in left
-    (line,) = await store.audit_log(1)
+    (line,) = await store.meta.audit_log(1)
     assert line["act"] == "forget" and line["detail"]["completions"] == 1 and "s" not in line["detail"].values()
 
 
@@ -53,17 +55,17 @@ async def test_words_leave_a_large_index_too(store: Store, tmp_path: Path) -> No
             f"word{n} {'zanzibar' if n == 123 else 'quokka'} {' '.join(f'w{n * k % 997}' for k in range(40))}"
             for n in range(start, start + 30)
         ]
-        await store.record(
+        await store.completions.record(
             [new(name) for name in names],
             [end(name, text=text, reply=None) for name, text in zip(names, texts, strict=True)],
         )
-        await store.index_words()
-    assert [row.id for row in (await store.inbox(Wanted(search="word123"))).rows] == ["c123"]
+        await store.inbox.index_words()
+    assert [row.id for row in (await store.inbox.page(Wanted(search="word123"))).rows] == ["c123"]
     assert b"zanzibar" in bytes_of(tmp_path)
-    await store.forget_for_good("completion", "c123", "ann")
-    assert (await store.inbox(Wanted(search="word123"))).rows == []
-    assert len((await store.inbox(Wanted(search="word", limit=1000))).rows) == 899
-    await store.overwrite_gaps()
+    await store.erasure.forget("completion", "c123", "ann")
+    assert (await store.inbox.page(Wanted(search="word123"))).rows == []
+    assert len((await store.inbox.page(Wanted(search="word", limit=1000))).rows) == 899
+    await store.erasure.overwrite_gaps()
     left = bytes_of(tmp_path)
     assert b"zanzibar" not in left and b"quokka" in left
 
@@ -75,84 +77,88 @@ async def test_pictures_that_nobody_else_uses_go(store: Store, tmp_path: Path) -
         urls = ",".join(f'"data:image/png;base64,{base64.b64encode(p).decode()}"' for p in pictures)
         return (Message("user", f'{{"content":[{urls}]}}'.encode()),)
 
-    await store.record([new("a", prompt=says(mine, shared)), new("b", prompt=says(shared))], [end("a"), end("b")])
-    await store.forget_for_good("completion", "a", "ann")
+    await store.completions.record(
+        [new("a", prompt=says(mine, shared)), new("b", prompt=says(shared))], [end("a"), end("b")]
+    )
+    await store.erasure.forget("completion", "a", "ann")
     left = bytes_of(tmp_path)
     assert mine not in left and shared in left
-    kept = await store.completion("b")
+    kept = await store.completions.get("b")
     assert kept is not None and kept.new.prompt == says(shared)
 
 
 async def test_a_rater_goes_and_the_answers_stay(store: Store) -> None:
     await put(store, "a")
-    await store.rate(rating("a", rater="ann"))
-    await store.rate(rating("a", -1.0, rater="ann"))  # the history, too
-    await store.rate(rating("a", rater="bob"))
-    found = await store.forget_for_good("rater", "ann", "ann")
+    await store.ratings.rate(rating("a", rater="ann"))
+    await store.ratings.rate(rating("a", -1.0, rater="ann"))  # the history, too
+    await store.ratings.rate(rating("a", rater="bob"))
+    found = await store.erasure.forget("rater", "ann", "ann")
     assert found.completions == () and len(found.ratings) == 2
-    assert [r.rater for r in await store.ratings_of("a")] == ["bob"]
-    listed = await store.listed("a")
+    assert [r.rater for r in await store.ratings.history("a")] == ["bob"]
+    listed = await store.inbox.get("a")
     assert listed is not None and [r.rater for r in listed.ratings] == ["bob"]
 
 
 async def test_a_raters_reactions_go_too_and_come_back_as_no_rating(store: Store) -> None:
     await put(store, "a")
-    await store.react(NewReaction("a", "ann", "slack", "1", "c 1", "thumbsup", 1.0, 1.0))
-    found = await store.forget_for_good("rater", "ann", "ann")
+    await store.reactions.react(NewReaction("a", "ann", "slack", "1", "c 1", "thumbsup", 1.0, 1.0))
+    found = await store.erasure.forget("rater", "ann", "ann")
     assert len(found.ratings) == 1 and found.reactions == 1
-    await store.react(NewReaction("a", "ann", "slack", "2", "c 1", "thumbsdown", None, 2.0))
-    assert await store.live_rating("a", "ann") is None
-    again = await store.would_forget("rater", "ann")  # what was taken back names them as well
+    await store.reactions.react(NewReaction("a", "ann", "slack", "2", "c 1", "thumbsdown", None, 2.0))
+    assert await store.ratings.live("a", "ann") is None
+    again = await store.erasure.look("rater", "ann")  # what was taken back names them as well
     assert again.ratings == () and again.reactions == 1
-    await store.forget_for_good("rater", "ann", "ann")
-    assert (await store.would_forget("rater", "ann")).reactions == 0
+    await store.erasure.forget("rater", "ann", "ann")
+    assert (await store.erasure.look("rater", "ann")).reactions == 0
 
 
 async def test_versions_that_were_trained_on_it_are_named(store: Store) -> None:
     await put(store, "a", "b", user="ann")
-    first = await store.rate(rating("a"))
+    first = await store.ratings.rate(rating("a"))
     run, _ = await claim(store, held_share=0.0)
-    await store.publish(run.id, adapter(1, run.id), {"samples": {first.id: {"used": True}}}, 0.0)
-    second = await store.rate(rating("b"))
+    await store.runs.publish(run.id, adapter(1, run.id), {"samples": {first.id: {"used": True}}}, 0.0)
+    second = await store.ratings.rate(rating("b"))
     run, _ = await claim(store, held_share=0.0, version=2)
     samples = {first.id: {"used": True}, second.id: {"used": True}}  # the first one trained once more
-    await store.publish(run.id, adapter(2, run.id), {"samples": samples}, 0.0)
+    await store.runs.publish(run.id, adapter(2, run.id), {"samples": samples}, 0.0)
     await put(store, "c")
-    await store.rate(rating("c"))
+    await store.ratings.rate(rating("c"))
     run, _ = await claim(store, held_share=0.0, version=3, live=2)
     child = adapter(3, run.id)
-    await store.publish(run.id, type(child)(**{f: getattr(child, f) for f in child.__slots__} | {"parent": 2}), {}, 0.0)
-    assert (await store.would_forget("completion", "a")).trained == (1, 2)
-    found = await store.would_forget("completion", "b")
+    await store.runs.publish(
+        run.id, type(child)(**{f: getattr(child, f) for f in child.__slots__} | {"parent": 2}), {}, 0.0
+    )
+    assert (await store.erasure.look("completion", "a")).trained == (1, 2)
+    found = await store.erasure.look("completion", "b")
     assert (found.trained, found.heirs) == ((2,), (3,))
-    assert (await store.would_forget("user", "ann")).trained == (1, 2)
-    assert (await store.would_forget("completion", "c")).heirs == ()
+    assert (await store.erasure.look("user", "ann")).trained == (1, 2)
+    assert (await store.erasure.look("completion", "c")).heirs == ()
 
 
 async def test_not_while_a_run_trains_on_it(store: Store) -> None:
     await put(store, "a")
-    await store.rate(rating("a"))
+    await store.ratings.rate(rating("a"))
     run, _ = await claim(store)
-    assert (await store.would_forget("completion", "a")).open_run == run.id
+    assert (await store.erasure.look("completion", "a")).open_run == run.id
     with pytest.raises(InOpenRun):
-        await store.forget_for_good("completion", "a", "ann")
-    assert await store.completion("a") is not None
-    await store.end_run(run.id, "failed", "cancelled", None)
-    await store.forget_for_good("completion", "a", "ann")
-    assert await store.completion("a") is None
+        await store.erasure.forget("completion", "a", "ann")
+    assert await store.completions.get("a") is not None
+    await store.runs.end(run.id, "failed", "cancelled", None)
+    await store.erasure.forget("completion", "a", "ann")
+    assert await store.completions.get("a") is None
 
 
 async def test_what_run_folders_owe_outlives_a_crash(store: Store) -> None:
     await put(store, "a", "b")
-    one = await store.rate(rating("a"))
-    await store.forget_for_good("completion", "a", "ann")
-    owed = await store.owed_to_run_folders()
+    one = await store.ratings.rate(rating("a"))
+    await store.erasure.forget("completion", "a", "ann")
+    owed = await store.erasure.owed_to_run_folders()
     assert owed == {"completions": ["a"], "ratings": [one.id]}
-    await store.forget_for_good("completion", "b", "ann")  # meanwhile
-    await store.left_run_folders(owed)
-    assert await store.owed_to_run_folders() == {"completions": ["b"], "ratings": []}
+    await store.erasure.forget("completion", "b", "ann")  # meanwhile
+    await store.erasure.left_run_folders(owed)
+    assert await store.erasure.owed_to_run_folders() == {"completions": ["b"], "ratings": []}
 
 
 async def test_nothing_of_that_name(store: Store) -> None:
-    found = await store.forget_for_good("session", "none", "ann")
-    assert found.completions == () and await store.audit_log() == []
+    found = await store.erasure.forget("session", "none", "ann")
+    assert found.completions == () and await store.meta.audit_log() == []

@@ -66,10 +66,10 @@ async def fill(home: Path, secret: Secret | None = None) -> None:
             store, f"c{n}", request=b"x" * (9000 if n % 10 == 0 else 200), session=f"s{n}", asked=f"words {n} " * 9
         )
     for n in range(0, 300, 3):
-        await store.rate(rating(f"c{n}"))
-    while await store.index_words():
+        await store.ratings.rate(rating(f"c{n}"))
+    while await store.inbox.index_words():
         pass
-    await store.forget([f"c{n}" for n in range(1, 300, 4)])
+    await store.completions.forget([f"c{n}" for n in range(1, 300, 4)])
     await store.close()
 
 
@@ -138,10 +138,10 @@ async def life(home: Path, secret: Secret | None) -> bool:
         sound = await store.checked()
         for act in (
             lambda: put(store, "new"),
-            lambda: store.rate(rating("c2")),
-            lambda: store.expire(1e12),
-            lambda: store.forget_for_good("session", "s3", "test"),
-            lambda: store.set_meta("x", 1),
+            lambda: store.ratings.rate(rating("c2")),
+            lambda: store.completions.expire(1e12),
+            lambda: store.erasure.forget("session", "s3", "test"),
+            lambda: store.meta.set("x", 1),
         ):
             try:
                 await act()
@@ -219,8 +219,8 @@ async def test_until_the_check_has_passed_the_file_stays_as_it_is(filled: bytes,
     store = await Store.open(tmp_path)
     assert store.integrity.state == "checking" and "last stop was not a clean one" in str(store.integrity.doubt)
     await put(store, "new", request=b"y" * 3_000_000)
-    assert await store.rate(rating("new")) and await store.completion("new") is not None
-    assert (await store.forget_for_good("session", "s2", "test")).completions == ("c2",)
+    assert await store.ratings.rate(rating("new")) and await store.completions.get("new") is not None
+    assert (await store.erasure.forget("session", "s2", "test")).completions == ("c2",)
     assert path.read_bytes() == filled
     held.go.set()
     assert await store.checked()
@@ -229,7 +229,7 @@ async def test_until_the_check_has_passed_the_file_stays_as_it_is(filled: bytes,
     await store.close()
     assert not list(tmp_path.glob(f"{schema.NAME}-*")), "a clean stop leaves the file alone"
     store = await Store.open(tmp_path)
-    assert store.integrity.state == "sound" and await store.completion("new") is not None
+    assert store.integrity.state == "sound" and await store.completions.get("new") is not None
     await store.close()
 
 
@@ -244,7 +244,7 @@ async def test_a_stop_in_the_middle_of_a_check_is_quick_and_the_next_start_check
     assert path.read_bytes() == filled
     held.go.set()
     store = await Store.open(tmp_path)
-    assert await store.checked() and await store.completion("new") is not None
+    assert await store.checked() and await store.completions.get("new") is not None
     await store.close()
 
 
@@ -263,7 +263,7 @@ async def test_damage_that_is_met_while_it_is_used_ends_all_writing(filled: byte
     before = path.read_bytes()
     told = asyncio.create_task(store.damage())
     with pytest.raises(StoreDamaged, match="restore a backup"):
-        await store.rate(rating("c2"))
+        await store.ratings.rate(rating("c2"))
     assert "is damaged" in await told
     with pytest.raises(StoreDamaged):
         await put(store, "more")

@@ -52,25 +52,25 @@ async def test_whatever_the_shapes_nothing_stays(store: Store, tmp_path: Path, s
     for n in range(0, 120, 4):
         some = [talk(dice, f"q{n + k:05d}z") for k in range(4)]
         for begun, _ in some:
-            await store.begin([begun])
+            await store.completions.begin([begun])
         dice.shuffle(some)
         for _, ended in some:
-            await store.finish([ended])
+            await store.completions.finish([ended])
         for begun, _ in some:
             mark = f"q{begun.id[10:]}"
             ids.append((begun.id, mark))
             if dice.random() < 0.4:
-                await store.rate(rating(begun.id, dice.choice([1.0, -1.0]), comment=words(dice, mark, 30)))
+                await store.ratings.rate(rating(begun.id, dice.choice([1.0, -1.0]), comment=words(dice, mark, 30)))
         if dice.random() < 0.4:
-            await store.index_words()
+            await store.inbox.index_words()
     dice.shuffle(ids)
     gone = ids[:60]
     for at, (id, mark) in enumerate(gone):
-        await store.forget_for_good("completion", id, "ann")
-        await store.overwrite_gaps()
+        await store.erasure.forget("completion", id, "ann")
+        await store.erasure.overwrite_gaps()
         assert not marks(tmp_path, mark)
         if at % 10 == 0:  # what is in the writer's memory must not come back with the next row of a page
-            await store.record(*([one] for one in talk(dice, f"q{90000 + at}z")))
+            await store.completions.record(*([one] for one in talk(dice, f"q{90000 + at}z")))
     await store.close()
     for id, mark in gone:
         assert not marks(tmp_path, mark), id
@@ -90,8 +90,8 @@ async def test_a_page_that_does_not_add_up_is_left_alone(store: Store, tmp_path:
     """A header with a flipped byte: what looks like a gap may be rows."""
     dice = random.Random(2)
     for n in range(60):
-        await store.record(*([one] for one in talk(dice, f"q{n:05d}z")))
-    await store.forget_for_good("completion", (await store.completions())[3].new.id, "ann")
+        await store.completions.record(*([one] for one in talk(dice, f"q{n:05d}z")))
+    await store.erasure.forget("completion", (await store.completions.page())[3].new.id, "ann")
     file = tmp_path / schema.NAME
     data = file.read_bytes()
     pages = range(4096, len(data), 4096)
@@ -102,19 +102,21 @@ async def test_a_page_that_does_not_add_up_is_left_alone(store: Store, tmp_path:
         opened.write(b"\2")  # rows, of which there are more
     broken = file.read_bytes()[trees[-1] : trees[-1] + 4096]
     with pytest.raises(NotOverwritten, match="may be damaged"):
-        await store.overwrite_gaps()
+        await store.erasure.overwrite_gaps()
     assert file.read_bytes()[trees[-1] : trees[-1] + 4096] == broken
 
 
 async def test_only_the_gaps_change(store: Store, tmp_path: Path) -> None:
     dice = random.Random(1)
     for n in range(60):
-        await store.record(*([one] for one in talk(dice, f"q{n:05d}z")))
-    await store.react(NewReaction((await store.completions())[0].new.id, "ann", "slack", "1", "c 1", "up", 1.0, 1.0))
-    await store.forget_for_good("completion", (await store.completions())[3].new.id, "ann")
+        await store.completions.record(*([one] for one in talk(dice, f"q{n:05d}z")))
+    await store.reactions.react(
+        NewReaction((await store.completions.page())[0].new.id, "ann", "slack", "1", "c 1", "up", 1.0, 1.0)
+    )
+    await store.erasure.forget("completion", (await store.completions.page())[3].new.id, "ann")
     file = tmp_path / schema.NAME
     before = file.read_bytes()
-    await store.overwrite_gaps()
+    await store.erasure.overwrite_gaps()
     after = file.read_bytes()
     changed = {at for at in range(len(before)) if before[at] != after[at] and at >= 4096 and after[at]}
     assert before != after and len(before) == len(after)
@@ -123,44 +125,44 @@ async def test_only_the_gaps_change(store: Store, tmp_path: Path) -> None:
 
 
 async def test_what_a_kill_has_left_is_owed(store: Store, tmp_path: Path) -> None:
-    await store.record(*([one] for one in talk(random.Random(1), "q00001z")))
-    assert not await store.overwrite_gaps()  # nothing was forgotten, nothing is read
-    await store.forget_for_good("completion", (await store.completions())[0].new.id, "ann")
-    assert await store.get_meta(forget.GAPS) is not None
-    assert await store.overwrite_gaps() and await store.get_meta(forget.GAPS) is None
-    assert not await store.overwrite_gaps()
+    await store.completions.record(*([one] for one in talk(random.Random(1), "q00001z")))
+    assert not await store.erasure.overwrite_gaps()  # nothing was forgotten, nothing is read
+    await store.erasure.forget("completion", (await store.completions.page())[0].new.id, "ann")
+    assert await store.meta.get(forget.GAPS) is not None
+    assert await store.erasure.overwrite_gaps() and await store.meta.get(forget.GAPS) is None
+    assert not await store.erasure.overwrite_gaps()
 
 
 async def test_not_while_somebody_reads_or_the_file_is_checked(store: Store, tmp_path: Path) -> None:
-    await store.record(*([one] for one in talk(random.Random(1), "q00001z")))
-    id = (await store.completions())[0].new.id
+    await store.completions.record(*([one] for one in talk(random.Random(1), "q00001z")))
+    id = (await store.completions.page())[0].new.id
     with closing(sqlite3.connect(tmp_path / schema.NAME, isolation_level=None)) as shell:
         await store._writer.submit(lambda db: db.execute("PRAGMA busy_timeout = 0") and None)
         shell.execute("BEGIN")
         shell.execute("SELECT count(*) FROM completions").fetchone()
-        await store.forget_for_good("completion", id, "ann")
+        await store.erasure.forget("completion", id, "ann")
         with pytest.raises(NotOverwritten, match="somebody reads"):
-            await store.overwrite_gaps()
+            await store.erasure.overwrite_gaps()
         shell.execute("COMMIT")
     store.integrity.state = "checking"
     with pytest.raises(NotOverwritten, match="check of it"):
-        await store.overwrite_gaps()
+        await store.erasure.overwrite_gaps()
     store.integrity.state = "sound"
-    assert await store.overwrite_gaps()
+    assert await store.erasure.overwrite_gaps()
 
 
 async def test_a_restored_backup_has_no_copies_either(store: Store, tmp_path: Path) -> None:
     dice = random.Random(0)
     for n in range(150):
-        await store.record(*([one] for one in talk(dice, f"q{n:05d}z")))
-    await store.index_words()
+        await store.completions.record(*([one] for one in talk(dice, f"q{n:05d}z")))
+    await store.inbox.index_words()
     file = tmp_path / "elsewhere" / "b.db"
     file.parent.mkdir()
     backup.backup(tmp_path / schema.NAME, file)
-    gone = dice.sample([found.new.id for found in await store.completions(limit=150)], 110)
+    gone = dice.sample([found.new.id for found in await store.completions.page(limit=150)], 110)
     for id in gone:
-        await store.forget_for_good("completion", id, "ann")
-    await store.left_run_folders({"completions": gone, "ratings": []})
+        await store.erasure.forget("completion", id, "ann")
+    await store.erasure.left_run_folders({"completions": gone, "ratings": []})
     await store.close()
     kept = backup.restore(tmp_path, file).kept
     assert kept is not None

@@ -46,7 +46,7 @@ async def done(home: Path) -> int:
     store = await Store.open(home)
     try:
         assert await store.checked()
-        return (await store.counts())["done"]
+        return (await store.stats.counts())["done"]
     finally:
         await store.close()
 
@@ -68,7 +68,7 @@ async def test_a_broken_frame_in_the_middle_is_told_and_nothing_is_lost(tmp_path
     end = int(str(told.value).split("truncate -s ")[1].split()[0])
     log.write_bytes(before[:end])
     store = await Store.open(home, secret)
-    assert await store.checked() and 0 < (await store.counts())["done"] < MANY
+    assert await store.checked() and 0 < (await store.stats.counts())["done"] < MANY
     await store.close()
     assert integrity.noted(home / schema.NAME) is None
 

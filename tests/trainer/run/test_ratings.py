@@ -6,13 +6,14 @@ import random
 
 import pytest
 
+from config import presets
 from tests.harness import tiny
 from trainer import loop
 from trainer.io.progress import Progress, Stop
 from trainer.lessons.samples import Sample, Template
 from trainer.policy.torch_policy import TorchPolicy
-from trainer.run import ratings
-from trainer.run.gate import Bounds
+from trainer.run import ratings, reach
+from trainer.run.gate import Bounds, Check
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +54,17 @@ def test_ratings_that_are_all_the_same_have_no_contrast():
     assert ratings.contrast([]).ok
 
 
+ASKED = Bounds(max_chance=0.01)
+
+
 def test_few_ratings_are_not_judged_by_chance(template):
     rated = [sample([5, 6, 7 + n], 1.0 if n % 2 else -1.0) for n in range(8)]
-    check = ratings.chance(rated, template, Bounds())
+    check = ratings.chance(rated, template, ASKED)
     assert check.ok and check.value is None
     assert check.note == "skipped: 4 good and 4 bad ratings are too few to tell from chance"
     one_good = [sample([5, 6, 7 + n], -1.0 if n else 1.0) for n in range(40)]
-    assert ratings.chance(one_good, template, Bounds()).value is None
+    assert ratings.chance(one_good, template, ASKED).value is None
+    assert ratings.chance(one_good, template, Bounds()).value > 0.01
 
 
 def test_a_taste_passes_and_a_coin_does_not(template):
@@ -67,11 +72,13 @@ def test_a_taste_passes_and_a_coin_does_not(template):
     replies = [[rng.randrange(60, 200) for _ in range(rng.randint(4, 40))] for _ in range(32)]
     taste = [sample(r, 1.0 if len(r) < 15 else -1.0) for r in replies]
     coin = [sample(r, rng.choice((1.0, -1.0))) for r in replies]
-    assert ratings.why(ratings.judge(taste, template, Bounds())) is None
-    checks = ratings.judge(coin, template, Bounds())
+    assert ratings.why(ratings.judge(taste, template, ASKED)) is None
+    checks = ratings.judge(coin, template, ASKED)
     assert not checks["chance"].ok
     assert "drawn at random" in ratings.why(checks)
-    assert ratings.why(ratings.judge(coin, template, Bounds(max_chance=1.0))) is None
+    advised = ratings.judge(coin, template, Bounds())
+    assert ratings.why(advised) is None and advised["chance"].value == checks["chance"].value
+    assert reach.evidence(advised) < 0.7 and reach.evidence(ratings.judge(taste, template, Bounds())) == 1.0
 
 
 @pytest.mark.parametrize("value", [1.0, -1.0])
@@ -86,7 +93,7 @@ def test_one_constant_rating_trains_nothing(tmp_path, model, lines, monkeypatch,
     assert not any(outcome["used"] for outcome in result["samples"].values())
 
 
-def test_ratings_drawn_at_random_train_nothing(tmp_path, model, lines, monkeypatch):
+def test_ratings_drawn_at_random_train_nothing_where_that_is_asked_for(tmp_path, model, lines, monkeypatch):
     monkeypatch.setattr(TorchPolicy, "step", lambda *_: pytest.fail("an optimiser step was taken"))
     rng = random.Random(5)
     drawn = [line | {"reward": rng.choice((1.0, -1.0))} for line in lines]
@@ -94,6 +101,46 @@ def test_ratings_drawn_at_random_train_nothing(tmp_path, model, lines, monkeypat
     assert result["status"] == "empty"
     assert "drawn at random would fit" in result["reason"]
     assert result["gate"]["chance"]["value"] > result["gate"]["chance"]["bound"] == 0.01
+
+
+def test_weak_evidence_moves_the_policy_a_little_and_says_so(tmp_path, model, lines):
+    rng = random.Random(1)
+    drawn = [line | {"reward": rng.choice((1.0, -1.0))} for line in lines]
+    overrides = {"learning_rate": 1e-2, "passes": 2, "likely": 1.0}  # unbounded, it goes 0.09 nats
+    gate = tiny.LOOSE
+    bold, _ = go(tiny.run_folder(tmp_path / "bold", model, drawn, gate=gate, overrides=overrides | {"drift_weak": 0.2}))
+    result, events = go(tiny.run_folder(tmp_path / "run", model, drawn, gate=gate, overrides=overrides))
+    assert result["status"] == "passed", result["reason"]
+    chance = result["gate"]["chance"]
+    assert chance["ok"] and chance["value"] > 0.01 and chance["bound"] == 1.0
+    told = next(e for e in events if e["event"] == "choice" and e["name"] == "reach")
+    assert 0.005 <= told["value"] < 0.2 and "drawn at random would fit" in told["why"]
+    assert result["metrics"]["kl_old"] <= 1.2 * told["value"] < bold["metrics"]["kl_old"]
+    assert "Its step was a smaller one" in result["reason"]
+    used = {rating for rating, outcome in result["samples"].items() if outcome["used"]}
+    assert used == {line["rating"] for line in drawn if line["split"] == "train"}
+
+
+def test_the_more_the_ratings_say_the_further_a_run_may_go():
+    preset = presets.resolve("balanced", {})
+    at = [reach.nats(preset, evidence, credited=False) for evidence in (0.0, 0.3, 0.6, 0.99)]
+    assert at[0] == pytest.approx(preset.drift_weak) and at == sorted(at) and at[-1] < reach.FULL
+    assert reach.nats(preset, 1.0, credited=False) is None
+    assert reach.nats(preset, 0.0, credited=True) == preset.drift_credited
+    of_p = [reach.evidence({"chance": Check(p, 1.0, True)}) for p in (1.0, 0.5, 0.1, 0.01, 1e-4)]
+    assert of_p == sorted(of_p) and of_p[0] == 0.0 and of_p[-1] == of_p[-2] == 1.0
+    assert reach.evidence({"chance": Check(None, 1.0, True)}) == reach.evidence({}) == 1.0
+
+
+def test_beside_comments_weak_ratings_weigh_less(tmp_path, model, lines):
+    rng = random.Random(1)
+    told = [line | {"reward": rng.choice((1.0, -1.0))} for line in lines]
+    told[0] |= {"reward": -1.0, "comment": "shorter"}
+    result, events = go(tiny.run_folder(tmp_path / "run", model, told, gate=tiny.LOOSE))
+    assert result["status"] == "passed", result["reason"]
+    weight = [e for e in events if e["event"] == "choice" and e["name"] == "w_rl"][-1]
+    assert 0 <= weight["value"] < 0.9, weight
+    assert "drawn at random" in weight["why"]
 
 
 def test_comments_teach_where_the_ratings_do_not_train(tmp_path, model, lines):

@@ -8,7 +8,7 @@ from trainer.run.retry import Tries, lost_sense
 
 BALANCED = presets.resolve("balanced", {})
 GOOD, BAD = Check(0.0, 1.0, ok=True), Check(2.0, 1.0, ok=False)
-HALF = {"learning_rate": BALANCED.learning_rate / 2, "drift_credited": BALANCED.drift_credited / 2}
+HALF = {name: getattr(BALANCED, name) / 2 for name in ("learning_rate", "drift_credited", "drift_weak")}
 
 
 def changed(preset):

@@ -159,14 +159,14 @@ async def test_why_nothing_trains(cli: Proxy) -> None:  # noqa: F811
     await cli.chat("x")
     await cli.rate(completion_id="last", rating="good")
     check = (await found(cli))["training"]
-    assert "1 of 4 fresh ratings (train.start_at)" in check.line and "rlproxy train" in (check.fix or "")
+    assert "1 of 4 fresh ratings (train.start_at)" in check.line and "`rlproxy train`" in check.line
     await cli.post("/rl/pause")
     check = (await found(cli))["training"]
     assert "paused" in check.line and check.fix == "`rlproxy resume`"
     response = await cli.http.post("/v1/chat/completions", json={"model": "fake", "messages": WITH_PICTURE})
     await cli.rate(completion_id=response.headers["x-rl-completion-id"], rating="good")
     check = (await found(cli))["ratings"]
-    assert check.line == "1 fresh: 1 good, 0 bad; 1 will not train (has_image: 1)"
+    assert check.line == "1 fresh (no run has used them): 1 good, 0 bad; 1 will not train (has_image: 1)"
 
 
 SHORT = {"id": 3, "status": "failed", "reason": "CUDA out of memory", "ended_at": 1.0, "folder": "/r3"}

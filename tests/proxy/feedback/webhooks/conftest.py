@@ -49,7 +49,7 @@ class Chats:
 
     async def values(self, completion: str) -> dict[str, float]:
         """The live ratings, by rater."""
-        return {one.rater: one.value for one in await self.store.ratings_of(completion) if one.live}
+        return {one.rater: one.value for one in await self.store.ratings.history(completion) if one.live}
 
     async def counted(self, route: str, result: str) -> float:
         async with self.proxy.http.get("/metrics") as response:

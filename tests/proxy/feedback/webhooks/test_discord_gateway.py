@@ -102,7 +102,7 @@ async def test_a_broken_connection_goes_on_where_it_was(listening: Listening, ho
     await rated(listening, id, {"ann": -1.0})
     assert len(gateway.ops(IDENTIFY)) == 1
     assert gateway.ops(RESUME)[0]["session_id"] == "session-1"
-    assert len(await listening.store.ratings_of(id)) == 1
+    assert len(await listening.store.ratings.history(id)) == 1
 
 
 @pytest.mark.parametrize("how", ["invalid session", "session gone", "4009"])

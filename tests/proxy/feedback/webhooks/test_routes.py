@@ -57,7 +57,7 @@ async def test_a_slack_reaction_rates_changes_and_is_taken_back(chats: Chats) ->
     ]:
         assert (await chats.send("slack", event))[0] == 200
         assert await chats.values(id) == wanted
-    stored = await chats.store.live_rating(id, "ann")
+    stored = await chats.store.ratings.live(id, "ann")
     assert (stored.source, stored.source_event_id, stored.scale) == ("slack", "E6", "stars")
     assert await chats.counted("slack", "rated") == 4  # E4 brought the thumb back
     assert await chats.counted("slack", "ignored") == 1
@@ -73,7 +73,7 @@ async def test_replayed_and_reordered_events_change_nothing(chats: Chats) -> Non
     )
     answers = await asyncio.gather(*(chats.send("slack", added) for _ in range(5)))
     assert {status for status, _ in answers} == {200}
-    assert len(await chats.store.ratings_of(id)) == 1
+    assert len(await chats.store.ratings.history(id)) == 1
     await chats.send("slack", removed)
     assert (await chats.send("slack", added))[1]["results"] == ["this event was taken before"]
     late = signing.slack_reaction("+1", id="E3", at=now + 0.5)
@@ -167,7 +167,7 @@ async def test_what_takes_too_long_is_asked_for_again_and_stored_once(
     await chats.link("slack", "C1", TS, id)
     while (await chats.send("slack", event))[0] == 503:
         await asyncio.sleep(0.05)
-    assert len(await chats.store.ratings_of(id)) == 1
+    assert len(await chats.store.ratings.history(id)) == 1
 
 
 async def test_the_slash_command_rates_the_newest_answer_of_the_channel(chats: Chats) -> None:
@@ -175,7 +175,7 @@ async def test_the_slash_command_rates_the_newest_answer_of_the_channel(chats: C
     said = {"command": "/rl", "user_id": "U1", "channel_id": "C1"}
     status, body = await chats.send("slack", b"", **said, text="bad too long", trigger_id="1")
     assert status == 200 and body["response_type"] == "ephemeral" and "rated bad" in body["text"]
-    assert (await chats.store.live_rating(id, "ann")).comment == "too long"
+    assert (await chats.store.ratings.live(id, "ann")).comment == "too long"
     _, body = await chats.send("slack", b"", **said, text="undo", trigger_id="2")
     assert "taken back" in body["text"] and await chats.values(id) == {}
     _, body = await chats.send("slack", b"", **said, text="good", trigger_id="1")  # a copy of the first
@@ -269,8 +269,8 @@ async def test_events_are_known_after_a_restart(chats: Chats) -> None:
     await chats.link("slack", "C1", TS, id)
     event = signing.slack_reaction(at=time.time())
     await chats.send("slack", event)
-    (rating,) = await chats.store.ratings_of(id)
-    await chats.store.retract(rating.id)
+    (rating,) = await chats.store.ratings.history(id)
+    await chats.store.ratings.retract(rating.id)
     await chats.proxy.stop()
     await chats.proxy.start()
     assert (await chats.send("slack", event))[1]["results"] == ["this event was taken before"]
@@ -299,9 +299,9 @@ async def test_telegram_commands_are_answered_in_the_chat(chats: Chats) -> None:
     status, body = await chats.send("telegram", signing.telegram_message("/rl 4 quite good", reply_to=above))
     assert status == 200 and body["method"] == "sendMessage" and body["chat_id"] == -100
     assert body["reply_parameters"]["message_id"] == 50 and "rated 4 of 5" in body["text"]
-    assert (await chats.store.live_rating(id, "ann")).comment == "quite good"
+    assert (await chats.store.ratings.live(id, "ann")).comment == "quite good"
     _, body = await chats.send("telegram", signing.telegram_message("/rl fix: a better text", id=2, reply_to=above))
-    stored = await chats.store.live_rating(id, "ann")
+    stored = await chats.store.ratings.live(id, "ann")
     assert (stored.correction, stored.source, stored.source_event_id) == ("a better text", "telegram", "2")
 
 
@@ -367,7 +367,7 @@ async def test_signed_answers_say_what_became_of_it(chats: Chats) -> None:
     ]):  # fmt: skip
         got, answer = await chats.send("signed", body | more, id=f"m{n}")
         assert (got, answer["result"]) == (status, result), answer
-    stored = await chats.store.live_rating(id, "ann")
+    stored = await chats.store.ratings.live(id, "ann")
     assert (stored.source, stored.source_event_id, stored.value, stored.comment) == ("mattermost", "m7", -1.0, "why")
     assert (await chats.send("signed", body | {"text": "+1"}, id="m0"))[1]["result"] == "duplicate"
     assert (await chats.send("signed", {"what": "dance"}, id="m9"))[0] == 400
@@ -380,7 +380,7 @@ async def test_openclaw_has_a_secret_of_its_own(chats: Chats) -> None:
     assert (await chats.send("openclaw", body))[0] == 401
     status, answer = await chats.send("openclaw", body, secret=signing.OPENCLAW_SECRET)
     assert status == 201 and await chats.values(id) == {"telegram:7": 1.0}
-    assert (await chats.store.rating(answer["rating_id"])).source == "openclaw"
+    assert (await chats.store.ratings.get(answer["rating_id"])).source == "openclaw"
 
 
 # Around them
@@ -397,7 +397,7 @@ async def test_links(chats: Chats, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await chats.link("slack", "C1", TS, "rl-none") == 404
     assert await chats.link("slack", "", TS, id) == 400
     assert await chats.link("telegram", -100, 42, id) == 201  # type: ignore[arg-type]  # ids there are numbers
-    assert (await chats.store.linked("telegram", "-100", "42")).completion_id == id
+    assert (await chats.store.reactions.linked("telegram", "-100", "42")).completion_id == id
 
 
 async def test_a_webhook_needs_no_key_and_no_loopback_name_but_all_else_does(chats: Chats) -> None:

@@ -62,7 +62,7 @@ async def watched(browser: Browser, proxy: Proxy) -> AsyncIterator[Watched]:
 
 
 async def one_rating(proxy: Proxy, id: str) -> Any:
-    found = await proxy.store.listed(id)
+    found = await proxy.store.inbox.get(id)
     assert found is not None
     return found.ratings[0] if found.ratings else None
 
@@ -316,7 +316,7 @@ async def test_data_is_forgotten_by_keyboard(proxy: Proxy, watched: Watched) -> 
     await expect(page.get_by_role("button", name="Forget for good")).to_be_focused()
     await page.keyboard.press("Enter")
     await expect(page.locator("#forgetting")).to_contain_text("Forgotten: 1 completions and 0 ratings")
-    assert await proxy.store.completion(one) is None
+    assert await proxy.store.completions.get(one) is None
     async with page.expect_download() as download:
         await page.get_by_text("All, as JSON lines").click()
     path = await (await download.value).path()

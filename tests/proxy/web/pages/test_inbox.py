@@ -152,7 +152,7 @@ async def test_a_rating_is_a_tap_and_an_undo_another(proxy: Proxy, visit: Visit)
     assert "too long" in await visit.post(f"/page/completions/{id}/rate", rating="2/5")  # the words stay
     assert "too long" not in await visit.post(f"/page/completions/{id}/rate", comment="")
     row = await visit.post(f"/page/completions/{id}/rate", correction="Hello\r\nto you")
-    rating = (await proxy.store.ratings_of(id))[0]
+    rating = (await proxy.store.ratings.history(id))[0]
     assert (rating.value, rating.correction, rating.source) == (-1.0, "Hello\nto you", "page")
     assert "<b>bad</b>" not in await visit.post(f"/page/completions/{id}/undo")
     assert "nothing to undo" in await visit.post(f"/page/completions/{id}/undo", 409)
@@ -167,7 +167,7 @@ async def test_a_written_correction_outlasts_another_verdict_that_is_not_good(pr
 
     async def corrected(**form: str) -> str:
         await visit.post(f"/page/completions/{id}/rate", **form)
-        return str((await proxy.store.ratings_of(id))[0].correction)
+        return str((await proxy.store.ratings.history(id))[0].correction)
 
     assert await corrected(correction="Hello.") == "Hello."
     for form in ({"rating": "bad", "comment": "too long"}, {"rating": "bad"}, {"rating": "2/5"}, {"comment": ""}):

@@ -115,7 +115,7 @@ async def test_with_keys_the_page_needs_one(keyed: Proxy) -> None:
     await guest.get("/login")
     async with guest.http.post("/page/training/pause", headers={"x-rl-token": guest.token}) as response:
         assert "login" in str(response.url)
-    assert await keyed.store.get_meta("paused") is None
+    assert await keyed.store.meta.get("paused") is None
     await guest.http.close()
     wrong = await sign_in(keyed, "no-key", status=401)
     await wrong.http.close()
@@ -130,7 +130,7 @@ async def test_a_signed_in_browser_has_the_role_of_its_key(keyed: Proxy) -> None
     id = response.headers["x-rl-completion-id"]
     await user.get("/")
     await user.post(f"/page/completions/{id}/rate", rating="good")
-    assert (await keyed.store.ratings_of(id))[0].rater == "Ann"
+    assert (await keyed.store.ratings.history(id))[0].rater == "Ann"
     for act in ("training/pause", "training/cancel", "versions/rollback", "forget", "retention"):
         assert "role admin" in await user.post(f"/page/{act}", 403, kind="session", name="s")
     assert "Sign out" in await user.get("/progress")
@@ -178,7 +178,7 @@ async def test_a_handed_out_key_is_a_persons_visit_until_it_is_revoked(keyed: Pr
     id = response.headers["x-rl-completion-id"]
     await person.get("/")
     await person.post(f"/page/completions/{id}/rate", rating="good")
-    assert (await keyed.store.ratings_of(id))[0].rater == "rate-bo"
+    assert (await keyed.store.ratings.history(id))[0].rater == "rate-bo"
     boss = await sign_in(keyed, made["admin"])
     await boss.get("/progress")
     await boss.post("/page/training/pause")
@@ -199,7 +199,7 @@ async def test_a_visit_from_before_there_were_keys_ends_with_the_first(proxy: Pr
         assert response.status == 303 and response.headers["location"].startswith("/login")
     async with visit.http.post("/page/training/pause", headers={"x-rl-token": visit.token}) as response:
         assert "login" in str(response.url)
-    assert await proxy.store.get_meta("paused") is None
+    assert await proxy.store.meta.get("paused") is None
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,8 @@ async def test_progress_says_what_training_waits_for(proxy: Proxy, visit: Visit)
     assert "No run yet." in await visit.get("/progress")
     assert "Waits: there are no fresh ratings." in await visit.get("/page/training")
     await rated(proxy, 2)
-    assert "2 fresh ratings (2 good, 0 bad); 4 start a run." in await visit.get("/page/training")
+    waits = await visit.get("/page/training")
+    assert "2 fresh ratings, which no run has used yet (2 good, 0 bad); 4 start a run." in waits
     assert "Paused." in await visit.post("/page/training/pause")
     assert "Resume" in await visit.get("/page/training")
     assert "Waits" in await visit.post("/page/training/resume")
@@ -84,7 +85,7 @@ async def test_versions_and_why(proxy: Proxy) -> None:
     await visit.post("/page/versions/promote", version="2")
     assert (await proxy.get("/rl/adapters"))["live"] == 2
     assert "live already" in await visit.post("/page/versions/promote", 409, version="2")
-    await proxy.store.withdraw(1, "people liked it less", "rlproxy")
+    await proxy.store.versions.withdraw(1, "people liked it less", "rlproxy")
     assert "Roll back to" not in await visit.get("/versions")
     await visit.post("/page/versions/promote", 404, version="9")
     await visit.post("/page/versions/promote", 400, version="x")
@@ -122,12 +123,12 @@ async def test_a_pick_is_two_ratings(proxy: Proxy, visit: Visit) -> None:
     await visit.get("/compare")
     pair = await compared(proxy, visit, prompt="which?", left="1", right="0")
     assert {r["model"] for r in proxy.backend.requests[-2:]} == {"fake", "fake@v1"}
-    found = [await proxy.store.listed(id) for id in pair]
+    found = [await proxy.store.inbox.get(id) for id in pair]
     assert {row.version for row in found if row} == {0, 1} and {row.turn for row in found if row} == {"side"}
     page = await visit.get(f"/compare?a={pair[0]}&b={pair[1]}")
     assert "is better" in page and ">v1" not in re.sub(r"(?s)<header.*?</header>", "", page)
     await visit.post("/page/compare/pick", 303, better=pair[1], worse=pair[0], a=pair[0], b=pair[1])
-    values = [(await proxy.store.ratings_of(id))[0] for id in pair]
+    values = [(await proxy.store.ratings.history(id))[0] for id in pair]
     assert [(r.value, r.source) for r in values] == [(-1.0, "compare"), (1.0, "compare")]
     page = await visit.get(f"/compare?a={pair[0]}&b={pair[1]}")
     assert "better" in page and ">v1" in page
@@ -142,7 +143,7 @@ async def test_two_tries_of_one_version_and_once_more_for_a_captured_prompt(prox
     pair = await compared(proxy, visit, about=id, left="0")
     assert id in pair and len(set(pair)) == 2
     await visit.post("/page/compare/pick", 303, better=id, worse=next(p for p in pair if p != id))
-    assert (await proxy.store.ratings_of(id))[0].value == 1.0
+    assert (await proxy.store.ratings.history(id))[0].value == 1.0
 
 
 @pytest.mark.parametrize("dialect", ["chat/completions", "messages"])
@@ -198,7 +199,7 @@ async def test_two_choices_of_one_request_are_compared(proxy: Proxy, visit: Visi
     assert "the other choice of the same request" in page and f"/compare?a={id}&amp;b={id}.1" in page
     assert "B is better" in await visit.get(f"/compare?a={id}&b={id}.1")
     await visit.post("/page/compare/pick", 303, better=f"{id}.1", worse=id)
-    values = [(await proxy.store.ratings_of(choice))[0].value for choice in (id, f"{id}.1")]
+    values = [(await proxy.store.ratings.history(choice))[0].value for choice in (id, f"{id}.1")]
     assert values == [-1.0, 1.0]
 
 
@@ -211,7 +212,7 @@ async def test_what_cannot_be_compared(proxy: Proxy, visit: Visit) -> None:
     await visit.post("/page/compare", 400, prompt=" ")
     await visit.post("/page/compare", 404, about="none")
     assert "There is no version v7" in await visit.post("/page/compare", 404, prompt="x", left="7", right="0")
-    assert await proxy.store.ratings_of(one) == []
+    assert await proxy.store.ratings.history(one) == []
 
 
 async def test_compare_asks_with_a_key_where_one_is_needed(proxy: Proxy) -> None:
@@ -222,7 +223,7 @@ async def test_compare_asks_with_a_key_where_one_is_needed(proxy: Proxy) -> None
     await visit.post("/login", 303, key="use-key", name="Ann")
     await visit.get("/compare")
     pair = await compared(proxy, visit, prompt="x", left="0", right="0")
-    row = await proxy.store.listed(pair[0])
+    row = await proxy.store.inbox.get(pair[0])
     assert row is not None and row.user == "Ann"
     await visit.http.close()
 
@@ -232,10 +233,10 @@ async def test_data_is_looked_at_before_it_goes(proxy: Proxy, visit: Visit) -> N
     page = await visit.get("/data?session=s")
     assert 'value="session" selected' in page and "after 7 days" in page and "/rl/export?rated" in page
     assert "1 completions" in await visit.post("/page/forget", kind="session", name="s")
-    assert await proxy.store.any_completion()
+    assert await proxy.store.inbox.any()
     assert "Nothing was forgotten" in await visit.post("/page/forget", 400, kind="session", name="s", sure="no")
     assert "Forgotten" in await visit.post("/page/forget", kind="session", name="s", sure="yes")
-    assert not await proxy.store.any_completion()
+    assert not await proxy.store.inbox.any()
     await visit.post("/page/forget", 404, kind="session", name="s")
     await visit.post("/page/forget", 400, kind="everything", name="s")
     assert "a session; 1 completions" in await visit.get("/data")
@@ -246,7 +247,7 @@ async def test_what_learned_from_it_and_copies_of_it_go_with_it(proxy: Proxy, vi
         (id,) = await asked(proxy, "secret", x_rl_session="s")
         await proxy.rate(completion_id=id, rating="good")
     async with asyncio.timeout(10):
-        while (await proxy.store.pointer()).live != 1:
+        while (await proxy.store.versions.pointer()).live != 1:
             await asyncio.sleep(0.02)
     await asyncio.to_thread(backup.backup, proxy.home / schema.NAME, proxy.home / "saved")
     await visit.get("/data")
@@ -254,7 +255,7 @@ async def test_what_learned_from_it_and_copies_of_it_go_with_it(proxy: Proxy, vi
     assert 'name="retrain"' in shown and 'name="purge"' in shown and "<code>saved</code>" in shown
     shown = await visit.post("/page/forget", kind="session", name="s", sure="yes", retrain="yes", purge="yes")
     assert "They are withdrawn: v1 learned from what was forgotten" in shown
-    assert (await proxy.store.pointer()).live == 0 and not (proxy.home / "saved").exists()
+    assert (await proxy.store.versions.pointer()).live == 0 and not (proxy.home / "saved").exists()
     assert '<span class="mark warn">gone</span>' in await visit.get("/versions")
 
 

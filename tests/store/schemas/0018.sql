@@ -16,8 +16,8 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79545674421128582951e+09,'admin','promote','{"version":1}',X'2AA3C230F78C95DE86C5D8618C0E0FA6A721209E7378FFC3032B23B0526ECD60');
-INSERT INTO "audit" VALUES(2,1.79545674421142959593e+09,'admin','pause','{}',X'B8FA4159CF08AAE0F57E44883CB87FE86BF5EE68E9E3441DEFB98EFA03B1433B');
+INSERT INTO "audit" VALUES(1,1.79550273891128301618e+09,'admin','promote','{"version":1}',X'6CED95DA0F12CB551201458233AC78DD79E7AE80AFAA25D50A10CA9820F245C4');
+INSERT INTO "audit" VALUES(2,1.79550273891133189202e+09,'admin','pause','{}',X'284736996CDFBAA1E987BAEAC948C66D4E4302FF95A7CC72B7CBF2692D322FC2');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
@@ -59,8 +59,15 @@ CREATE TABLE completions (
     prompt_token_ids BLOB,  -- int32
     token_ids        BLOB,  -- int32
     logprobs         BLOB   -- float32
-, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT) STRICT;
-INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL);
+, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT, forms TEXT) STRICT;
+INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL,NULL);
+CREATE TABLE items (
+    id            TEXT NOT NULL,
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    at            INTEGER NOT NULL,  -- its place in the answer
+    kind          TEXT NOT NULL,     -- message, function_call, reasoning, …
+    PRIMARY KEY (id, completion_id)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE keys (
     id         TEXT PRIMARY KEY,
     name       TEXT NOT NULL,
@@ -74,10 +81,10 @@ CREATE TABLE links (
     platform      TEXT NOT NULL,
     channel       TEXT NOT NULL,
     message_id    TEXT NOT NULL,
-    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE, person TEXT, created_at REAL NOT NULL DEFAULT 0,
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE, person TEXT, created_at REAL NOT NULL DEFAULT 0, key TEXT,
     PRIMARY KEY (platform, channel, message_id)
 ) STRICT, WITHOUT ROWID;
-INSERT INTO "links" VALUES('slack','C1','1','rl-a',NULL,0.0);
+INSERT INTO "links" VALUES('slack','C1','1','rl-a',NULL,0.0,NULL);
 CREATE TABLE listed (
     seq      INTEGER PRIMARY KEY REFERENCES completions (seq) ON DELETE CASCADE,
     turn     TEXT NOT NULL,
@@ -136,8 +143,8 @@ CREATE TABLE ratings (
     live            INTEGER NOT NULL,
     retracted_at    REAL,
     replaced        TEXT
-, scale TEXT NOT NULL DEFAULT 'unit' CHECK (scale IN ('thumb', 'stars', 'unit')), repeats TEXT) STRICT;
-INSERT INTO "ratings" VALUES(1,'rt-1','rl-a','owner',1.0,'so kind',NULL,1.0,'http',NULL,2.0,1,NULL,NULL,'unit',NULL);
+, scale TEXT NOT NULL DEFAULT 'unit' CHECK (scale IN ('thumb', 'stars', 'unit')), repeats TEXT, human INTEGER NOT NULL DEFAULT 1 CHECK (human IN (0, 1))) STRICT;
+INSERT INTO "ratings" VALUES(1,'rt-1','rl-a','owner',1.0,'so kind',NULL,1.0,'http',NULL,2.0,1,NULL,NULL,'unit',NULL,1);
 CREATE TABLE reactions (
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
     rater         TEXT NOT NULL,
@@ -201,7 +208,6 @@ CREATE INDEX completions_created ON completions (created_at);
 CREATE INDEX completions_prompt ON completions (prompt_hash);
 CREATE INDEX completions_reply ON completions (reply_hash);
 CREATE UNIQUE INDEX ratings_one_live ON ratings (completion_id, rater) WHERE live = 1;
-CREATE UNIQUE INDEX ratings_event ON ratings (source, source_event_id) WHERE source_event_id IS NOT NULL;
 CREATE INDEX ratings_live ON ratings (live);
 CREATE INDEX ratings_rater ON ratings (rater, live);
 CREATE INDEX links_completion ON links (completion_id);
@@ -223,25 +229,6 @@ CREATE INDEX listed_version ON listed (version);
 CREATE INDEX listed_unrated ON listed (seq) WHERE rated = 0;
 CREATE INDEX listed_opinions ON listed (version, turn, opinion) WHERE rated > 0;
 CREATE INDEX listed_unsearched ON listed (seq) WHERE searched = 0;
-CREATE INDEX ratings_days ON ratings (created_at, value) WHERE live = 1;
-CREATE TRIGGER listed_with_a_new_rating AFTER INSERT ON ratings WHEN NEW.live = 1
-BEGIN
-    UPDATE listed SET (rated, opinion) = (
-        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = NEW.completion_id AND +r.live = 1)
-    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = NEW.completion_id);
-END;
-CREATE TRIGGER listed_without_an_old_rating AFTER UPDATE OF live ON ratings
-BEGIN
-    UPDATE listed SET (rated, opinion) = (
-        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = NEW.completion_id AND +r.live = 1)
-    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = NEW.completion_id);
-END;
-CREATE TRIGGER listed_without_a_forgotten_rating AFTER DELETE ON ratings WHEN OLD.live = 1
-BEGIN
-    UPDATE listed SET (rated, opinion) = (
-        SELECT count(*), total(r.value) FROM ratings r WHERE r.completion_id = OLD.completion_id AND +r.live = 1)
-    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = OLD.completion_id);
-END;
 CREATE TRIGGER search_forgets BEFORE DELETE ON completions
 WHEN (SELECT l.searched FROM listed l WHERE l.seq = OLD.seq) = 1
 BEGIN
@@ -258,15 +245,6 @@ BEGIN
 END;
 CREATE UNIQUE INDEX keys_name ON keys (name) WHERE revoked_at IS NULL;
 CREATE INDEX listed_conversation ON listed (conversation);
-CREATE TRIGGER listed_when_it_ends AFTER UPDATE OF status ON completions
-WHEN OLD.status = 'pending' AND NEW.status <> 'pending'
-BEGIN
-    INSERT INTO listed (seq, turn, model, version, session, conversation, rated, opinion)
-    SELECT NEW.seq, NEW.turn, NEW.model, NEW.version, NEW.session, coalesce(NEW.conversation, NEW.seq),
-        count(*), total(r.value)
-    FROM ratings r WHERE r.completion_id = NEW.id AND +r.live = 1;
-END;
-CREATE INDEX ratings_completion ON ratings (completion_id, live, value);
 CREATE INDEX prompt_blocks_parent ON prompt_blocks (parent);
 CREATE INDEX completions_prompt_block ON completions (prompt_block) WHERE prompt_block IS NOT NULL;
 CREATE INDEX completions_request ON completions (request_hash) WHERE request_hash IS NOT NULL;
@@ -277,10 +255,44 @@ BEGIN
     DELETE FROM requests WHERE hash = OLD.request_hash;
 END;
 CREATE INDEX completions_key ON completions (key, user);
+CREATE UNIQUE INDEX ratings_event ON ratings (source, source_event_id, rater) WHERE source_event_id IS NOT NULL;
+CREATE INDEX items_completion ON items (completion_id);
+CREATE INDEX ratings_of_programs ON ratings (rater, live) WHERE human = 0;
+CREATE INDEX ratings_completion ON ratings (completion_id, live, human, value);
+CREATE INDEX ratings_days ON ratings (created_at, value) WHERE live = 1 AND human = 1;
+CREATE TRIGGER listed_when_it_ends AFTER UPDATE OF status ON completions
+WHEN OLD.status = 'pending' AND NEW.status <> 'pending'
+BEGIN
+    INSERT INTO listed (seq, turn, model, version, session, conversation, rated, opinion)
+    SELECT NEW.seq, NEW.turn, NEW.model, NEW.version, NEW.session, coalesce(NEW.conversation, NEW.seq),
+        count(*), total(r.value)
+    FROM ratings r WHERE r.completion_id = NEW.id AND +r.live = 1 AND +r.human = 1;
+END;
+CREATE TRIGGER listed_with_a_new_rating AFTER INSERT ON ratings WHEN NEW.live = 1
+BEGIN
+    UPDATE listed SET (rated, opinion) = (
+        SELECT count(*), total(r.value) FROM ratings r
+        WHERE r.completion_id = NEW.completion_id AND +r.live = 1 AND +r.human = 1)
+    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = NEW.completion_id);
+END;
+CREATE TRIGGER listed_without_an_old_rating AFTER UPDATE OF live ON ratings
+BEGIN
+    UPDATE listed SET (rated, opinion) = (
+        SELECT count(*), total(r.value) FROM ratings r
+        WHERE r.completion_id = NEW.completion_id AND +r.live = 1 AND +r.human = 1)
+    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = NEW.completion_id);
+END;
+CREATE TRIGGER listed_without_a_forgotten_rating AFTER DELETE ON ratings WHEN OLD.live = 1
+BEGIN
+    UPDATE listed SET (rated, opinion) = (
+        SELECT count(*), total(r.value) FROM ratings r
+        WHERE r.completion_id = OLD.completion_id AND +r.live = 1 AND +r.human = 1)
+    WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = OLD.completion_id);
+END;
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
 INSERT INTO "sqlite_sequence" VALUES('ratings',1);
 INSERT INTO "sqlite_sequence" VALUES('audit',2);
 COMMIT;
-PRAGMA user_version = 14;
+PRAGMA user_version = 18;

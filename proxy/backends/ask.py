@@ -1,0 +1,71 @@
+"""A chat completion that rlproxy asks by itself: it is not captured and not counted.
+
+Not here: what a client asks (relay), a server's control routes (each backend's own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import aiohttp
+
+from proxy.backends.base import Address, Backend
+from proxy.core.errors import BackendDown
+from proxy.core.json_edit import dumps, loads
+
+# What starts each of them, for who forgot to.
+START: Final[Mapping[str, str]] = {
+    "vllm": "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora --generation-config vllm",
+    "sglang": "python -m sglang.launch_server --model-path MODEL --enable-lora --sampling-defaults openai",
+    "llamacpp": "llama-server -m MODEL.gguf",
+    "ollama": "ollama serve",
+    "lmstudio": "lms server start",
+    "mlx": "mlx_lm.server --model MODEL",
+}
+
+
+async def ask(
+    backend: Backend, address: Address, body: Mapping[str, Any], timeout_s: float, what: str = "a question"
+) -> tuple[int, bytes]:
+    """Status and body of the answer. Raises BackendDown, which says `what` was not answered."""
+    named = {key: loads(value) for key, value in address.members.items()}
+    headers = {**backend.headers(), "content-type": "application/json"}
+    with reaching(address.url, backend.kind, what, timeout_s):
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as http,
+            http.post(f"{address.url}/v1/chat/completions", data=dumps({**body, **named}), headers=headers) as response,
+        ):
+            return response.status, await response.read()
+
+
+@contextmanager
+def reaching(url: str, kind: str, what: str, timeout_s: float) -> Iterator[None]:
+    """One request to a server, which may not be there or not answer. Raises BackendDown."""
+    try:
+        yield
+    except aiohttp.ServerTimeoutError as error:  # no connection
+        raise down(url, error, kind) from error
+    except TimeoutError as error:
+        message = f"The backend at {url} did not answer {what} within {timeout_s:g} s; check its log."
+        raise BackendDown(message, retry_after=5) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise down(url, error, kind) from error
+
+
+def down(url: str, error: BaseException, kind: str = "") -> BackendDown:
+    start = f"start it (`{START[kind]}`)" if kind in START else "start it"
+    return BackendDown(
+        f"The backend at {url} does not answer ({_why(error)}); {start}, or correct backend.url: `rlproxy init` finds "
+        "what runs here. Nothing stored was lost.",
+        retry_after=5,
+    )
+
+
+def _why(error: BaseException) -> str:
+    """In a few words: aiohttp's own repeat the address, and have the loop's words for it."""
+    found = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(found, ConnectionRefusedError):
+        return "connection refused: nothing listens there"
+    return (isinstance(found, OSError) and found.strerror) or str(found) or type(error).__name__

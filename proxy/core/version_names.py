@@ -1,0 +1,21 @@
+"""How versions are called: in a header, and in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from store.records import BASE
+
+
+def label(version: int | None) -> str:
+    """For `x-rl-adapter` and lists: `v7`, `base`, or `none` behind a model that is not ours."""
+    return "none" if version is None else "base" if version == BASE else f"v{version}"
+
+
+def version_in_words(version: int) -> str:
+    """In a sentence."""
+    return "the base model" if version == BASE else f"v{version}"
+
+
+def listed(versions: Iterable[int]) -> str:
+    return ", ".join(map(version_in_words, versions))

@@ -1,0 +1,243 @@
+"""Episodes as requests name them: which version each gets, and what a program says of them.
+
+Owns the versions that are pinned, in memory, and the checks on what a program sends. A session is an episode when a
+call has opened it, when a program has rewarded it, or when its key has opened or rewarded one within the last hour:
+then each new session of that key is one, from its first request on. Not here: what is stored (store.learning.episodes),
+HTTP (proxy.web.episode_routes).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+import orjson
+
+from proxy.conversation.redaction import Redactor
+from proxy.core.errors import BadRequest, Conflict, Gone, NotFound, TooMany
+from proxy.core.events import Events
+from store import errors
+from store.learning.episodes import Episode, NewEpisode, NewReward, Rewarded, Split
+from store.store import Store
+
+ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")  # stands in a path
+PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+PROGRAM_S: Final = 3600.0  # after its last reward, a key's new sessions are not episodes by themselves any more
+KEEPS_S: Final = 600.0  # after its last request, an episode's version may be unloaded
+KNOWN: Final = 20_000  # sessions whose state is kept in memory
+MOST_OPEN: Final = 20_000  # episodes without a reward
+LONGEST: Final = {"task": 4000, "comment": 4000, "error": 4000}
+META_BYTES: Final = 16_384
+MOST_IN_GROUP: Final = 1024
+
+
+class Pin(NamedTuple):
+    """What is known of a session."""
+
+    episode: bool
+    version: int | None = None
+    ended: bool = False
+    used: float = 0.0  # monotonic
+
+
+class Episodes:
+    def __init__(self, store: Store, events: Events, redactor: Redactor) -> None:
+        self._store = store
+        self._events = events
+        self._redactor = redactor
+        self._pins: OrderedDict[tuple[str, str], Pin] = OrderedDict()
+        self._programs: dict[str, float] = {}  # when each key last said something of an episode, Unix seconds
+
+    async def start(self) -> None:
+        self._programs = await self._store.episodes.programs()
+
+    # Requests for the model
+
+    async def version(self, key: str, session: str | None, live: int | None) -> int | None:
+        """The version that this session's requests get; None where any will do. `live` None: nothing is to be pinned.
+
+        Raises Gone after the episode's end.
+        """
+        if session is None:
+            return None
+        pin = self._pins.get((key, session)) or await self._look(key, session, live)
+        if pin.ended:
+            raise Gone(
+                f"The episode {session!r} has ended, since its reward was given; the next attempt needs an id of its "
+                "own. What was captured is kept."
+            )
+        if not pin.episode:
+            return None
+        self._keep(key, session, pin._replace(used=time.monotonic()))
+        return pin.version
+
+    async def _look(self, key: str, session: str, live: int | None) -> Pin:
+        found = await self._store.episodes.find(session, key)
+        if (meanwhile := self._pins.get((key, session))) is not None:  # another request of it was quicker
+            return meanwhile
+        if found is not None:
+            pin = _pin(found)
+        elif live is None or not self._is_program(key) or await self._store.episodes.sessions_turns(session, key):
+            pin = Pin(episode=False)
+        else:
+            pin = self._pins.get((key, session)) or Pin(episode=True, version=live)
+            self._store.episodes.queue(NewEpisode(session, key, pin.version, posted=False))
+        return self._keep(key, session, pin)
+
+    def _is_program(self, key: str) -> bool:
+        return time.time() - self._programs.get(key, -math.inf) < PROGRAM_S
+
+    def _keep(self, key: str, session: str, pin: Pin) -> Pin:
+        self._pins[key, session] = pin
+        self._pins.move_to_end((key, session))
+        while len(self._pins) > KNOWN:
+            self._pins.popitem(last=False)
+        return pin
+
+    def versions(self) -> set[int]:
+        """Versions that open episodes have used lately: they are loaded again and again otherwise."""
+        since = time.monotonic() - KEEPS_S
+        return {
+            pin.version for pin in self._pins.values() if pin.version is not None and not pin.ended and pin.used > since
+        }
+
+    # What a program says
+
+    async def open(self, key: str, body: Mapping[str, Any], live: int | None) -> tuple[Episode, bool]:
+        """The episode, and whether it is new. Raises BadRequest, Conflict, TooMany."""
+        _only(body, {"id", "task", "group", "group_size", "split", "meta"})
+        id = body.get("id") if body.get("id") is not None else f"ep-{uuid4().hex[:20]}"
+        if not isinstance(id, str) or not ID.fullmatch(id):
+            raise BadRequest(
+                "`id` must be 1 to 128 letters, digits or `._:@-`, the first a letter or a digit: it stands in an "
+                "address. Nothing was opened.",
+                param="id",
+            )
+        split = body.get("split", "train")
+        if split not in ("train", "eval"):
+            raise BadRequest("`split` must be train or eval; nothing was opened.", param="split")
+        meta = body.get("meta")
+        if meta is not None and (not isinstance(meta, dict) or len(orjson.dumps(meta)) > META_BYTES):
+            raise BadRequest(f"`meta` must be an object of at most {META_BYTES} bytes.", param="meta")
+        new = NewEpisode(
+            id=id,
+            key=key,
+            version=live,
+            task=self._text(body, "task"),
+            group=group_in(body),
+            group_size=_group_size(body),
+            split=split,
+            meta=meta,
+        )
+        if await self._store.episodes.open_count() >= MOST_OPEN:
+            raise TooMany(
+                f"{MOST_OPEN} episodes have no reward yet; reward them, or end them with `error`. Nothing was opened.",
+                retry_after=60,
+            )
+        try:
+            episode, is_new = await self._store.episodes.open(new)
+        except errors.EpisodeTaken as error:
+            raise Conflict(str(error), param="id") from None
+        self._heard(episode)
+        if is_new:
+            self._events.note("episode")
+        return episode, is_new
+
+    async def reward(self, id: str, key: str | None, body: Mapping[str, Any]) -> Rewarded:
+        """Store a reward, of the outcome or of one turn. `key` None: of any key. Raises BadRequest, NotFound, Conflict,
+        Gone."""
+        if not PRINTABLE.fullmatch(id):
+            raise NotFound("An episode's id has 1 to 200 printable characters.", param="id")
+        _only(body, {"reward", "completion_id", "group", "group_size", "final", "error", "comment"})
+        completion = body.get("completion_id")
+        if completion is not None and (not isinstance(completion, str) or not completion):
+            raise BadRequest("`completion_id` must be the id of one of its completions.", param="completion_id")
+        final = body.get("final", completion is None)
+        if not isinstance(final, bool):
+            raise BadRequest("`final` must be true or false.", param="final")
+        value, error = value_in(body), self._text(body, "error")
+        if value is not None and error is not None:
+            raise BadRequest("An episode has a reward or an error, not both; nothing was stored.", param="error")
+        if value is None and error is None and (completion is not None or not final):
+            raise BadRequest("`reward` is missing, and a missing reward is not 0; nothing was stored.", param="reward")
+        if error is not None and completion is not None:
+            raise BadRequest("An error is the whole episode's: leave `completion_id` out.", param="completion_id")
+        new = NewReward(
+            id, key, value, completion, final, error, self._text(body, "comment"), group_in(body), _group_size(body)
+        )
+        try:
+            rewarded = await self._store.episodes.reward(new)
+        except (errors.UnknownEpisode, errors.UnknownCompletion) as wrong:
+            raise NotFound(f"{wrong} Nothing was stored.", param="id") from None
+        except errors.NoReward as wrong:
+            raise BadRequest(f"{wrong}", param="reward") from None
+        except errors.EpisodeEnded as wrong:
+            raise Gone(str(wrong)) from None
+        except (errors.EpisodeUsed, errors.EpisodeTaken) as wrong:
+            raise Conflict(str(wrong)) from None
+        self._heard(rewarded.episode)
+        if rewarded.result != "same":
+            self._events.note("episode")
+        return rewarded
+
+    def _text(self, body: Mapping[str, Any], name: str) -> str | None:
+        """Without secrets, as all that is kept."""
+        text = body.get(name)
+        if text is not None and (not isinstance(text, str) or len(text) > LONGEST[name]):
+            raise BadRequest(f"`{name}` must be a text of at most {LONGEST[name]} characters.", param=name)
+        return None if text is None else self._redactor.text(text)
+
+    def _heard(self, episode: Episode) -> None:
+        self._programs[episode.key] = time.time()
+        before = self._pins.get((episode.key, episode.id))
+        used = before.used if before is not None else time.monotonic()
+        self._keep(episode.key, episode.id, _pin(episode)._replace(used=used))
+
+
+def _pin(found: Episode) -> Pin:
+    return Pin(True, found.version, ended=found.ended_at is not None)
+
+
+def value_in(body: Mapping[str, Any]) -> float | None:
+    """Raises BadRequest where it is not a number from -1 to 1."""
+    value = body.get("reward")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1 <= value <= 1:
+        raise BadRequest("`reward` must be a number from -1 to 1; nothing was stored.", param="reward")
+    return float(value)
+
+
+def group_in(body: Mapping[str, Any]) -> str | None:
+    group = body.get("group")
+    if group is not None and (not isinstance(group, str) or not PRINTABLE.fullmatch(group)):
+        raise BadRequest("`group` must be 1 to 200 printable characters; nothing was stored.", param="group")
+    return group
+
+
+def _group_size(body: Mapping[str, Any]) -> int | None:
+    size = body.get("group_size")
+    if size is not None and (type(size) is not int or not 1 <= size <= MOST_IN_GROUP):
+        raise BadRequest(f"`group_size` must be a number from 1 to {MOST_IN_GROUP}.", param="group_size")
+    return size
+
+
+def _only(body: Mapping[str, Any], known: set[str]) -> None:
+    if unknown := sorted(map(str, body.keys() - known)):
+        raise BadRequest(
+            f"There is no `{unknown[0][:100]}` here; there is {', '.join(sorted(known))}. Nothing was stored.",
+            param=unknown[0][:100],
+        )
+
+
+def as_split(text: str | None) -> Split | None:
+    match text:
+        case None | "train" | "eval":
+            return text
+        case _:
+            raise BadRequest("`split` must be train or eval.", param="split")

@@ -1,0 +1,61 @@
+"""What an admin does: train, pause, resume, cancel, rollback, promote, reset. By HTTP, on the page and in the chat.
+
+Owns what each act does and the sentence that tells of it. Not here: who is an admin (access.keys).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from proxy.core.errors import NotFound
+from proxy.core.version_names import version_in_words
+from proxy.training.run_supervisor import Learner
+from proxy.versions.live_version import Swap
+from store.records import BASE, Pointer
+
+ACTS: Final = ("train", "pause", "resume", "cancel", "rollback", "promote", "reset")
+IN_CHAT: Final = frozenset({"train", "pause", "resume", "rollback", "reset"})
+
+
+class ActDone(NamedTuple):
+    said: str  # for the chat
+    told: dict[str, Any]  # for a program
+    status: int = 200
+
+
+class AdminActs:
+    def __init__(self, learner: Learner, swap: Swap) -> None:
+        self._learner = learner
+        self._swap = swap
+
+    async def do(self, act: str, actor: str, version: int | None = None) -> ActDone:
+        """`version`: for `promote`, and where a rollback is to go. Raises ProxyError, NotFound for another act."""
+        match act:
+            case "train":
+                why = (await self._learner.train()).why
+                return ActDone(f"a run starts: {why}.", {"started": True, "why": why}, 202)
+            case "pause":
+                await self._learner.pause()
+                return ActDone("training is paused; `/rl resume` goes on.", {"paused": True})
+            case "resume":
+                await self._learner.resume()
+                return ActDone("training goes on.", {"paused": False})
+            case "cancel":
+                run = await self._learner.cancel()
+                return ActDone(f"run {run.id} is cancelled; its ratings are fresh again.", {"cancelled": run.id})
+            case "rollback":
+                if version is None:
+                    return _live(await self._swap.rollback(actor), "is live again")
+                return _live(await self._swap.to(version, "rollback to the base", actor), "is live again")
+            case "promote" if version is not None:
+                return _live(await self._swap.to(version, "promoted by hand", actor), "is live")
+            case "reset":
+                await self._learner.reset(actor)
+                said = "the base model answers, and the next run starts from it; nothing is deleted."
+                return ActDone(said, {"live": BASE, "baseline": 0.0})
+        raise NotFound(f"There is no act {act}.")
+
+
+def _live(pointer: Pointer, how: str) -> ActDone:
+    told = {"live": pointer.live, "previous": pointer.previous, "reason": pointer.reason}
+    return ActDone(f"{version_in_words(pointer.live)} {how}.", told)

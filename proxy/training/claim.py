@@ -1,0 +1,110 @@
+"""A run before it trains: the claim of its samples, and the run folder that the trainer reads.
+
+Not here: when a run may start (preconditions), its lines (run_folder), who carries it out (run_supervisor).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from config import presets
+from config.settings import Settings
+from proxy.backends.base import Backend
+from proxy.training import run_folder, served_prompts
+from proxy.training.cloud_student import Foreign
+from proxy.training.run_files import RunFiles
+from proxy.training.served_prompts import Served
+from proxy.versions.live_version import Swap
+from store.records import Run
+from store.store import Store
+from trainer.launch import Seal
+
+HELD_BEFORE: Final = 32  # held-back samples of earlier runs that the gate sees again
+
+
+class Claims:
+    def __init__(
+        self, settings: Settings, store: Store, backend: Backend, swap: Swap, foreign: Foreign | None, files: RunFiles
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._backend = backend
+        self._swap = swap
+        self._foreign = foreign
+        self._files = files
+
+    async def claim(self, *, min_total: int, rebuilds: bool) -> Run | None:
+        """Make a run of the fresh ratings; None where there are fewer than `min_total`, or another run is open."""
+        train = self._settings.train
+        runs = self._settings.home / "runs"
+        newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
+        version = max(await self._store.versions.next(), 1 + newest)
+        return await self._store.samples.claim(
+            model=self._foreign.model if self._foreign else self._swap.model,
+            live=await self._foreign.parent() if self._foreign else self._swap.live,
+            max_version_gap=train.max_version_gap,
+            limit=train.max_samples,
+            held_share=train.held_share,
+            folder_of=lambda run: str(runs / f"r{run:05d}"),
+            version=version,
+            above=await asyncio.to_thread(run_folder.newest_run, runs),
+            min_total=min_total,
+            foreign=self._foreign is not None,
+            share=train.max_rater_share,
+            raters=train.raters,
+            rebuilds=rebuilds,
+        )
+
+    async def is_strange(self, run: Run) -> bool:
+        """Whether its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
+        samples = await self._store.samples.of_run(run.id)
+        return any((s.completion.new.version is None) != (self._foreign is not None) for s in samples)
+
+    async def write(self, run: Run, weights: str | None) -> None:
+        """Write the run folder, unless an earlier attempt did. Raises BackendDown: its server renders the prompts."""
+        async with self._files.lock:  # until the folder is whole nobody forgets what it is written from
+            await self._files.clean(run)
+            if not run_folder.complete(Path(run.folder)):
+                assert weights is not None, "due() has checked it"
+                await self._write(run, weights)
+
+    async def _write(self, run: Run, weights: str) -> None:
+        train = self._settings.train
+        calibration = await self._store.completions.exact_unrated(version=run.parent, limit=train.calibration)
+        again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
+        again = 0 if self._foreign else again
+        adapters = {a.version: a.path for a in await self._store.versions.all() if not a.gone}
+        if (rebuild := await self._store.unlearning.state()) is not None:
+            adapters |= rebuild.paths  # to tell how likely they found their own replies
+        groups = (
+            await self._store.samples.of_run(run.id),
+            await self._store.samples.recent_held(HELD_BEFORE),
+            await self._store.samples.earlier(run, max_version_gap=train.max_version_gap, each=again) if again else [],
+        )
+        moments = await self._store.opinions.moments(train.max_rater_share, train.raters)
+        lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments)
+        served = Served()
+        if not self._foreign:  # whose replies no server of ours has given
+            completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}
+            served = await served_prompts.add(self._backend, lines, completions)
+        await asyncio.to_thread(
+            run_folder.write,
+            run,
+            lines,
+            calibration,
+            settings=self._settings,
+            weights=weights,
+            adapters=adapters,
+            out=self._model_folder() / f"v{run.version:04d}",
+            baseline=float(await self._store.meta.get("baseline", 0.0)),
+            neutral=served.neutral,
+            objective=self._foreign.objective if self._foreign else None,
+            choices=[*(self._foreign.choices if self._foreign else ()), *served.choices],
+            seal=Seal(await self._store.runs.key(run.id)),
+        )
+
+    def _model_folder(self) -> Path:
+        model = self._foreign.model if self._foreign else self._swap.model
+        return run_folder.of_model(self._settings.adapters_dir, model)

@@ -1,0 +1,159 @@
+"""`/rl/episodes`: opened, rewarded, listed, shown.
+
+Owns HTTP. What a program may say is proxy.feedback.episodes', what is stored store.learning.episodes'.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+from aiohttp import web
+
+from proxy.access.security import who_asks
+from proxy.core.errors import BadRequest, NotFound
+from proxy.core.query import number
+from proxy.feedback.episodes import PRINTABLE, Episodes, as_split, group_in
+from proxy.training.segments import segments
+from proxy.versions.live_version import Swap
+from store.learning.episodes import STATES, Episode, OfVersion
+from store.records import Completion
+from store.store import Store
+
+PAGE: Final = 50
+SHOWN: Final = 200  # characters of each turn
+
+
+class EpisodeRoutes:
+    def __init__(self, store: Store, episodes: Episodes, swap: Swap) -> None:
+        self._store = store
+        self._episodes = episodes
+        self._swap = swap
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/rl/episodes", self.open),
+            web.get("/rl/episodes", self.list),
+            web.get("/rl/episodes/{id}", self.show),
+            web.post("/rl/episodes/{id}/reward", self.reward),
+        ]
+
+    async def open(self, request: web.Request) -> web.Response:
+        live = None if self._swap.foreign else self._swap.live
+        episode, new = await self._episodes.open(who_asks(request).key, await _body(request, empty=True), live)
+        base = f"{request.scheme}://{request.host}/s/{quote(episode.id, safe='')}/v1"
+        return _json({**episode_json(episode), "base_url": base}, 201 if new else 200)
+
+    async def reward(self, request: web.Request) -> web.Response:
+        """201: stored; 200: changed, or said before."""
+        rewarded = await self._episodes.reward(request.match_info["id"], _key(request), await _body(request))
+        stored = rewarded.result == "stored"
+        return _json({**episode_json(rewarded.episode), "result": rewarded.result}, 201 if stored else 200)
+
+    async def list(self, request: web.Request) -> web.Response:
+        """Newest first; `before` is the `seq` to go on from."""
+        state = request.query.get("state")
+        if state is not None and state not in STATES:
+            raise BadRequest(f"`state` must be {', '.join(STATES[:-1])} or {STATES[-1]}.", param="state")
+        key = _key(request)
+        found = await self._store.episodes.page(
+            limit=number(request, "limit", PAGE, 1, 1000),
+            before_seq=number(request, "before", None, 1, 2**62),
+            key=key,
+            group=group_in(request.query),
+            state=state,
+            split=as_split(request.query.get("split")),
+        )
+        counts = await self._store.episodes.counts(key)
+        versions = [version_json(one) for one in await self._store.episodes.by_version(key)]
+        return _json({"data": [episode_json(one) for one in found], "counts": counts._asdict(), "versions": versions})
+
+    async def show(self, request: web.Request) -> web.Response:
+        """One with its turns, the segment of each, and what they said in brief."""
+        id, key = request.match_info["id"], _key(request)
+        episode = await self._store.episodes.find(id, key) if PRINTABLE.fullmatch(id) else None
+        if episode is None:
+            raise NotFound(
+                "There is no such episode: open it with `POST /rl/episodes`, or reward a session that was used.",
+                param="id",
+            )
+        told = {turn.completion_id: turn.reward for turn in await self._store.episodes.turns(episode)}
+        turns = await self._store.completions.many(list(told))
+        of = segments(turns)
+        return _json({
+            **episode_json(episode),
+            "turns": [turn_json(turn, at, told[turn.new.id]) for turn, at in zip(turns, of, strict=True)],
+            "segments": max(of, default=-1) + 1,
+            "side_turns": await self._store.episodes.side_turns(episode),
+        })  # fmt: skip
+
+
+def episode_json(one: Episode) -> dict[str, Any]:
+    return {
+        "seq": one.seq,
+        "id": one.id,
+        "state": one.state,
+        "task": one.task,
+        "group": one.group,
+        "split": one.split,
+        "version": one.version,
+        "turn_count": one.turns,
+        "reward": one.reward,
+        "comment": one.comment,
+        "error": one.error,
+        "opened_at": one.opened_at,
+        "ended_at": one.ended_at,
+        "run": one.run,
+        "left_out": one.left_out,
+        "meta": one.meta,
+    }
+
+
+def turn_json(turn: Completion, segment: int, reward: float | None) -> dict[str, Any]:
+    end = turn.end
+    return {
+        "completion_id": turn.new.id,
+        "created_at": turn.new.created_at,
+        "segment": segment,
+        "version": turn.new.version,
+        "asked": turn.new.asked[:SHOWN],
+        "text": end.text[:SHOWN] if end else "",
+        "prompt_tokens": len(end.prompt_token_ids) if end and end.prompt_token_ids else None,
+        "tokens": len(end.token_ids) if end and end.token_ids else None,
+        "exact": end.exact if end else None,
+        "reward": reward,
+    }
+
+
+def version_json(one: OfVersion) -> dict[str, Any]:
+    return {
+        "version": one.version,
+        "split": one.split,
+        "episodes": one.episodes,
+        "success": round(one.successes / one.episodes, 4),
+        "mean_reward": round(one.mean, 4),
+    }
+
+
+def _key(request: web.Request) -> str | None:
+    """Whose episodes it is about: an admin's are all."""
+    who = who_asks(request)
+    return None if who.role == "admin" else who.key
+
+
+async def _body(request: web.Request, *, empty: bool = False) -> dict[str, Any]:
+    raw = await request.read()
+    if empty and not raw.strip():
+        return {}
+    try:
+        body: Any = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"The body is not valid JSON ({error}); nothing was stored.") from None
+    if not isinstance(body, dict):
+        raise BadRequest("The body must be a JSON object; nothing was stored.")
+    return body
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json")

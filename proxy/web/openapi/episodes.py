@@ -1,0 +1,133 @@
+"""The routes of episodes and the shapes of their bodies.
+
+Owns what docs and clients are told of them. The handlers are in proxy.web.episode_routes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, Field
+
+from proxy.feedback.episodes import ID, LONGEST, MOST_IN_GROUP
+from proxy.web.openapi.operation import TEXT, Operation, number
+from proxy.web.openapi.responses import Seconds, Value, Version
+
+Split = Literal["train", "eval"]
+State = Literal["open", "rewarded", "error"]
+Group = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Text = Annotated[str, Field(max_length=LONGEST["comment"])]
+Size = Annotated[int, Field(ge=1, le=MOST_IN_GROUP)]
+
+
+class EpisodeWanted(BaseModel):
+    id: Annotated[str, Field(pattern=f"^{ID.pattern}$")] | None = None
+    task: Text | None = None
+    group: Group | None = Field(None, description="Attempts at one task, compared with each other.")
+    group_size: Size | None = Field(None, description="Default: train.group_size.")
+    split: Split = Field("train", description="`eval`: never trains.")
+    meta: dict[str, Any] | None = None
+
+
+class Reward(BaseModel):
+    reward: Value | None = Field(None, description="Of the outcome, or of the turn `completion_id`.")
+    completion_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    group: Group | None = None
+    group_size: Size | None = None
+    final: bool | None = Field(None, description="Ends the episode; default: true without `completion_id`.")
+    error: Text | None = Field(None, description="The harness failed: the episode never trains.")
+    comment: Text | None = None
+
+
+class Episode(BaseModel):
+    seq: int
+    id: str
+    state: State
+    task: str | None
+    group: str | None
+    split: Split
+    version: Version | None = Field(description="That all its requests get; null where none is pinned.")
+    turn_count: int
+    reward: Value | None
+    comment: str | None
+    error: str | None
+    opened_at: Seconds
+    ended_at: Seconds | None
+    run: int | None = Field(description="The run that took it.")
+    left_out: str | None = Field(description="Why it never trains: no-variance, stale, mixed, no-turns, forgotten.")
+    meta: dict[str, Any] | None
+
+
+class OpenedEpisode(Episode):
+    base_url: str = Field(description="Where its agent asks.")
+
+
+class RewardedEpisode(Episode):
+    result: Literal["stored", "changed", "same"]
+
+
+class EpisodeTurn(BaseModel):
+    completion_id: str
+    created_at: Seconds
+    segment: int = Field(ge=0, description="Turns of one segment each go on from the whole of the one before.")
+    version: Version | None
+    asked: str
+    text: str
+    prompt_tokens: int | None
+    tokens: int | None
+    exact: bool | None
+    reward: Value | None
+
+
+class WholeEpisode(Episode):
+    turns: list[EpisodeTurn]
+    segments: int
+    side_turns: int
+
+
+class EpisodeCounts(BaseModel):
+    open: int
+    rewarded: int
+    error: int
+    unrewarded: int = Field(description="Open, and without a request for an hour.")
+
+
+class EpisodesOfVersion(BaseModel):
+    version: Version | None
+    split: Split
+    episodes: int
+    success: float = Field(ge=0, le=1, description="Share with a reward above 0.")
+    mean_reward: Value
+
+
+class Episodes(BaseModel):
+    data: list[Episode]
+    counts: EpisodeCounts
+    versions: list[EpisodesOfVersion]
+
+
+EPISODES: Final = (
+    Operation(
+        "post", "/rl/episodes", "episodes",
+        "Open an episode, whose version is kept from now on. 200: it was open already; 409: another one has that id. "
+        "A session's first request opens one too, while its key gives rewards.",
+        {200: OpenedEpisode, 201: OpenedEpisode}, takes=EpisodeWanted,
+    ),
+    Operation(
+        "post", "/rl/episodes/{id}/reward", "episodes",
+        "201: stored; 200: the same again, or another one before it was used; 409: another one after that; 404: no "
+        "such episode of this key; 410: a turn's reward after the end. A missing reward is not 0.",
+        {200: RewardedEpisode, 201: RewardedEpisode}, takes=Reward,
+    ),
+    Operation(
+        "get", "/rl/episodes", "episodes",
+        "Newest first, with counts and success by version; an admin sees all keys'.",
+        {200: Episodes},
+        query={
+            "limit": number(1, 1000, 50), "before": number(1, 2**62), "group": TEXT,
+            "state": {"type": "string", "enum": ["open", "rewarded", "error"]},
+            "split": {"type": "string", "enum": ["train", "eval"]},
+        },
+    ),
+    Operation("get", "/rl/episodes/{id}", "episodes", "One with its turns and segments.", {200: WholeEpisode}),
+)  # fmt: skip

@@ -1,0 +1,256 @@
+"""Which episodes train: groups that have closed, and the claim that takes them for a run.
+
+A group closes when as many members as it has have ended, or some time after the last one did. It is as old as its
+oldest member. An episode outside any group is compared with the running baseline and trains as soon as it has ended.
+A group whose rewards are all the same teaches nothing: it is left out, and counted. Not here: rewards (`episodes`),
+advantages (trainer.lessons.trajectories).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+import orjson
+
+from store.captured import completions
+from store.captured.rows import to_run
+from store.learning.episodes import SELECT, TOOK, Episode, to_episode
+from store.part import StorePart
+from store.records import Completion, Run
+
+LeftOut = Literal["no-variance", "stale", "mixed", "no-turns"]
+# A turn that trains, as a rated completion that does (samples.FRESH).
+TRAINS: Final = """c.turn = 'main' AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL
+AND c.version IS NOT NULL AND c.untrainable IS NULL
+AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)"""
+_MEMBERS: Final = f"""SELECT e.seq, e.key, e.team, e.team_size, e.reward, e.error, e.ended_at, e.version,
+count(c.seq) AS turns, min(c.version) AS oldest, max(c.version) AS newest,
+(SELECT count(*) FROM turn_rewards w WHERE w.episode = e.seq) AS told
+FROM episodes e LEFT JOIN completions c ON c.session = e.id AND coalesce(c.key, '') = e.key AND {TRAINS}
+WHERE e.split = 'train' AND e.ended_at IS NOT NULL AND e.left_out IS NULL AND ({TOOK}) IS NULL
+GROUP BY e.seq ORDER BY e.ended_at, e.seq"""  # noqa: S608  constants of this module
+
+
+class Member(NamedTuple):
+    seq: int
+    reward: float | None
+    version: int | None  # the oldest of its turns
+    turns: int
+    mixed: bool  # its turns are of several versions
+    told: bool  # single turns were rewarded
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What may train of it."""
+
+    members: tuple[Member, ...]
+    named: bool
+    closed: bool
+
+    @property
+    def oldest(self) -> int:
+        return min(one.version or 0 for one in self.members)
+
+    @property
+    def varies(self) -> bool:
+        """Whether its members can be told apart. One alone is compared with the baseline."""
+        if len(self.members) == 1:
+            return True
+        return any(one.told for one in self.members) or len({one.reward for one in self.members}) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Episodes that a run could take, and what became of others."""
+
+    episodes: int = 0
+    groups: int = 0
+    forming: int = 0  # episodes of groups that have not closed
+    closes_in_s: float | None = None  # the next one by its time
+    left_out: dict[str, int] = field(default_factory=dict)  # episodes, by why, so far
+
+
+class RunTurn(NamedTuple):
+    """A turn as a run takes it."""
+
+    episode: Episode
+    turn: int  # from 0
+    turns: int
+    reward: float | None  # of this very turn
+    completion: Completion
+
+
+def sort_out(
+    rows: Iterable[sqlite3.Row], *, size: int, timeout_s: float, now: float
+) -> tuple[list[Group], dict[int, LeftOut], float | None]:
+    """Groups of members that may train; those that never will, by why; and when the next group closes by its time."""
+    teams: dict[tuple[str, str | int], list[sqlite3.Row]] = {}
+    for row in rows:
+        teams.setdefault((row["key"], row["seq"] if row["team"] is None else row["team"]), []).append(row)
+    groups: list[Group] = []
+    out: dict[int, LeftOut] = {}
+    closes: list[float] = []
+    for team in teams.values():
+        named = team[0]["team"] is not None
+        wanted = max((row["team_size"] or 0 for row in team), default=0) or size
+        quiet = now - max(row["ended_at"] for row in team)
+        closed = not named or len(team) >= wanted or quiet > timeout_s
+        if not closed:
+            closes.append(timeout_s - quiet)
+        members: list[Member] = []
+        for row in team:
+            if row["error"] is not None:
+                continue  # it counts as a member, and as nothing else
+            mixed = row["oldest"] != row["newest"]
+            why: LeftOut | None = "no-turns" if not row["turns"] else "mixed" if mixed else None
+            if why is None:
+                members.append(Member(row["seq"], row["reward"], row["oldest"], row["turns"], mixed, bool(row["told"])))
+            elif closed:
+                out[row["seq"]] = why
+        if members:
+            groups.append(Group(tuple(members), named, closed))
+    return groups, out, min(closes, default=None)
+
+
+def claim(
+    db: sqlite3.Connection,
+    *,
+    model: str,
+    live: int,
+    max_version_gap: int,
+    limit: int,
+    size: int,
+    timeout_s: float,
+    folder_of: Callable[[int], str],
+    version: int,
+    min_total: int,
+    above: int = 0,
+) -> Run | None:
+    """Make a run of closed groups, the oldest first, up to `limit` episodes; its number is `above` that one.
+
+    What never trains is marked on the way. None while another run is open, or too few are left.
+    """
+    if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
+        return None
+    groups, out, _ = sort_out(db.execute(_MEMBERS).fetchall(), size=size, timeout_s=timeout_s, now=time.time())
+    closed = [group for group in groups if group.closed]
+    if sum(len(group.members) for group in closed) < min_total:
+        return None
+    taken: list[Group] = []
+    for group in closed:
+        why: LeftOut | None = None
+        if live - group.oldest > max_version_gap:
+            why = "stale"
+        elif not group.varies:
+            why = "no-variance"
+        if why is not None:
+            out |= {one.seq: why for one in group.members}
+        elif sum(len(one.members) for one in taken) < limit:
+            taken.append(group)
+    db.executemany("UPDATE episodes SET left_out = ? WHERE seq = ?", [(why, seq) for seq, why in out.items()])
+    if not taken:
+        return None
+    turns = sum(one.turns for group in taken for one in group.members)
+    (run_id,) = db.execute(
+        """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held)
+        VALUES (1 + max(?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)),
+                'claimed', ?, ?, ?, '', ?, ?, 0) RETURNING id""",
+        (above, model, version, live, time.time(), turns),
+    ).fetchone()
+    db.executemany(
+        "INSERT INTO run_episodes VALUES (?, ?)", [(run_id, one.seq) for group in taken for one in group.members]
+    )
+    row = db.execute("UPDATE runs SET folder = ? WHERE id = ? RETURNING *", (folder_of(run_id), run_id)).fetchone()
+    return to_run(row)
+
+
+class EpisodeGroupStore(StorePart):
+    async def ready(self, *, live: int, max_version_gap: int, size: int, timeout_s: float) -> Ready:
+        """What a run could take now, and what has been left out so far."""
+        rows = await self._reader.rows(_MEMBERS)
+        groups, out, closes = sort_out(rows, size=size, timeout_s=timeout_s, now=time.time())
+        closed = [g for g in groups if g.closed and live - g.oldest <= max_version_gap]
+        left = await self._reader.rows(
+            "SELECT left_out AS why, count(*) AS n FROM episodes WHERE left_out IS NOT NULL GROUP BY left_out"
+        )
+        return Ready(
+            episodes=sum(len(group.members) for group in closed),
+            groups=len(closed),
+            forming=sum(len(group.members) for group in groups if not group.closed),
+            closes_in_s=closes,
+            left_out=dict(Counter({row["why"]: row["n"] for row in left}) + Counter(out.values())),
+        )
+
+    async def claim(
+        self,
+        *,
+        model: str,
+        live: int,
+        max_version_gap: int,
+        limit: int,
+        size: int,
+        timeout_s: float,
+        folder_of: Callable[[int], str],
+        version: int,
+        min_total: int,
+        above: int = 0,
+    ) -> Run | None:
+        """As `claim` of this module."""
+        return await self._writer.submit(
+            lambda db: claim(
+                db,
+                model=model,
+                live=live,
+                max_version_gap=max_version_gap,
+                limit=limit,
+                size=size,
+                timeout_s=timeout_s,
+                folder_of=folder_of,
+                version=version,
+                min_total=min_total,
+                above=above,
+            )
+        )
+
+    async def of_run(self, run_id: int) -> list[Episode]:
+        rows = await self._reader.rows(
+            SELECT + "WHERE e.seq IN (SELECT t.episode FROM run_episodes t WHERE t.run_id = ?) ORDER BY e.seq",  # noqa: S608  constants
+            (run_id,),
+        )
+        return [to_episode(row) for row in rows]
+
+    async def run_turns(self, run_id: int) -> list[RunTurn]:
+        """All that train, by episode and in their order; those of what was forgotten meanwhile are missing."""
+        rows = await self._reader.rows(
+            f"""SELECT e.seq AS episode, c.id, w.value FROM run_episodes t CROSS JOIN episodes e ON e.seq = t.episode
+            CROSS JOIN completions c ON c.session = e.id AND coalesce(c.key, '') = e.key AND {TRAINS}
+            LEFT JOIN turn_rewards w ON w.episode = e.seq AND w.completion_id = c.id
+            WHERE t.run_id = ? ORDER BY e.seq, c.seq""",  # noqa: S608  constants of this module
+            (run_id,),
+        )
+        episodes = {one.seq: one for one in await self.of_run(run_id)}
+        whole = await completions.load(self._reader, [row["id"] for row in rows])
+        by: dict[int, list[sqlite3.Row]] = {}
+        for row in rows:
+            if row["episode"] in episodes and row["id"] in whole:
+                by.setdefault(row["episode"], []).append(row)
+        return [
+            RunTurn(episodes[seq], at, len(turns), row["value"], whole[row["id"]])
+            for seq, turns in by.items()
+            for at, row in enumerate(turns)
+        ]
+
+    async def run_counts(self, run_ids: Sequence[int]) -> dict[int, int]:
+        """Episodes of each of these runs, of those that have some."""
+        rows = await self._reader.rows(
+            """SELECT t.run_id, count(*) AS n FROM run_episodes t
+            WHERE t.run_id IN (SELECT value FROM json_each(?)) GROUP BY t.run_id""",
+            (orjson.dumps(list(run_ids)).decode(),),
+        )
+        return {row["run_id"]: row["n"] for row in rows}

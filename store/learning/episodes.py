@@ -1,0 +1,391 @@
+"""Episodes: an agent's attempts at tasks, with the rewards that a program gave them.
+
+Owns opening, rewarding and reading them. An episode's turns are the completions of its session and key; its reward is
+never a rating, so nothing that counts people's ratings sees it. Not here: which episodes train (`episode_groups`), what
+a request may say (proxy.feedback.episodes).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from store.captured.rows import from_json, to_json
+from store.errors import EpisodeEnded, EpisodeTaken, EpisodeUsed, NoReward, UnknownCompletion, UnknownEpisode
+from store.part import StorePart
+
+Split = Literal["train", "eval"]
+State = Literal["open", "rewarded", "error"]
+STATES: Final[tuple[State, ...]] = ("open", "rewarded", "error")
+
+# Runs whose samples are used up, or about to be.
+TOOK: Final = """SELECT max(t.run_id) FROM run_episodes t JOIN runs u ON u.id = t.run_id
+WHERE t.episode = e.seq AND u.status IN ('claimed', 'running', 'done')"""
+TURNS: Final = """FROM completions c WHERE c.session = e.id AND coalesce(c.key, '') = e.key AND c.turn = 'main'
+AND c.status <> 'error'"""
+SELECT: Final = f"SELECT e.*, (SELECT count(*) {TURNS}) AS turns, ({TOOK}) AS run FROM episodes e "  # noqa: S608  ours
+_STATE: Final = "CASE WHEN e.error IS NOT NULL THEN 'error' WHEN e.ended_at IS NULL THEN 'open' ELSE 'rewarded' END"
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    seq: int
+    id: str
+    key: str
+    posted: bool
+    task: str | None
+    group: str | None
+    group_size: int | None
+    split: Split
+    meta: Any
+    version: int | None
+    opened_at: float
+    reward: float | None
+    comment: str | None
+    error: str | None
+    ended_at: float | None
+    left_out: str | None
+    turns: int
+    run: int | None  # that took it
+
+    @property
+    def state(self) -> State:
+        if self.error is not None:
+            return "error"
+        return "open" if self.ended_at is None else "rewarded"
+
+
+@dataclass(frozen=True, slots=True)
+class NewEpisode:
+    id: str
+    key: str
+    version: int | None
+    task: str | None = None
+    group: str | None = None
+    group_size: int | None = None
+    split: Split = "train"
+    meta: Any = None
+    posted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NewReward:
+    """What a program says of an episode. `value` or `error` or, of one with rewarded turns, neither."""
+
+    episode: str
+    key: str | None  # None: of any key, for an admin
+    value: float | None = None
+    completion_id: str | None = None  # the turn that it is about; None: the outcome
+    final: bool = True
+    error: str | None = None
+    comment: str | None = None
+    group: str | None = None
+    group_size: int | None = None
+
+
+class Rewarded(NamedTuple):
+    episode: Episode
+    result: Literal["stored", "changed", "same"]
+
+
+class Turn(NamedTuple):
+    """A main turn of an episode."""
+
+    completion_id: str
+    reward: float | None
+
+
+class OfVersion(NamedTuple):
+    """Rewarded episodes of one version and split."""
+
+    version: int | None
+    split: Split
+    episodes: int
+    successes: int  # reward above 0
+    mean: float
+
+
+class Counts(NamedTuple):
+    open: int
+    rewarded: int
+    error: int
+    unrewarded: int  # open, without a request for an hour
+
+
+QUIET_S: Final = 3600.0
+
+
+def open_one(db: sqlite3.Connection, new: NewEpisode) -> tuple[Episode, bool]:
+    """The episode, and whether it is new. Raises EpisodeTaken where one of that id and key says something else."""
+    known = _row(db, new.id, new.key)
+    if known is not None:
+        same = (known.task, known.group, known.group_size, known.split, known.meta) == (
+            new.task, new.group, new.group_size, new.split, new.meta,
+        )  # fmt: skip
+        if known.ended_at is not None or (new.posted and not same):
+            raise EpisodeTaken(new.id)
+        return known, False
+    db.execute(
+        """INSERT INTO episodes (id, key, posted, task, team, team_size, split, meta, version, opened_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (
+            new.id, new.key, new.posted, new.task, new.group, new.group_size, new.split, to_json(new.meta),
+            new.version, time.time(),
+        ),
+    )  # fmt: skip
+    found = _row(db, new.id, new.key)
+    assert found is not None
+    return found, True
+
+
+def reward(db: sqlite3.Connection, new: NewReward) -> Rewarded:
+    """Store what a program says. Saying the same again changes nothing.
+
+    Raises UnknownEpisode, UnknownCompletion, NoReward, EpisodeEnded (a turn's reward after the end),
+    EpisodeUsed (another reward than the one that a run has taken).
+    """
+    episode = _row(db, new.episode, new.key) or _of_session(db, new.episode, new.key)
+    if new.completion_id is not None:
+        result = _reward_turn(db, episode, new, new.completion_id)
+    else:
+        result = _reward_outcome(db, episode, new)
+    if result == "same":
+        return Rewarded(episode, result)
+    found = _row(db, episode.id, episode.key)
+    assert found is not None
+    return Rewarded(found, result)
+
+
+def _reward_turn(
+    db: sqlite3.Connection, episode: Episode, new: NewReward, completion_id: str
+) -> Literal["stored", "changed", "same"]:
+    there = db.execute(
+        "SELECT 1 FROM completions c WHERE c.id = ? AND c.session = ? AND coalesce(c.key, '') = ?",
+        (completion_id, episode.id, episode.key),
+    ).fetchone()
+    if there is None:
+        raise UnknownCompletion(completion_id)
+    before = db.execute(
+        "SELECT value FROM turn_rewards WHERE episode = ? AND completion_id = ?", (episode.seq, completion_id)
+    ).fetchone()
+    same = before is not None and before["value"] == new.value
+    if same and (not new.final or episode.ended_at is not None) and not _regroups(episode, new):
+        return "same"
+    _may_change(episode)
+    if episode.ended_at is not None:
+        raise EpisodeEnded(episode.id)
+    db.execute(
+        "INSERT OR REPLACE INTO turn_rewards (episode, completion_id, value, at) VALUES (?, ?, ?, ?)",
+        (episode.seq, completion_id, new.value, time.time()),
+    )
+    _set(db, episode, new, ends=new.final, reward=episode.reward)
+    return "stored" if before is None else "changed"
+
+
+def _reward_outcome(db: sqlite3.Connection, episode: Episode, new: NewReward) -> Literal["stored", "changed", "same"]:
+    ends = new.final or new.error is not None
+    said = episode.ended_at is not None or (not ends and episode.reward is not None)
+    if said and (episode.reward, episode.error) == (new.value, new.error) and not _regroups(episode, new):
+        return "same"
+    _may_change(episode)
+    if new.value is None and new.error is None:
+        rewarded = db.execute("SELECT 1 FROM turn_rewards WHERE episode = ?", (episode.seq,)).fetchone()
+        if rewarded is None:
+            raise NoReward(episode.id)
+    _set(db, episode, new, ends=ends or episode.ended_at is not None, reward=new.value)
+    return "stored" if episode.ended_at is None and episode.reward is None else "changed"
+
+
+def _regroups(episode: Episode, new: NewReward) -> bool:
+    return new.group is not None and new.group != episode.group
+
+
+def _may_change(episode: Episode) -> None:
+    if episode.run is not None:
+        raise EpisodeUsed(episode.id, f"run {episode.run} has taken it")
+    if episode.left_out is not None:
+        raise EpisodeUsed(episode.id, f"it was left out of training already ({episode.left_out})")
+
+
+def _set(db: sqlite3.Connection, episode: Episode, new: NewReward, *, ends: bool, reward: float | None) -> None:
+    now = time.time()
+    db.execute(
+        """UPDATE episodes SET reward = ?, comment = coalesce(?, comment), error = ?, team = coalesce(?, team),
+        team_size = coalesce(?, team_size), rewarded_at = ?, ended_at = ? WHERE seq = ?""",
+        (
+            reward, new.comment, new.error, new.group, new.group_size, now,
+            (episode.ended_at or now) if ends else episode.ended_at, episode.seq,
+        ),
+    )  # fmt: skip
+
+
+def _row(db: sqlite3.Connection, id: str, key: str | None) -> Episode | None:
+    """Of that key; for an admin (None) the only one of that id. Raises EpisodeTaken where there are several."""
+    rows = db.execute(SELECT + "WHERE e.id = :id AND (:key IS NULL OR e.key = :key)", {"id": id, "key": key}).fetchall()
+    if len(rows) > 1:
+        raise EpisodeTaken(id, "is the id of episodes of several keys: say it with the key that asked")
+    return to_episode(rows[0]) if rows else None
+
+
+def _of_session(db: sqlite3.Connection, id: str, key: str | None) -> Episode:
+    """A session that nobody called an episode yet becomes one. Raises UnknownEpisode."""
+    rows = db.execute(
+        """SELECT coalesce(c.key, '') AS key, min(c.created_at) AS at, min(c.version) AS first, max(c.version) AS last
+        FROM completions c WHERE c.session = :id AND (:key IS NULL OR coalesce(c.key, '') = :key)
+        GROUP BY coalesce(c.key, '')""",
+        {"id": id, "key": key},
+    ).fetchall()
+    if not rows:
+        raise UnknownEpisode(id)
+    if len(rows) > 1:
+        raise EpisodeTaken(id, "is the session of several keys: say it with the key that asked")
+    (row,) = rows
+    db.execute(
+        "INSERT INTO episodes (id, key, posted, split, version, opened_at) VALUES (?, ?, 0, 'train', ?, ?)",
+        (id, row["key"], row["first"], row["at"]),
+    )
+    found = _row(db, id, row["key"])
+    assert found is not None
+    return found
+
+
+def to_episode(row: sqlite3.Row) -> Episode:
+    return Episode(
+        seq=row["seq"],
+        id=row["id"],
+        key=row["key"],
+        posted=bool(row["posted"]),
+        task=row["task"],
+        group=row["team"],
+        group_size=row["team_size"],
+        split=row["split"],
+        meta=from_json(row["meta"]),
+        version=row["version"],
+        opened_at=row["opened_at"],
+        reward=row["reward"],
+        comment=row["comment"],
+        error=row["error"],
+        ended_at=row["ended_at"],
+        left_out=row["left_out"],
+        turns=row["turns"],
+        run=row["run"],
+    )
+
+
+class EpisodeStore(StorePart):
+    async def open(self, new: NewEpisode) -> tuple[Episode, bool]:
+        """The episode, and whether it is new. Raises EpisodeTaken."""
+        return await self._writer.submit(lambda db: open_one(db, new))
+
+    def queue(self, new: NewEpisode) -> None:
+        """Open one at once; nobody waits for the disk. What is lost in a crash is only that its version was pinned."""
+        future = self._writer.submit(lambda db: open_one(db, new))
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def reward(self, new: NewReward) -> Rewarded:
+        """Raises UnknownEpisode, UnknownCompletion, EpisodeEnded, EpisodeUsed, EpisodeTaken."""
+        return await self._writer.submit(lambda db: reward(db, new))
+
+    async def find(self, id: str, key: str | None) -> Episode | None:
+        """Of that key, or (None) of any; the newest of several."""
+        row = await self._reader.row(
+            SELECT + "WHERE e.id = :id AND (:key IS NULL OR e.key = :key) ORDER BY e.seq DESC",
+            {"id": id, "key": key},
+        )
+        return None if row is None else to_episode(row)
+
+    async def page(
+        self,
+        *,
+        limit: int,
+        before_seq: int | None = None,
+        key: str | None = None,
+        group: str | None = None,
+        state: State | None = None,
+        split: Split | None = None,
+    ) -> list[Episode]:
+        """Newest first."""
+        rows = await self._reader.rows(
+            SELECT
+            + f"""WHERE (:before IS NULL OR e.seq < :before) AND (:key IS NULL OR e.key = :key)
+            AND (:team IS NULL OR e.team = :team) AND (:state IS NULL OR {_STATE} = :state)
+            AND (:split IS NULL OR e.split = :split) ORDER BY e.seq DESC LIMIT :limit""",
+            {"before": before_seq, "key": key, "team": group, "state": state, "split": split, "limit": limit},
+        )
+        return [to_episode(row) for row in rows]
+
+    async def turns(self, episode: Episode) -> list[Turn]:
+        """Its main turns, oldest first."""
+        rows = await self._reader.rows(
+            f"""SELECT c.id, w.value {
+                TURNS.replace(
+                    "FROM completions c",
+                    "FROM episodes e CROSS JOIN completions c "
+                    "LEFT JOIN turn_rewards w ON w.episode = e.seq AND w.completion_id = c.id",
+                )
+            } AND e.seq = ?
+            ORDER BY c.seq""",
+            (episode.seq,),
+        )
+        return [Turn(row["id"], row["value"]) for row in rows]
+
+    async def side_turns(self, episode: Episode) -> int:
+        row = await self._reader.row(
+            "SELECT count(*) AS n FROM completions c WHERE c.session = ? AND coalesce(c.key, '') = ? "
+            "AND c.turn = 'side'",
+            (episode.id, episode.key),
+        )
+        return int(row["n"]) if row else 0
+
+    async def sessions_turns(self, id: str, key: str | None) -> int:
+        """Main turns of a session that is no episode yet."""
+        row = await self._reader.row(
+            """SELECT count(*) AS n FROM completions c WHERE c.session = :id AND c.turn = 'main'
+            AND (:key IS NULL OR coalesce(c.key, '') = :key)""",
+            {"id": id, "key": key},
+        )
+        return int(row["n"]) if row else 0
+
+    async def by_version(self, key: str | None = None) -> list[OfVersion]:
+        rows = await self._reader.rows(
+            """SELECT e.version, e.split, count(*) AS n, total(e.reward > 0) AS good, avg(e.reward) AS mean
+            FROM episodes e WHERE e.reward IS NOT NULL AND e.error IS NULL AND (:key IS NULL OR e.key = :key)
+            GROUP BY e.version, e.split ORDER BY e.version, e.split""",
+            {"key": key},
+        )
+        return [OfVersion(row["version"], row["split"], row["n"], int(row["good"]), row["mean"]) for row in rows]
+
+    async def rewards(self, key: str | None = None, limit: int = 2000) -> list[tuple[float, float, int | None, Split]]:
+        """(time, reward, version, split) of the newest, oldest first."""
+        rows = await self._reader.rows(
+            """SELECT e.rewarded_at, e.reward, e.version, e.split FROM episodes e
+            WHERE e.reward IS NOT NULL AND e.error IS NULL AND (:key IS NULL OR e.key = :key)
+            ORDER BY e.seq DESC LIMIT :limit""",
+            {"key": key, "limit": limit},
+        )
+        return [tuple(row) for row in reversed(rows)]
+
+    async def counts(self, key: str | None = None) -> Counts:
+        row = await self._reader.row(
+            f"""SELECT total({_STATE} = 'open') AS open, total({_STATE} = 'rewarded') AS rewarded,
+            total({_STATE} = 'error') AS error, total({_STATE} = 'open' AND e.opened_at < :since AND NOT EXISTS (
+                SELECT 1 FROM completions c WHERE c.session = e.id AND c.created_at >= :since)) AS unrewarded
+            FROM episodes e WHERE (:key IS NULL OR e.key = :key)""",  # noqa: S608  constants of this module
+            {"key": key, "since": time.time() - QUIET_S},
+        )
+        assert row is not None
+        return Counts(*(int(row[name]) for name in Counts._fields))
+
+    async def open_count(self) -> int:
+        row = await self._reader.row("SELECT count(*) AS n FROM episodes e WHERE e.ended_at IS NULL")
+        return int(row["n"]) if row else 0
+
+    async def programs(self) -> dict[str, float]:
+        """When each key last opened or rewarded an episode, Unix seconds."""
+        rows = await self._reader.rows(
+            """SELECT e.key, max(max(coalesce(e.rewarded_at, 0), iif(e.posted, e.opened_at, 0))) AS at
+            FROM episodes e GROUP BY e.key"""
+        )
+        return {row["key"]: row["at"] for row in rows}

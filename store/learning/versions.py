@@ -1,0 +1,72 @@
+"""Versions that may answer, and the pointer to the live one.
+
+Not here: the run that makes a version (`runs`), loading an adapter into a backend (proxy).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+from store.captured.rows import to_adapter, to_pointer
+from store.errors import UnknownAdapter
+from store.learning import meta
+from store.part import StorePart
+from store.records import BASE, Adapter, Pointer
+
+WAITING = "not_yet_live"  # the version that was published since the pointer moved last
+RATED_BEFORE = "rated_before"  # the newest rating (seq) when it did: no clock that is set can change what was before
+
+
+def point(db: sqlite3.Connection, live: int, reason: str, actor: str) -> Pointer:
+    """Make a version live. The one before becomes `previous`, unless nothing changed, or it is gone for good."""
+    if live != BASE and db.execute("SELECT 1 FROM adapters WHERE version = ?", (live,)).fetchone() is None:
+        raise UnknownAdapter(live)
+    before = to_pointer(db.execute("SELECT * FROM pointer").fetchone())
+    gone = db.execute("SELECT 1 FROM adapters WHERE version = ? AND path = ''", (before.live,)).fetchone() is not None
+    after = Pointer(
+        live=live,
+        previous=before.previous if live == before.live else live if gone else before.live,
+        changed_at=time.time(),
+        reason=reason,
+        actor=actor,
+    )
+    db.execute(
+        "UPDATE pointer SET live = ?, previous = ?, changed_at = ?, reason = ?, actor = ?",
+        (after.live, after.previous, after.changed_at, after.reason, after.actor),
+    )
+    meta.set_meta(db, WAITING, None)
+    (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
+    meta.set_meta(db, RATED_BEFORE, newest)
+    meta.audit(db, actor, "point", {"live": live, "was": before.live, "reason": reason})
+    return after
+
+
+def withdraw(db: sqlite3.Connection, version: int, reason: str, actor: str) -> None:
+    """Mark a version so that it never goes live by itself again. Its files stay."""
+    if not db.execute("UPDATE adapters SET withdrawn = ? WHERE version = ?", (reason, version)).rowcount:
+        raise UnknownAdapter(version)
+    meta.audit(db, actor, "withdraw", {"version": version, "reason": reason})
+
+
+class VersionStore(StorePart):
+    async def all(self) -> list[Adapter]:
+        return [to_adapter(row) for row in await self._reader.rows("SELECT * FROM adapters ORDER BY version")]
+
+    async def get(self, version: int) -> Adapter | None:
+        row = await self._reader.row("SELECT * FROM adapters WHERE version = ?", (version,))
+        return None if row is None else to_adapter(row)
+
+    async def next(self) -> int:
+        return 1 + max((adapter.version for adapter in await self.all()), default=0)
+
+    async def pointer(self) -> Pointer:
+        row = await self._reader.row("SELECT * FROM pointer")
+        assert row is not None  # the first migration put it there
+        return to_pointer(row)
+
+    async def point(self, live: int, reason: str, actor: str) -> Pointer:
+        return await self._writer.submit(lambda db: point(db, live, reason, actor))
+
+    async def withdraw(self, version: int, reason: str, actor: str) -> None:
+        await self._writer.submit(lambda db: withdraw(db, version, reason, actor))

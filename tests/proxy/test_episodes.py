@@ -1,0 +1,234 @@
+"""Episodes over HTTP: opened, pinned to a version, rewarded, listed; and everything that a program may do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from scripts.harness.in_process import Proxy
+
+
+async def ask(proxy: Proxy, session: str, *said: str, **headers: str) -> tuple[int, dict[str, Any], str]:
+    messages = [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(said)]
+    url = f"/s/{session}/v1/chat/completions"
+    async with proxy.http.post(url, json={"model": "fake", "messages": messages}, headers=headers) as response:
+        return response.status, await response.json(), response.headers.get("x-rl-adapter", "")
+
+
+async def open_one(proxy: Proxy, **body: Any) -> tuple[int, dict[str, Any]]:
+    async with proxy.http.post("/rl/episodes", json=body) as response:
+        return response.status, await response.json()
+
+
+async def reward(proxy: Proxy, id: str, **body: Any) -> tuple[int, dict[str, Any]]:
+    async with proxy.http.post(f"/rl/episodes/{id}/reward", json=body) as response:
+        return response.status, await response.json()
+
+
+async def test_a_session_is_rewarded_and_becomes_an_episode(proxy: Proxy) -> None:
+    await ask(proxy, "a1", "one")
+    status, found = await reward(proxy, "a1", reward=0.5, group="g", comment="fine")
+    assert status == 201 and found["state"] == "rewarded" and found["reward"] == 0.5 and found["group"] == "g"
+    whole = await proxy.get("/rl/episodes/a1")
+    assert whole["turn_count"] == len(whole["turns"]) == 1 and whole["segments"] == 1
+    listed = await proxy.get("/rl/episodes")
+    assert [one["id"] for one in listed["data"]] == ["a1"]
+    assert listed["counts"] == {"open": 0, "rewarded": 1, "error": 0, "unrewarded": 0}
+    assert listed["versions"][0]["success"] == 1.0
+
+
+async def test_the_same_reward_twice_is_one_and_another_one_before_its_use_replaces_it(proxy: Proxy) -> None:
+    await ask(proxy, "a1", "one")
+    assert (await reward(proxy, "a1", reward=1))[0] == 201
+    status, found = await reward(proxy, "a1", reward=1)
+    assert status == 200 and found["result"] == "same"
+    status, found = await reward(proxy, "a1", reward=0)
+    assert status == 200 and found["result"] == "changed" and found["reward"] == 0
+    assert (await proxy.get("/rl/episodes"))["counts"]["rewarded"] == 1
+
+
+async def test_after_its_end_an_episode_takes_no_request_and_no_reward_of_a_turn(proxy: Proxy) -> None:
+    _, answer, _ = await ask(proxy, "a1", "one")
+    await reward(proxy, "a1", reward=1)
+    status, said, _ = await ask(proxy, "a1", "one", "two", "three")
+    assert status == 410 and "has ended" in said["error"]["message"]
+    assert (await reward(proxy, "a1", reward=1, completion_id=answer["id"]))[0] == 410
+
+
+async def test_turns_are_rewarded_one_by_one(proxy: Proxy) -> None:
+    _, first, _ = await ask(proxy, "a1", "one")
+    _, second, _ = await ask(proxy, "a1", "one", "two", "three")
+    assert (await reward(proxy, "a1", reward=1, completion_id=first["id"]))[0] == 201
+    assert (await reward(proxy, "a1", reward=1, completion_id=first["id"]))[0] == 200
+    assert (await proxy.get("/rl/episodes/a1"))["state"] == "open"
+    assert (await reward(proxy, "a1", reward=-1, completion_id=second["id"], final=True))[0] == 201
+    whole = await proxy.get("/rl/episodes/a1")
+    assert whole["state"] == "rewarded" and [turn["reward"] for turn in whole["turns"]] == [1, -1]
+    assert whole["reward"] is None
+
+
+async def test_a_missing_reward_is_not_zero(proxy: Proxy) -> None:
+    await ask(proxy, "a1", "one")
+    status, said = await reward(proxy, "a1")
+    assert status == 400 and "no reward" in said["error"]["message"]
+    status, said = await reward(proxy, "a1", final=False)
+    assert status == 400 and "missing" in said["error"]["message"]
+    assert (await proxy.get("/rl/episodes"))["data"] == []
+
+
+async def test_an_error_leaves_the_episode_out(proxy: Proxy) -> None:
+    await open_one(proxy, id="a1")
+    await ask(proxy, "a1", "one")
+    status, found = await reward(proxy, "a1", error="the sandbox died")
+    assert status == 201 and found["state"] == "error" and found["reward"] is None
+    assert (await reward(proxy, "a1", error="the sandbox died"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"reward": "1"}, {"reward": True}, {"reward": 1.5}, {"reward": -2}, {"reward": [1]}, {"reward": 1e400},
+        {"reward": 1, "error": "x"}, {"reward": 1, "final": "yes"}, {"reward": 1, "completion_id": 7},
+        {"reward": 1, "group": ""}, {"reward": 1, "group": "a\nb"}, {"reward": 1, "group_size": 0},
+        {"reward": 1, "comment": 7}, {"reward": 1, "weight": 2}, {"error": "x", "completion_id": "rl-1"},
+    ],
+)  # fmt: skip
+async def test_what_is_wrong_with_a_reward_is_said_and_nothing_is_stored(proxy: Proxy, body: dict[str, Any]) -> None:
+    await ask(proxy, "a1", "one")
+    status, said = await reward(proxy, "a1", **body)
+    assert status == 400 and said["error"]["message"]
+    assert (await proxy.get("/rl/episodes"))["counts"]["rewarded"] == 0
+
+
+async def test_bodies_that_are_not_objects(proxy: Proxy) -> None:
+    for raw in (b"", b"[]", b"1", b"{", b'{"reward": NaN}', b'{"reward": 1e999}', b"\xff"):
+        async with proxy.http.post("/rl/episodes/a1/reward", data=raw) as response:
+            assert response.status == 400, raw
+
+
+async def test_an_unknown_id_is_not_found(proxy: Proxy) -> None:
+    for id in ("nobody", "%00", "%F0%9F%98%80", "x" * 300):
+        assert (await reward(proxy, id, reward=1))[0] == 404, id
+    assert (await proxy.http.get("/rl/episodes/nobody")).status == 404
+
+
+@pytest.mark.parametrize("id", ["", "a/b", "a b", "../x", ".", "é", "a" * 129, 7, "a\n", "?"])
+async def test_ids_that_cannot_stand_in_an_address_are_not_opened(proxy: Proxy, id: Any) -> None:
+    status, said = await open_one(proxy, id=id)
+    assert status == 400 and said["error"]["param"] == "id"
+
+
+async def test_odd_characters_in_a_header_make_an_episode_that_can_be_rewarded(proxy: Proxy) -> None:
+    body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+    async with proxy.http.post("/v1/chat/completions", json=body, headers={"x-rl-session": "a/b?c=d#e%20"}) as response:
+        assert response.status == 200
+    async with proxy.http.post("/rl/episodes/a%2Fb%3Fc=d%23e%2520/reward", json={"reward": 1}) as response:
+        assert response.status == 201 and (await response.json())["id"] == "a/b?c=d#e%20"
+
+
+async def test_opening_gives_an_address_and_twice_is_once(proxy: Proxy) -> None:
+    status, found = await open_one(proxy, id="a1", task="add", group="g", meta={"seed": 1})
+    assert status == 201 and found["base_url"] == f"{proxy.url}/s/a1/v1" and found["version"] == 0
+    assert (await open_one(proxy, id="a1", task="add", group="g", meta={"seed": 1}))[0] == 200
+    status, said = await open_one(proxy, id="a1", task="subtract")
+    assert status == 409 and "nothing was changed" in said["error"]["message"]
+    await ask(proxy, "a1", "one")
+    await reward(proxy, "a1", reward=1)
+    assert (await open_one(proxy, id="a1", task="add", group="g", meta={"seed": 1}))[0] == 409
+
+
+async def test_without_an_id_each_opening_is_another(proxy: Proxy) -> None:
+    ids = {(await open_one(proxy))[1]["id"] for _ in range(3)}
+    assert len(ids) == 3
+
+
+async def test_an_episode_keeps_its_version_through_swaps(proxy: Proxy) -> None:
+    await open_one(proxy, id="old")
+    await train(proxy)
+    assert (await ask(proxy, "old", "one"))[2] == "base"
+    assert (await ask(proxy, "another", "one"))[2] == "v1"
+    await train(proxy)
+    assert (await ask(proxy, "old", "one", "two", "three"))[2] == "base"
+    assert {turn["version"] for turn in (await proxy.get("/rl/episodes/old"))["turns"]} == {0}
+
+
+async def train(proxy: Proxy) -> None:
+    """A version more, by ratings."""
+    live = (await proxy.get("/rl/adapters"))["live"]
+    for n in range(4):
+        _, answer, _ = await ask(proxy, f"rated-{live}-{n}", f"{n}")
+        await proxy.rate(completion_id=answer["id"], rating="good" if n % 2 else "bad")
+    async with asyncio.timeout(10):
+        while (await proxy.get("/rl/adapters"))["live"] == live:
+            await asyncio.sleep(0.02)
+
+
+async def test_while_a_program_gives_rewards_its_new_sessions_are_episodes_from_the_start(proxy: Proxy) -> None:
+    await ask(proxy, "first", "one")
+    await reward(proxy, "first", reward=1)
+    assert (await ask(proxy, "second", "one"))[2] == "base"
+    await train(proxy)
+    assert (await ask(proxy, "second", "one", "two", "three"))[2] == "base"
+    assert (await proxy.get("/rl/episodes/second"))["state"] == "open"
+
+
+async def test_a_persons_session_is_not_pinned(proxy: Proxy) -> None:
+    assert (await ask(proxy, "chat", "one"))[2] == "base"
+    await train(proxy)
+    assert (await ask(proxy, "chat", "one", "two", "three"))[2] == "v1"
+
+
+async def test_a_pinned_version_survives_a_restart(proxy: Proxy) -> None:
+    await open_one(proxy, id="old")
+    await train(proxy)
+    await proxy.stop()
+    await proxy.start()
+    assert (await ask(proxy, "old", "one"))[2] == "base"
+
+
+async def test_of_another_key_nobody_sees_or_rewards_an_episode(proxy: Proxy) -> None:
+    keys = {}
+    for name in ("ann", "bob"):
+        async with proxy.http.post("/rl/keys", json={"name": name, "role": "rate"}, headers=local(proxy)) as response:
+            keys[name] = {"authorization": f"Bearer {(await response.json())['key']}"}
+    await ask(proxy, "mine", "one", **keys["ann"])
+    async with proxy.http.post("/rl/episodes/mine/reward", json={"reward": 1}, headers=keys["bob"]) as response:
+        assert response.status == 404
+    async with proxy.http.post("/rl/episodes/mine/reward", json={"reward": 1}, headers=keys["ann"]) as response:
+        assert response.status == 201
+    # One id, two harnesses: each has its own.
+    status, _, _ = await ask(proxy, "mine", "one", **keys["bob"])
+    assert status == 200
+    async with proxy.http.post("/rl/episodes/mine/reward", json={"reward": -1}, headers=keys["bob"]) as response:
+        assert response.status == 201
+    async with proxy.http.get("/rl/episodes", headers=keys["bob"]) as response:
+        assert [one["reward"] for one in (await response.json())["data"]] == [-1]
+    async with proxy.http.get("/rl/episodes", headers=local(proxy)) as response:
+        assert len((await response.json())["data"]) == 2
+
+
+def local(proxy: Proxy) -> dict[str, str]:
+    return {"authorization": f"Bearer {proxy.local}"}
+
+
+async def test_two_harnesses_with_one_id_and_one_key(proxy: Proxy) -> None:
+    await ask(proxy, "a1", "one")
+    await ask(proxy, "a1", "another task")
+    whole = await proxy.get("/rl/episodes/a1") if (await reward(proxy, "a1", reward=1))[0] == 201 else {}
+    assert whole["segments"] == 2  # seen as a branch; the second reward is refused or the same
+    assert (await reward(proxy, "a1", reward=1))[0] == 200
+
+
+async def test_side_turns_are_no_part_of_it(proxy: Proxy) -> None:
+    await ask(proxy, "a1", "one")
+    await ask(proxy, "a1", "title", **{"x-rl-turn": "side"})
+    await reward(proxy, "a1", reward=1)
+    whole = await proxy.get("/rl/episodes/a1")
+    assert whole["turn_count"] == 1 and whole["side_turns"] == 1
+
+
+async def test_nothing_is_kept_of_an_episode_without_capture(proxy: Proxy) -> None:
+    await ask(proxy, "a1", "one", **{"x-rl-capture": "off"})
+    assert (await reward(proxy, "a1", reward=1))[0] == 404

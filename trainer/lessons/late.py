@@ -1,0 +1,62 @@
+"""Replies of earlier versions: which of their tokens still train, and how much each weighs.
+
+A rating that comes after a newer version went live is as honest as any. No band is asked of such a reply. Its tokens
+are taken as long as the policy that trains and the one that spoke are near each other where it matters (second-moment
+trust, objective.trusted), and each weighs what the policy makes of it now. Owns the choice for a run's late replies.
+Not here: the mathematics (objective), how old a reply may be (lessons), fresh ones (acceptance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from config.presets import Preset
+from trainer import objective
+from trainer.io.progress import Progress
+from trainer.io.run_folder import RunSpec
+from trainer.lessons.samples import Sample
+from trainer.objective import Bools, Floats
+from trainer.objective_kin import UNFILTERED
+from trainer.policy.policy import LogProbs
+
+
+class Late(NamedTuple):
+    keep: Bools  # (T,)
+    weight: Floats  # (T,) what the advantage is multiplied with
+
+
+def trusted(
+    spec: RunSpec,
+    preset: Preset,
+    samples: Sequence[Sample],
+    old: Sequence[LogProbs],
+    behaviour: Sequence[Floats],
+    advantages: Sequence[Floats],
+    progress: Progress,
+) -> dict[str, Late]:
+    """By rating, of the replies that another version than the parent gave."""
+    if preset.objective in UNFILTERED:
+        return {}
+    rows = [row for row in zip(samples, old, behaviour, advantages, strict=True) if row[0].version != spec.parent]
+    if not rows:
+        return {}
+    inside = [np.isfinite(now.sampled) & np.isfinite(was) for _, now, was, _ in rows]
+    log_x = [
+        objective.log_ratio(np.where(known, now.sampled, 0.0), np.where(known, was, 0.0))
+        for known, (_, now, was, _) in zip(inside, rows, strict=True)
+    ]
+    near = objective.trusted(
+        [np.where(known, each, np.nan) for known, each in zip(inside, log_x, strict=True)],
+        [advantage for _, _, _, advantage in rows],
+        most=preset.late_moment,
+    )
+    found = {
+        sample.rating: Late(keep, objective.importance(each, most=preset.token_high))
+        for (sample, *_), keep, each in zip(rows, near, log_x, strict=True)
+    }
+    tokens = np.concatenate([one.keep for one in found.values()])
+    progress.choice("late", len(found), f"replies of earlier versions; {tokens.mean():.0%} of their tokens train")
+    return found
