@@ -1,6 +1,6 @@
 """`make test-clients`: installs real clients, drives each through rlproxy, and writes what each cell came to.
 
-    python -m scripts.clients [NAME ...]
+    python -m scripts.clients [NAME ...] [--json FILE]
 
 A NAME is that of a driver's file. benchmarks/clients.json keeps the newest result of every client, with its versions,
 date, and machine; `python -m scripts.docs.tables` makes the table of it.
@@ -30,16 +30,18 @@ KEPT: Final = ROOT / "benchmarks/clients.json"
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.clients", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a driver; all of them if none is given")
-    names = parser.parse_args().names
+    parser.add_argument("--json", type=Path, default=KEPT, metavar="FILE", help="where results are kept")
+    given = parser.parse_args()
+    names = given.names
     there = {driver.id: driver for driver in drivers()}
     if unknown := set(names) - there.keys():
         parser.error(f"There is no driver {', '.join(sorted(unknown))}. There are: {', '.join(there)}.")
     chosen = [there[name] for name in names or there]
     install_all(chosen)
-    return 1 if sum(not _driven(driver) for driver in chosen) else 0
+    return 1 if sum(not _driven(driver, given.json) for driver in chosen) else 0
 
 
-def _driven(driver: Driver) -> bool:
+def _driven(driver: Driver, results: Path) -> bool:
     """Whether all cells of it are as its head says. What a test printed is shown where one failed."""
     told, began = circumstances(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +69,7 @@ def _driven(driver: Driver) -> bool:
     if done.returncode:
         print(done.stdout)
     seconds = round(time.monotonic() - began)
-    _keep(driver, {"packages": driver.packages, **told, "seconds": seconds, "cells": found})
+    _keep(results, driver, {"packages": driver.packages, **told, "seconds": seconds, "cells": found})
     return done.returncode == 0
 
 
@@ -83,12 +85,12 @@ def cells(report: ElementTree.Element) -> dict[str, dict[str, str]]:
     return found
 
 
-def _keep(driver: Driver, found: dict[str, Any]) -> None:
+def _keep(results: Path, driver: Driver, found: dict[str, Any]) -> None:
     """Beside the results of the others; those of drivers that are gone go."""
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept = json.loads(results.read_text()) if results.exists() else {}
     kept = {name: one for name, one in kept.items() if (driver.file.parent / one["file"]).exists()}
     kept[driver.id] = {"file": driver.file.name, **found}
-    KEPT.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+    results.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
 
 
 if __name__ == "__main__":
