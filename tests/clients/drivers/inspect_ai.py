@@ -17,7 +17,7 @@ from talking import Setup, look, serve
 
 def opened(setup: Setup):
     model = get_model(
-        f"openai/{setup.model}", base_url=setup.base_url, api_key="any", memoize=False, stream=setup.stream,
+        f"openai/{setup.model}", base_url=setup.base_url, api_key="any", memoize=False, streaming=setup.stream,
         responses_api=setup.format == "responses", config=GenerateConfig(max_retries=0),
     )  # fmt: skip
     tool = ToolDef(look_at, name="look", description="Looks at a place.", parameters={"place": "The place."})
