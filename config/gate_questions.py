@@ -21,6 +21,7 @@ QUESTIONS: Final = {
     "repetition": "does it repeat itself no more than before?",
     "refusals": "does it refuse no more than before?",
     "length": "are its answers as long as before, or as asked for?",
+    "topic": "are its answers still about the question?",
     "base_nll": "does it still make sense to the model that it came from?",
     "entropy": "does it still have more than one thing to say?",
 }

@@ -219,6 +219,8 @@ class Gate(Section):
     """Least variety of the next token that a candidate must keep, as a share of the base model's."""
     more_refusals: int = Field(default=1, ge=0)
     """Probe questions that a candidate may refuse beyond its parent."""
+    topic_fall: float = Field(default=0.25, ge=0)
+    """Nats a token by which the candidate's answers may depend less on their question than its parent's."""
     max_chance: float = Field(default=1.0, gt=0, le=1)
     """Share of random ratings that may fit the replies as well as a run's own do; below 1, more of it is refused."""
 

@@ -37,6 +37,7 @@ from proxy.feedback.chat_command import ChatCommands
 from proxy.feedback.episodes import Episodes
 from proxy.feedback.open_webui import OpenWebUI
 from proxy.feedback.ratings import Feedback
+from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.count_tokens import CountTokens
@@ -155,7 +156,8 @@ class Wiring:
             store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding
         )
         acts = AdminActs(learner, swap)
-        self.commands = ChatCommands(store, feedback, status.text, acts, screen)
+        unconfirmed = UnconfirmedFixes()
+        self.commands = ChatCommands(store, feedback, status.text, acts, screen, unconfirmed)
         giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
@@ -163,7 +165,7 @@ class Wiring:
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands, retries)
         self.counts = CountTokens(parts)
-        self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries)
+        self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries, unconfirmed)
         self.stored = StoredResponses(store, relay, self.forgetter)
         # A list of somebody else's models is theirs alone, and a client's own key opens it.
         models = Models(store, backend, swap, door, relay.passthrough)
@@ -275,6 +277,7 @@ class Wiring:
                 sock_read=self.settings.backend.read_timeout_s,
             ),
             auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),  # a cookie is its client's own, and no other's
             skip_auto_headers=("accept-encoding",),  # what passes through is packed only as the client wants it
         )
 

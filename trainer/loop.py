@@ -29,7 +29,6 @@ from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import SAMPLES, RunError, RunSpec, read_lines, read_spec, write_atomic
 from trainer.lessons import lessons, preset_rules, replay, samples
 from trainer.lessons.acceptance import Outcome
-from trainer.lessons.credit_assignment import Heard
 from trainer.lessons.lessons import Lesson, Lessons, metrics_of
 from trainer.lessons.samples import Sample, Unusable
 from trainer.manifest import AdapterError
@@ -282,7 +281,7 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
         run.result["gate"]["contrast"] = contrast.json()
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
     run.preset = preset_rules.pace(run.preset, teaching, run.progress)
-    if run.weak and steps.by_token(teaching):
+    if run.weak and (learned.critic.trusted or steps.by_token(teaching)):
         run.evidence, run.weak = 1.0, None  # a critic sees what that test does not
     elif run.weak and not taught:
         moves = reach.nats(run.preset, run.evidence, credited=False)
@@ -402,7 +401,7 @@ def _write(
         "retried": tries.why,
         "back": run.result["back"],
     }
-    adapter.write(out, partial(_save, model.policy, learned.heard), manifest)
+    adapter.write(out, partial(_save, model.policy, learned), manifest)
     run.result |= {"status": "rejected" if no else "passed", "adapter": str(out)}
     if no:
         too = f" {tries.how} too" if tries.why else ""
@@ -421,10 +420,11 @@ def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
     return reason
 
 
-def _save(policy: Policy, heard: Heard | None, folder: Path) -> None:
+def _save(policy: Policy, learned: Lessons, folder: Path) -> None:
     policy.save(folder)
     sidecar_files.write(folder, sidecar_files.OPTIMISER, policy.optimiser())
-    sidecar_files.write(folder, sidecar_files.CRITIC, {} if heard is None else heard.arrays())
+    known = [one.arrays() for one in (learned.heard, learned.labels) if one is not None]
+    sidecar_files.write(folder, sidecar_files.CRITIC, {name: each for one in known for name, each in one.items()})
 
 
 def _why_nothing(outcomes: Sequence[Outcome]) -> str:

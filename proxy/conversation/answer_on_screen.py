@@ -118,7 +118,7 @@ class OnScreen:
     def __init__(self, store: Store, redactor: Redactor, underway: Underway) -> None:
         self._store = store
         self._redactor = redactor
-        self._underway = underway
+        self.underway = underway
 
     async def above(self, before: list[dict[str, Any]], place: Place) -> Lately:
         """The answer right above a command, which the messages `before` are in front of. Raises CannotTell."""
@@ -158,7 +158,7 @@ class OnScreen:
     async def _so_far(self, one: Lately) -> Lately:
         if one.status != "pending":
             return one
-        if text := self._underway.text(one.id):
+        if text := self.underway.text(one.id):
             return replace(one, text=await asyncio.to_thread(self._redactor.text, text))
         return await self._store.answers.get(one.id) or one  # it may have ended in this moment
 

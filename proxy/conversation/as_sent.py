@@ -23,12 +23,15 @@ from proxy.dialects.chat_form import text_part
 Form = list[Any]
 AS_STORED: Final = ["", "", None, None]
 DEEPEST: Final = 32  # levels of arguments; an order has two for each, and JSON is written to 254
+_PLAIN: Final = {"role", "content", "name"}
 THOUGHT: Final = ("reasoning_content", "reasoning")  # members; a server may know one of them only
 
 
 def form_of(message: Mapping[str, Any]) -> Form | None:
     """What the stored form of this message leaves out; None where that is nothing."""
     content, lengths = message.get("content"), None
+    if type(content) is str and message.keys() <= _PLAIN and content[:1].strip() and content[-1:].strip():
+        return None  # as most
     if isinstance(content, list):
         texts = [str(p.get("text", "")) for p in content if isinstance(p, dict) and p.get("type") in TEXT_PARTS]
         kept_joined = len(texts) == len(content)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from proxy.conversation import turns
 from proxy.conversation.as_sent import Form, form_of, forms_of, thought_in
@@ -26,6 +26,8 @@ from store.records import Message
 
 Said = dict[str, Any]  # a message in chat form
 S = TypeVar("S")
+
+LEAST: Final = 4096  # bytes of a request: less is worked out sooner than it is looked up
 
 
 class _Turn(NamedTuple, Generic[S]):
@@ -51,10 +53,10 @@ class Fold(Generic[S]):
         self._step = step
         self._turns: Running[_Turn[S]] = Running()
 
-    def known(self, messages: list[Said]) -> Known[S]:
-        """The states after as many of the first messages as came in this order before."""
+    def known(self, messages: list[Said], size: int = LEAST) -> Known[S]:
+        """The states after as many of the first messages as came in this order before. `size`: bytes of the request."""
         most, best = 0, None
-        for turn in self._turns if messages else ():
+        for turn in self._turns if messages and size >= LEAST else ():
             if turn.messages[0] != messages[0]:  # nearly every other conversation
                 continue
             same = _same(turn, messages)
@@ -75,7 +77,7 @@ class Fold(Generic[S]):
             states.append(self._step(states[-1] if states else None, message))
             if not all(type(value) is str for value in message.values()):
                 odd.append(at)
-        if messages:
+        if messages and size >= LEAST:
             self._turns.remember(_Turn(messages, states, odd), size, before if went_on else None)
         return states
 
@@ -150,13 +152,14 @@ class History:
     def kept(self, messages: list[Said], size: int, agent: Agent | None = None) -> Sequence[int]:
         """As `without_commands`."""
         fold = self._seen[agent]
-        states = fold.rest(fold.known(messages), messages, size)
+        states = fold.rest(fold.known(messages, size), messages, size)
         if not states or states[-1].all_kept:
             return range(len(messages))
         return [state.at for state in states if state.sight.kept]
 
     def telling(self, messages: list[Said], size: int) -> Telling:
-        seen = next((state for fold in self._seen.values() if (state := fold.newest(messages))), None)
+        folds = self._seen.values() if size >= LEAST else ()
+        seen = next((state for fold in folds if (state := fold.newest(messages))), None)
         return Telling(self._said, self._aside, messages, size, None if seen is None else _places(seen.aside))
 
     def clear(self) -> None:
@@ -180,9 +183,9 @@ class Telling:
         self._places = _asides(messages) if asides is None else asides
         self._apart = [messages[at] for at in self._places]
         together = list(without(messages, self._places))
-        self._parts = [(fold, fold.known(part), part) for fold, part in ((said, together), (aside, self._apart))]
+        self._parts = [(fold, fold.known(part, size), part) for fold, part in ((said, together), (aside, self._apart))]
         new = (message for _, known, part in self._parts for message in part[len(known.states) :])
-        self.fresh = sum(map(length, new))  # characters, about: what `told` still has to read
+        self.fresh = sum(map(_length, new))  # characters, about: what `told` still has to read
 
     def told(self) -> Told:
         """Once."""
@@ -203,6 +206,11 @@ class Telling:
             turns=turns.Known(self._apart, bool(last and last.used_tools)),
             forms=None if secrets else forms_of([fact.form for fact in facts], newest),
         )
+
+
+def _length(message: Said) -> int:
+    content = message.get("content")
+    return len(content) if type(content) is str and "tool_calls" not in message else length(message)
 
 
 def _asides(messages: list[Said]) -> tuple[int, ...]:

@@ -117,6 +117,8 @@ END_LENGTH: Final = 100  # characters in which the line ends that ends it
 LONGEST: Final = KEY_LENGTH + END_LENGTH  # characters of a secret: what is cut is searched first, or so far beyond
 
 _FOUR_DIGITS: Final = b"0000"
+_NO_DIGITS: Final = bytes(i for i in range(256) if not 48 <= i <= 57)
+_OF_A_CARD: Final = 12  # digits; a text with fewer of them has no number of a card
 _DIGITS: Final = bytes(ord("0") if chr(i).isdigit() and i < 128 else ord(" ") for i in range(256))
 # One sign, the same each time: also spaces that do not break a line, as pages and word processors write them, hyphens
 # likewise, and a space as addresses write it.
@@ -150,7 +152,9 @@ def room_in(letters: bytes) -> bool:
     """The same of bytes, in any code of which ASCII is a part."""
     if len(letters) > STEP:
         return True
-    return _ROOM in letters.translate(_LETTERS) or _FOUR_DIGITS in letters.translate(_DIGITS)
+    if _ROOM in letters.translate(_LETTERS):
+        return True
+    return _FOUR_DIGITS in letters.translate(_DIGITS) and len(letters.translate(None, _NO_DIGITS)) >= _OF_A_CARD
 
 
 def keys(text: str) -> Iterator[Span]:

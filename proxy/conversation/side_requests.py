@@ -26,14 +26,20 @@ _OF: Final = r"(?:(?:^|\n)[^\w\n]{0,6}(?:%s)\b\W{0,6}|\"(?:content|text)\"\s*:\s
 _PERSON: Final = re.compile(_OF % "user|human|person|you")
 _MODEL: Final = re.compile(_OF % "assistant|ai|model|bot|agent")
 _SOMEBODY: Final = re.compile(r"(?:^|\n)[^\w\n]{0,6}(?:user|human|person|you)\b|\"(?:content|text)\"\s*:")
+# The same of a text as it came, with any white space in it: where it is not, no line says whose words come next.
+_ENDS_LINE: Final = r"[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]"
+_MAYBE: Final = re.compile(rf"{_ENDS_LINE}[^\w\n]*+(?:user|human|person|you)", re.IGNORECASE)
+_MAYBE_FIRST: Final = re.compile(r"[^\w\n]*+(?:user|human|person|you)", re.IGNORECASE)
 _NEXT: Final = re.compile(r"\n[^\w\n]{0,6}(?:user|human|person|you)\b[^\w\n]{0,3}(?::|\n)")
 
 
 def may_quote(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether these messages begin a conversation and say of some words whose they are. Most do not, and then nobody
     has to look up what was said lately."""
-    text = _only_words(messages)
-    return text is not None and _SOMEBODY.search(text) is not None
+    said = _newest(messages)
+    if said is None or not (_MAYBE_FIRST.match(said) or _MAYBE.search(said) or '"' in said):
+        return False
+    return _SOMEBODY.search(_lines(said)) is not None
 
 
 def quotes(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -> bool:
@@ -47,11 +53,20 @@ def quotes(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -> b
 
 
 def _only_words(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    said = _newest(messages)
+    return None if said is None else _lines(said)
+
+
+def _newest(messages: Sequence[Mapping[str, Any]]) -> str | None:
     """The newest message; None where these go on with a conversation."""
-    said = [message for message in messages if message.get("role") not in ASIDE]
-    if not said or any(message.get("role") != "user" for message in said):
-        return None
-    return _lines(_text(said[-1]))
+    said = None
+    for message in messages:
+        role = message.get("role")
+        if role == "user":
+            said = message
+        elif role not in ASIDE:
+            return None
+    return None if said is None else _text(said)
 
 
 def _quoted(text: str, one: Lately) -> bool:

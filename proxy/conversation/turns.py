@@ -10,7 +10,7 @@ The prompts below were read in the packages of the agents (docs/guides/agents.md
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -123,8 +123,8 @@ def turn_of(
     for rule in (*rules, *RULES):
         if (
             (rule.header is None or bool(headers.get(rule.header)))
-            and (rule.system is None or bool(_pattern(rule.system).search(system)))
-            and (rule.last is None or bool(_pattern(rule.last).search(last)))
+            and (rule.system is None or _fits(rule.system, system))
+            and (rule.last is None or _fits(rule.last, last))
             and (rule.max_tokens is None or (limit is not None and limit <= rule.max_tokens))
             and (rule.tools is None or toolless != rule.tools)
         ):
@@ -132,9 +132,26 @@ def turn_of(
     return Decision("main", DEFAULT)
 
 
+def _fits(pattern: str, text: str) -> bool:
+    return bool(text) and bool(_pattern(pattern)(text))
+
+
 @lru_cache(maxsize=256)
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(text)
+def _pattern(text: str) -> Callable[[str], object]:
+    """How to look for it: one that begins with ^ is looked for at the beginning only."""
+    found = re.compile(text)
+    return found.match if _is_at_start(text) else found.search
+
+
+def _is_at_start(pattern: str) -> bool:
+    """Nothing but what begins with ^ fits: there is no other way to read it outside of all brackets."""
+    bare = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "", pattern).removeprefix("(?i)")
+    depth = 0
+    for letter in bare:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "|" and depth == 0:
+            return False
+    return bare.startswith("^")
 
 
 def _said_last(messages: Sequence[Mapping[str, Any]]) -> str:

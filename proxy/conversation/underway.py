@@ -16,6 +16,10 @@ class Answering(Protocol):
         """What has come so far."""
         ...
 
+    async def begin_now(self) -> None:
+        """Have its row stored, pending, if it is not yet."""
+        ...
+
 
 class Underway:
     def __init__(self) -> None:
@@ -26,6 +30,14 @@ class Underway:
 
     def ended(self, id: str) -> None:
         self._answers.pop(id, None)
+
+    async def begin_now(self, id: str) -> bool:
+        """Whether this is the id of a choice of an answer under way: then its row is stored when this returns."""
+        answer = self._answers.get(id) or self._answers.get(id.rpartition(".")[0])
+        if answer is None:
+            return False
+        await answer.begin_now()
+        return True
 
     def text(self, id: str) -> str:
         """What a stream has brought so far; empty for what is not under way, and where nothing has come."""

@@ -165,6 +165,8 @@ async def pieces(upstream: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 async def whole(upstream: aiohttp.ClientResponse) -> bytes:
     """All of it. Raises BrokeOff; not where only the end of the HTTP around a whole JSON object is missing."""
+    if upstream.content.is_eof() and upstream.content.exception() is None:  # it came with its head, as most
+        return await upstream.content.read()
     came = []
     try:
         async for piece in pieces(upstream):

@@ -237,8 +237,9 @@ class Dialect(ABC):
         return len(piece) if not ends else piece.rfind(gap, 0, min(ends)) + len(gap) if gap in piece[: min(ends)] else 0
 
     @abstractmethod
-    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
-        """What to change in each body or event on its way to the client: our id, their model, our extras gone."""
+    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
+        """What to change in each body or event on its way to the client: our id, their model, and our extras gone.
+        `ours`: whether we asked for any; else whatever an answer has, the backend sent to the client."""
 
     def answer(self, text: str, *, id: str, asked: Asked, created: int) -> tuple[str, list[bytes]]:
         """A local answer in this format: content type, and the pieces to write (one, unless streamed)."""

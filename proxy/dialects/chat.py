@@ -87,8 +87,8 @@ class ChatCompletions(Dialect):
     def terminal(self, event: Event) -> bool:
         return event.data == b"[DONE]"
 
-    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
-        return choice_rules(id=id, model=model, asked=asked)
+    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
+        return choice_rules(id=id, model=model, asked=asked, ours=ours)
 
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
         return dict(body)
@@ -108,18 +108,18 @@ def _no_message(messages: list[Any]) -> int | None:
     return next(i for i, m in enumerate(messages) if not isinstance(m, dict) or not isinstance(m.get("role"), str))
 
 
-def choice_rules(*, id: str, model: str | None, asked: Asked) -> Rules:
+def choice_rules(*, id: str, model: str | None, asked: Asked, ours: bool) -> Rules:
     """For a body with choices. vLLM has the prompt's ids beside them in chat, and on each in legacy completions."""
     choice: dict[str, bytes] = {}
-    top: dict[str, Any] = {"id": orjson.dumps(id), "choices": {EACH: choice}}
+    top: dict[str, Any] = {"id": orjson.dumps(id)}
     if model is not None:
         top["model"] = orjson.dumps(model)
     # null, not removed: that is what vLLM sends to those who did not ask.
-    if not asked.wants_logprobs:
+    if ours and not asked.wants_logprobs:
         choice["logprobs"] = b"null"
-    if not asked.wants_token_ids:
+    if ours and not asked.wants_token_ids:
         choice["token_ids"] = choice["prompt_token_ids"] = top["prompt_token_ids"] = b"null"
-    return top
+    return {**top, "choices": {EACH: choice}} if choice else top
 
 
 class ChatRenderer(Renderer):

@@ -101,8 +101,8 @@ class Completions(Dialect):
     def terminal(self, event: Event) -> bool:
         return event.data == b"[DONE]"
 
-    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
-        return choice_rules(id=id, model=model, asked=asked)
+    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
+        return choice_rules(id=id, model=model, asked=asked, ours=ours)
 
     def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
         return sse.event(orjson.dumps(self.error(error)))

@@ -125,7 +125,7 @@ class Messages(Dialect):
         data = event.data
         return data is not None and b'"message_stop"' in data and _type(data) == "message_stop"
 
-    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
+    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
         mine = {"id": orjson.dumps(id)}
         if model is not None:
             mine["model"] = orjson.dumps(model)

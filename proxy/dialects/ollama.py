@@ -91,11 +91,11 @@ class _Ollama(Dialect):
             return False
         return isinstance(line, dict) and line.get("done") is True
 
-    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
+    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
         found: dict[str, bytes | None] = {}
         if model is not None:
             found["model"] = dumps(model)
-        if not asked.wants_logprobs:
+        if ours and not asked.wants_logprobs:
             found["logprobs"] = None  # Ollama leaves it out too
         return found
 

@@ -139,16 +139,16 @@ class Responses(Dialect):
         except ValueError:
             return False
 
-    def rules(self, *, id: str, model: str | None, asked: Asked) -> Rules:
+    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
         response: dict[str, Any] = {"id": orjson.dumps(id)}
         event: dict[str, Any] = {"response": response}
         if model is not None:
             response["model"] = orjson.dumps(model)
         if asked.previous is not None:
             response["previous_response_id"] = orjson.dumps(asked.previous)
-        if not asked.wants_token_ids:
+        if ours and not asked.wants_token_ids:
             response["input_messages"] = response["output_messages"] = b"null"
-        if not asked.wants_logprobs:
+        if ours and not asked.wants_logprobs:
             parts = {"content": {EACH: {"logprobs": HIDDEN}}}
             response["output"] = {EACH: parts}
             if asked.body.get("top_logprobs") is None:

@@ -113,13 +113,14 @@ class ChatCommands:
         status: Callable[[], Awaitable[str]],
         acts: AdminActs,
         screen: OnScreen,
+        unconfirmed: UnconfirmedFixes,
     ) -> None:
         self._store = store
         self._feedback = feedback
         self._status = status
         self._acts = acts
         self._screen = screen
-        self._unconfirmed = UnconfirmedFixes()
+        self._unconfirmed = unconfirmed
 
     async def answer(self, messages: list[dict[str, Any]], asks: Asks, *, alone: bool = False) -> str:
         """What to say to the command that ends `messages`. Errors are answers too: a person reads them.

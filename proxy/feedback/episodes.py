@@ -108,8 +108,11 @@ class Episodes:
 
     # What a program says
 
-    async def open(self, key: str, body: Mapping[str, Any], live: int | None) -> tuple[Episode, bool]:
-        """The episode, and whether it is new. Raises BadRequest, Conflict, TooMany."""
+    async def open(
+        self, key: str, body: Mapping[str, Any], live: int | None, user: str | None = None
+    ) -> tuple[Episode, bool]:
+        """The episode, and whether it is new. `user`: whom a server before us names. Raises BadRequest, Conflict,
+        TooMany."""
         _only(body, {"id", "task", "group", "group_size", "split", "meta"})
         id = body.get("id") if body.get("id") is not None else f"ep-{uuid4().hex[:20]}"
         if not isinstance(id, str) or not ID.fullmatch(id):
@@ -133,10 +136,12 @@ class Episodes:
             group_size=_group_size(body),
             split=split,
             meta=meta,
+            user=user,
         )
-        if await self._store.episodes.open_count() >= MOST_OPEN:
+        if await self._store.episodes.open_count(key) >= MOST_OPEN:
             raise TooMany(
-                f"{MOST_OPEN} episodes have no reward yet; reward them, or end them with `error`. Nothing was opened.",
+                f"{MOST_OPEN} episodes of this key have no reward yet; reward them, or end them with `error`. Nothing "
+                "was opened.",
                 retry_after=60,
             )
         try:
@@ -148,9 +153,9 @@ class Episodes:
             self._events.note("episode")
         return episode, is_new
 
-    async def reward(self, id: str, key: str | None, body: Mapping[str, Any]) -> Rewarded:
-        """Store a reward, of the outcome or of one turn. `key` None: of any key. Raises BadRequest, NotFound, Conflict,
-        Gone."""
+    async def reward(self, id: str, key: str | None, body: Mapping[str, Any], user: str | None = None) -> Rewarded:
+        """Store a reward, of the outcome or of one turn. `key` None: of any key; `user`: as in `open`. Raises
+        BadRequest, NotFound, Conflict, Gone."""
         if not PRINTABLE.fullmatch(id):
             raise NotFound("An episode's id has 1 to 200 printable characters.", param="id")
         _only(body, {"reward", "completion_id", "group", "group_size", "final", "error", "comment"})
@@ -168,8 +173,9 @@ class Episodes:
         if error is not None and completion is not None:
             raise BadRequest("An error is the whole episode's: leave `completion_id` out.", param="completion_id")
         new = NewReward(
-            id, key, value, completion, final, error, self._text(body, "comment"), group_in(body), _group_size(body)
-        )
+            id, key, value, completion, final, error, self._text(body, "comment"), group_in(body), _group_size(body),
+            user,
+        )  # fmt: skip
         try:
             rewarded = await self._store.episodes.reward(new)
         except (errors.UnknownEpisode, errors.UnknownCompletion) as wrong:

@@ -8,6 +8,7 @@ mean is `open_webui_form`'s.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -73,7 +74,7 @@ class OpenWebUI:
         self._feedback = feedback
         self._screen = screen
         self._redactor = redactor
-        self._turn = asyncio.Lock()  # one at a time: each looks at what came before it
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by key
 
     async def post(self, request: web.Request) -> web.Response:
         """One feedback, or that one was deleted."""
@@ -82,8 +83,9 @@ class OpenWebUI:
             body = await off_loop(len(raw), loads, raw)
         except ValueError as error:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        async with self._turn:
-            done = await self._take(body, who_asks(request), user_in(request.headers))
+        who, user = who_asks(request), user_in(request.headers)
+        async with self._turns[who.key]:  # one at a time: each looks at what came before it
+            done = await self._take(body, who, user)
         status = 201 if done.result == "rated" else 200
         return web.Response(status=status, body=orjson.dumps(done.as_json()), content_type="application/json")
 

@@ -102,12 +102,14 @@ class Feedback:
             new, comment=new.comment and keep(new.comment), correction=new.correction and keep(new.correction)
         )
 
-    async def _kept(self, new: NewRating, wait_s: float = 0.0) -> Rating:
-        """Of one whose secrets are out."""
+    async def _kept(self, new: NewRating, wait_s: float = 0.0, *, begun: bool = False) -> Rating:
+        """Of one whose secrets are out. `begun`: its answer is under way, and has a row by now."""
         await self._store.room()
         try:
             rating = await self._store.ratings.rate(new)
         except UnknownCompletion:
+            if not begun and await self._screen.underway.begin_now(new.completion_id):
+                return await self._kept(new, wait_s, begun=True)
             if wait_s > 0:
                 await asyncio.sleep(LOOK_S)
                 return await self._kept(new, wait_s - LOOK_S)

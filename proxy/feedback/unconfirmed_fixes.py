@@ -37,6 +37,10 @@ class UnconfirmedFixes:
         found = self._texts.get(whose)
         return None if found is None else found[1]
 
+    def clear(self) -> None:
+        """Something is forgotten: it may be in one of these."""
+        self._texts.clear()
+
     def _let_go(self) -> None:
         oldest = self._clock() - KEPT_S
         while self._texts and next(iter(self._texts.values()))[0] < oldest:

@@ -37,7 +37,7 @@ from store.store import Store
 log = structlog.get_logger()
 
 READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about a quarter of a millisecond
-BESIDE_S: Final = 0.05  # from the question to its row: a kill in between leaves no trace of it
+BESIDE_S: Final = 1.0  # from the question to its row: a kill in between leaves no trace of it
 LOST: Final = "the disk did not take this answer; it was relayed"
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -115,6 +115,15 @@ class Capture:
         self._make = make
         self._underway.begun(self.id, self)
         self._making = tasks.later(BESIDE_S, f"begin-{self.id}", begin)
+
+    async def begin_now(self) -> None:
+        """Not beside its question any more: somebody has said something about this answer while it comes."""
+        if self._making is not None:
+            self._making.begin()
+            if self._making.task is not None:
+                await asyncio.wait({self._making.task})
+        if self._begun is not None:
+            await asyncio.wait({self._begun})
 
     async def begin(self, row: NewCompletion, seen: Callable[[NewCompletion], None]) -> None:
         """The rows, stored. Raises DuplicateCompletion."""

@@ -11,7 +11,7 @@ import asyncio
 import io
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
@@ -364,10 +364,8 @@ class Exchange:
         if self._capture is None:
             return {"model": dumps(model)} if model else {}
         asked = self._asked
-        if not wishes(self._dialect, self._question, self._parts.backend.capabilities):
-            # Nothing in the answer is there for us: whatever it has, the backend sent to the client.
-            asked = replace(asked, wants_logprobs=True, wants_token_ids=True)
-        return self._dialect.rules(id=self._capture.id, model=model, asked=asked)
+        ours = bool(wishes(self._dialect, self._question, self._parts.backend.capabilities))
+        return self._dialect.rules(id=self._capture.id, model=model, asked=asked, ours=ours)
 
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
         answer = Answer(body := self._refusal or await whole(upstream))

@@ -24,10 +24,10 @@ from proxy.access.security import who_asks
 from proxy.access.unknown_route import MISSING, is_bare, lacking, mistaken
 from proxy.backends.ask import down
 from proxy.conversation.conversations import command_at, without_commands
-from proxy.conversation.history_cache import Telling
-from proxy.conversation.incremental_json import Body
+from proxy.conversation.history_cache import History, Telling
+from proxy.conversation.incremental_json import Body, Known, SaidBefore
 from proxy.conversation.redaction import WORTH_A_THREAD, places
-from proxy.conversation.retries import Attempt, Retries, key_of
+from proxy.conversation.retries import Attempt, Retries, is_counted, key_of
 from proxy.conversation.secret_shapes import LONGEST
 from proxy.conversation.side_requests import QUOTATION, SUBAGENT, SYSTEM, is_subagent, may_quote, quotes
 from proxy.conversation.turns import DEFAULT, marked_side, said_turn, turn_of
@@ -101,12 +101,11 @@ class Relay:
         raw = await read(request, self.parts.settings.server.max_body_bytes)
         heavy, known = weight(raw), self.parts.recent.bodies.known(raw)
         # Also what was said before has to be walked through: a thread for all of it, or none.
-        said, as_came = await off_loop(heavy, parsed, raw, self.parts.recent.bodies, known, dialect)
+        said, as_came, named = await off_loop(heavy, _read, raw, self.parts.recent.bodies, known, dialect, request)
         body = said.parsed
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
         path_session = request.match_info.get("session")
-        named = await off_loop(heavy, _typed_by, request.headers, asked)
         who = speaker(
             request.headers, path_session=path_session, user=asked.user, session=asked.session, body=body, typed=named
         )
@@ -122,8 +121,8 @@ class Relay:
         side = marked_side(request.headers, self.parts.settings.turns.rules)
         agent = agent_of(request.headers, asked.messages) if asked.typed and not side else NOBODY
         typed = as_typed(asked.messages, agent)
-        at = await off_loop(heavy, command_at, typed, agent)
-        key = await off_loop(len(raw), key_of, request, raw)
+        at = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
+        key = await off_loop(len(raw), key_of, request, raw) if is_counted(request) else None
         captured = not (off or self.parts.uncaptured.has(who.session))
         # A command is no part of what is captured, and acts once also where nothing is.
         key = key if captured or at is not None else None
@@ -215,9 +214,7 @@ class Relay:
             lease.release()
 
     async def _row(self, call: Call, asked: Asked, lease: Lease, size: int) -> NewCompletion:
-        telling = await off_loop(call.weight, self.parts.recent.history.telling, asked.messages, size)
-        beside = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
-        request = await off_loop(call.weight, dumps, beside)
+        telling, request = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
         # What is new is looked at for secrets, and the members beside the messages each time.
         looked = telling.fresh + len(request) if call.weight < LARGE else call.weight
         row = await off_loop_above(WORTH_A_THREAD, looked, _row, call, asked, telling, request, lease, self.parts)
@@ -229,7 +226,7 @@ class Relay:
         request counts as."""
         store, whose = self.parts.store, [Asker(row.key, row.user)]
         if row.above is None:
-            if not await off_loop(heavy, may_quote, asked.messages):
+            if not (await off_loop(heavy, may_quote, asked.messages)):
                 return None
             lately = await store.answers.main_turns_of(whose, limit=QUOTABLE)
             quoted = await off_loop(heavy, quotes, asked.messages, lately)
@@ -367,6 +364,20 @@ def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Leas
         key=who_asks(call.request).key,
         forms=told.forms,
     )
+
+
+def _read(
+    raw: bytes, bodies: SaidBefore, known: Known, dialect: Dialect, request: web.Request
+) -> tuple[Body, Asked, list[Any]]:
+    """The body, what its dialect makes of it, and whom its newest message names. Raises BadRequest."""
+    body, asked = parsed(raw, bodies, known, dialect)
+    return body, asked, _typed_by(request.headers, asked)
+
+
+def _beside(history: History, call: Call, asked: Asked, size: int) -> tuple[Telling, bytes]:
+    """What is known of the messages, and the members beside them."""
+    beside = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
+    return history.telling(asked.messages, size), dumps(beside)
 
 
 def _typed_by(headers: Mapping[str, str], asked: Asked) -> list[Any]:

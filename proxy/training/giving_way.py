@@ -39,12 +39,14 @@ class GivingWay:
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
         self._answered += 1
-        self._settle()
+        if self._answered == 1:
+            self._settle()
         try:
             yield
         finally:
             self._answered -= 1
-            self._settle()
+            if not self._answered:
+                self._settle()
 
     def _settle(self) -> None:
         """What holds from now on, and when that has to be looked at again."""

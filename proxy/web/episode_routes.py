@@ -14,6 +14,7 @@ from aiohttp import web
 from proxy.access.security import who_asks
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.query import number
+from proxy.dialects.speaker import user_in
 from proxy.feedback.episodes import PRINTABLE, Episodes, as_split, group_in
 from proxy.training.segments import segments
 from proxy.versions.live_version import Swap
@@ -41,13 +42,15 @@ class EpisodeRoutes:
 
     async def open(self, request: web.Request) -> web.Response:
         live = None if self._swap.foreign else self._swap.live
-        episode, new = await self._episodes.open(who_asks(request).key, await _body(request, empty=True), live)
+        key, user = who_asks(request).key, user_in(request.headers)
+        episode, new = await self._episodes.open(key, await _body(request, empty=True), live, user)
         base = f"{request.scheme}://{request.host}/s/{quote(episode.id, safe='')}/v1"
         return _json({**episode_json(episode), "base_url": base}, 201 if new else 200)
 
     async def reward(self, request: web.Request) -> web.Response:
         """201: stored; 200: changed, or said before."""
-        rewarded = await self._episodes.reward(request.match_info["id"], _key(request), await _body(request))
+        key, user = _key(request), user_in(request.headers)
+        rewarded = await self._episodes.reward(request.match_info["id"], key, await _body(request), user)
         stored = rewarded.result == "stored"
         return _json({**episode_json(rewarded.episode), "result": rewarded.result}, 201 if stored else 200)
 
@@ -137,9 +140,9 @@ def version_json(one: OfVersion) -> dict[str, Any]:
 
 
 def _key(request: web.Request) -> str | None:
-    """Whose episodes it is about: an admin's are all."""
+    """Whose episodes it is about: an admin's are all, but where a server says who speaks."""
     who = who_asks(request)
-    return None if who.role == "admin" else who.key
+    return None if who.role == "admin" and user_in(request.headers) is None else who.key
 
 
 async def _body(request: web.Request, *, empty: bool = False) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from proxy.conversation.retries import Retries
 from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.core.json_edit import loads
 from proxy.core.wrapped_ids import bare
+from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.training.run_files import RunFiles
 from proxy.training.unlearning import Rebuilding
 from store.errors import InOpenRun
@@ -54,7 +55,14 @@ class Gone(NamedTuple):
 
 class Forgetter:
     def __init__(
-        self, store: Store, home: Path, files: RunFiles, rebuilding: Rebuilding, recent: Recent, retries: Retries
+        self,
+        store: Store,
+        home: Path,
+        files: RunFiles,
+        rebuilding: Rebuilding,
+        recent: Recent,
+        retries: Retries,
+        unconfirmed: UnconfirmedFixes,
     ) -> None:
         self._store = store
         self._home = home
@@ -62,6 +70,7 @@ class Forgetter:
         self._rebuilding = rebuilding
         self._recent = recent
         self._retries = retries
+        self._unconfirmed = unconfirmed
 
     async def look(self, kind: Target, name: str) -> Gone:
         """What would go. Raises NotFound where there is nothing of that name, in copies neither."""
@@ -105,6 +114,7 @@ class Forgetter:
             await self._files.settle()
 
     def _no_longer_known(self, completions: Iterable[str]) -> None:
+        self._unconfirmed.clear()
         self._recent.clear()  # whoever they were of: it costs a moment at the next swap
         self._retries.forget(set(completions))
 

@@ -1,7 +1,9 @@
-"""How likely the base model finds replies: mean NLL in nats a token, at temperature 1. A model gone mad is unlikely.
+"""How likely the base model finds replies, and how much they depend on what was asked, in nats a token.
 
-Reads JSON lines from stdin, `{"group": "v1", "prompt_token_ids": […], "token_ids": […]}`; prints one JSON object
-{group: nats}. `scripts/demo/__main__.py` uses it; by hand: `python -m scripts.demo.coherence WEIGHTS < replies.jsonl`.
+A model gone mad is unlikely; one that says the same to everything depends on nothing (trainer.run.topic). Reads JSON
+lines from stdin, `{"group": "v1", "prompt_token_ids": […], "token_ids": […]}`; prints one JSON object
+{group: {"nll": mean, "topic": mean, "topics": [of each reply]}}.
+`scripts/demo/__main__.py` uses it; by hand: `python -m scripts.demo.coherence WEIGHTS < replies.jsonl`.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import numpy as np
 
 from config import presets
 from trainer.formats import weights
-from trainer.policy import packing
+from trainer.lessons.batch import score
 from trainer.policy.packing import Tokens
 from trainer.policy.torch_policy import TorchPolicy
+from trainer.run import topic
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,14 +30,16 @@ def main() -> None:
     policy = TorchPolicy(path, presets.resolve("balanced", {}), parent=None, threads=threads, seed=0)
     lines = [json.loads(line) for line in sys.stdin]
     replies = [Tokens(tuple(x["prompt_token_ids"]), tuple(x["token_ids"]), 1.0) for x in lines]
-    found: dict[str, list[np.ndarray]] = {}
-    with policy.wearing(None):
-        for members in packing.group(replies, policy.budget):
-            packed = packing.pack([replies[i] for i in members])
-            scored = np.split(policy.log_probs(packed).plain, np.cumsum(packed.lengths)[:-1])
-            for i, logprobs in zip(members, scored, strict=True):
-                found.setdefault(lines[i]["group"], []).append(logprobs)
-    print(json.dumps({group: float(-np.concatenate(parts).mean()) for group, parts in found.items()}))
+    groups: dict[str, list[Tokens]] = {}
+    for line, reply in zip(lines, replies, strict=True):
+        groups.setdefault(line["group"], []).append(reply)
+    found = {}
+    for group, said in groups.items():
+        with policy.wearing(None):
+            nll = -np.concatenate(score(policy, said)).mean()
+        topics = topic.measure(policy, said)
+        found[group] = {"nll": float(nll), "topic": float(topics.mean()), "topics": topics.round(3).tolist()}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `make demo` shows at its end, and writes down: a table of versions, two answers before and after.
+"""What `make demo` shows at its end, and writes down: a table of versions, six answers before and after.
 
 Owns figures and their look. How coherent the replies are is measured in a process of its own (coherence.py).
 """
@@ -16,8 +16,8 @@ from scripts.demo.person import ROOT, console
 from scripts.harness.circumstances import machine_name, now
 
 
-def coherence(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Mean NLL of each version's held-out replies under the base model, in a process of its own."""
+def coherence(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What the base model makes of each version's held-out replies (coherence.py), in a process of its own."""
     lines = [
         json.dumps({"group": str(row["version"]), "prompt_token_ids": t.prompt_token_ids, "token_ids": t.token_ids})
         for row in rows
@@ -39,8 +39,15 @@ def phases(run: dict[str, Any], rated_at: float, to_live_s: float) -> dict[str, 
     return {"start": started, **laps, "beside": beside, "swap": to_live_s - ended}
 
 
-def report(found: dict[str, Any], nll: dict[str, float], seconds: float, tree: str) -> dict[str, Any]:
-    table = Table("version", "ratings", "liked", "base NLL", "words", "rating → live", "run", title="held-out prompts")
+def by_position(count: int, shown: int = 6) -> list[int]:
+    """Places of the answers that are shown, spread evenly over all: nobody chose them by what they say."""
+    return [at * count // shown for at in range(min(shown, count))]
+
+
+def report(found: dict[str, Any], base: dict[str, dict[str, Any]], seconds: float, tree: str) -> dict[str, Any]:
+    table = Table(
+        "version", "ratings", "liked", "base NLL", "on topic", "words", "rating → live", "run", title="held-out prompts"
+    )
     out = []
     for row in found["rows"]:
         told, run = row["told"], row.get("run")
@@ -48,7 +55,8 @@ def report(found: dict[str, Any], nll: dict[str, float], seconds: float, tree: s
             "version": row["version"],
             "ratings": row["ratings"],
             "liked": sum(t.liked for t in told) / len(told),
-            "base_nll": nll[str(row["version"])],
+            "base_nll": base[str(row["version"])]["nll"],
+            "topic": base[str(row["version"])]["topic"],
             "words": sum(len(t.text.split()) for t in told) / len(told),
             "rating_to_live_s": row.get("rating_to_live_s"),
             "run_s": run["ended_at"] - run["started_at"] if run else None,
@@ -62,16 +70,26 @@ def report(found: dict[str, Any], nll: dict[str, float], seconds: float, tree: s
             str(line["ratings"]),
             f"{line['liked']:.0%}",
             f"{line['base_nll']:.2f}",
+            f"{line['topic']:.2f}",
             f"{line['words']:.0f}",
             f"{line['rating_to_live_s']:.0f} s" if line["rating_to_live_s"] else "",
             f"{line['run_s']:.0f} s" if line["run_s"] else "",
         )
     console.print(table)
     first, last = found["rows"][0]["told"], found["rows"][-1]["told"]
-    for before, after in list(zip(first, last, strict=True))[:2]:
-        console.print(
-            f"\n[b]{before.prompt}[/b]\n[dim]base[/dim]  {before.text.strip()}\n[dim]now[/dim]   {after.text.strip()}"
-        )
+    topics = [base[str(found["rows"][at]["version"])]["topics"] for at in (0, -1)]
+    shown = by_position(len(first))
+    console.print(f"\nHeld-out questions {', '.join(str(at + 1) for at in shown)} of {len(first)}, and how much each "
+                  "answer depends on its question (nats a token; about 0: it would fit any):")  # fmt: skip
+    answers = [
+        {"position": at + 1, "prompt": first[at].prompt, "base": first[at].text.strip(), "now": last[at].text.strip(),
+         "base_topic": topics[0][at], "now_topic": topics[1][at]}
+        for at in shown
+    ]  # fmt: skip
+    for one in answers:
+        console.print(f"\n{one['prompt']}", style="bold", markup=False)
+        console.print(f"base {one['base_topic']:+.2f}  {one['base']}", markup=False)
+        console.print(f"now  {one['now_topic']:+.2f}  {one['now']}", markup=False)
     loop = found["loop"]
     console.print(
         f"\nThe client that never stopped asking: [b]{loop.served}[/b] requests served, "
@@ -84,6 +102,7 @@ def report(found: dict[str, Any], nll: dict[str, float], seconds: float, tree: s
         "commit": tree,
         "held_out": len(first),
         "versions": out,
+        "answers": answers,
         "served": loop.served,
         "by_version": loop.by_version,
         "in_swap": loop.in_swap,

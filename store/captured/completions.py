@@ -106,6 +106,44 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
         items.add(db, end.id, end.items)
 
 
+def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedCompletion]]) -> None:
+    """As `begin` and `finish`, for answers that ended before they were begun: each is one row, written once."""
+    for new, end in rows:
+        said, names = tree.said(new.prompt, new.nodes, new.asides)
+        prompt, reply = tree.add_with_reply(db, said, names, end.reply)
+        block, ids = prompt_ids.add(db, pack(IDS, end.prompt_token_ids))
+        conversation = conversations.of(db, new)
+        done = db.execute(
+            """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
+            served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
+            untrainable, asked, redacted, key, forms, prompt_hash, conversation,
+            status, finished_at, reply_hash, text, finish_reason, usage, prompt_block, prompt_token_ids, token_ids,
+            logprobs, exact, inexact_reason, error, translated, thread)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+            ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+            ON CONFLICT (id) DO NOTHING""",
+            (
+                new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
+                new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
+                to_json(new.sampling), *requests.add(db, new.request),
+                end.untrainable if new.untrainable is None else new.untrainable, new.asked,
+                to_json(end.redacted or new.redacted or None), new.key, to_json(new.forms), prompt, conversation,
+                end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage), block, ids,
+                pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs), end.exact, end.inexact_reason, end.error,
+                end.translated, reply if end.thread is None else end.thread,
+            ),
+        )  # fmt: skip
+        if not done.rowcount:
+            raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
+        tree.add_aside(db, new.id, new.prompt, new.nodes, new.asides)
+        db.execute(
+            """INSERT INTO listed (seq, turn, model, version, session, conversation)
+            VALUES (?, ?, ?, ?, ?, ?)""",
+            (done.lastrowid, new.turn, new.model, new.version, new.session, conversation or done.lastrowid),
+        )
+        items.add(db, end.id, end.items)
+
+
 def recover(db: sqlite3.Connection) -> int:
     """End what the last process left pending."""
     return db.execute(
@@ -221,13 +259,9 @@ class CompletionStore(StorePart):
         await self._writer.submit(lambda db: finish(db, rows))
 
     async def record(self, new: Sequence[NewCompletion], finished: Sequence[FinishedCompletion]) -> None:
-        """Begin and finish in one operation."""
-
-        def both(db: sqlite3.Connection) -> None:
-            begin(db, new)
-            finish(db, finished)
-
-        await self._writer.submit(both)
+        """Begin and finish in one operation, each as one row."""
+        rows = list(zip(new, finished, strict=True))
+        await self._writer.submit(lambda db: record(db, rows))
 
     async def get(self, id: str) -> Completion | None:
         return (await load(self._reader, [id])).get(id)

@@ -65,6 +65,20 @@ def add(db: sqlite3.Connection, messages: Sequence[Message], hashes: Sequence[by
     return hashes[-1] if hashes else None
 
 
+def add_with_reply(
+    db: sqlite3.Connection, messages: Sequence[Message], hashes: Sequence[bytes] | None, reply: Message | None
+) -> tuple[bytes | None, bytes | None]:
+    """The same with the answer to it; the hashes of the last message and of the answer."""
+    hashes = chain(messages) if hashes is None else hashes
+    known, last = _known(db, hashes), hashes[-1] if hashes else None
+    new = [(hashes[at], hashes[at - 1] if at else None, messages[at]) for at in range(known, len(hashes))]
+    key = None if reply is None else message_hash(last, reply.role, reply.body)
+    if reply is not None and key is not None:
+        new.append((key, last, reply))
+    _put_all(db, new)
+    return last, key
+
+
 def add_aside(
     db: sqlite3.Connection,
     completion_id: str,

@@ -68,6 +68,7 @@ class NewEpisode:
     split: Split = "train"
     meta: Any = None
     posted: bool = True
+    user: str | None = None  # as in NewReward
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class NewReward:
     comment: str | None = None
     group: str | None = None
     group_size: int | None = None
+    user: str | None = None  # whom the request names: then no other user's session is meant
 
 
 class Rewarded(NamedTuple):
@@ -119,6 +121,8 @@ QUIET_S: Final = 3600.0
 
 def open_one(db: sqlite3.Connection, new: NewEpisode) -> tuple[Episode, bool]:
     """The episode, and whether it is new. Raises EpisodeTaken where one of that id and key says something else."""
+    if new.user is not None and is_of_another(db, new.id, new.key, new.user):
+        raise EpisodeTaken(new.id)
     known = _row(db, new.id, new.key)
     if known is not None:
         same = (known.task, known.group, known.group_size, known.split, known.meta) == (
@@ -146,6 +150,8 @@ def reward(db: sqlite3.Connection, new: NewReward) -> Rewarded:
     Raises UnknownEpisode, UnknownCompletion, NoReward, EpisodeEnded (a turn's reward after the end),
     EpisodeUsed (another reward than the one that a run has taken).
     """
+    if new.key is not None and new.user is not None and is_of_another(db, new.episode, new.key, new.user):
+        raise UnknownEpisode(new.episode)
     episode = _row(db, new.episode, new.key) or _of_session(db, new.episode, new.key)
     if new.completion_id is not None:
         result = _reward_turn(db, episode, new, new.completion_id)
@@ -219,6 +225,16 @@ def _set(db: sqlite3.Connection, episode: Episode, new: NewReward, *, ends: bool
             (episode.ended_at or now) if ends else episode.ended_at, episode.seq,
         ),
     )  # fmt: skip
+
+
+def is_of_another(db: sqlite3.Connection, id: str, key: str, user: str) -> bool:
+    """Whether somebody else has asked in this session by that key, which several people may share."""
+    row = db.execute(
+        """SELECT 1 FROM completions c WHERE c.session = ? AND coalesce(c.key, '') = ? AND +c.user IS NOT NULL
+        AND +c.user <> ? LIMIT 1""",
+        (id, key, user),
+    ).fetchone()
+    return row is not None
 
 
 def _row(db: sqlite3.Connection, id: str, key: str | None) -> Episode | None:
@@ -378,8 +394,11 @@ class EpisodeStore(StorePart):
         assert row is not None
         return Counts(*(int(row[name]) for name in Counts._fields))
 
-    async def open_count(self) -> int:
-        row = await self._reader.row("SELECT count(*) AS n FROM episodes e WHERE e.ended_at IS NULL")
+    async def open_count(self, key: str) -> int:
+        """Of that key, which may still be rewarded."""
+        row = await self._reader.row(
+            "SELECT count(*) AS n FROM episodes e WHERE e.ended_at IS NULL AND e.left_out IS NULL AND e.key = ?", (key,)
+        )
         return int(row["n"]) if row else 0
 
     async def programs(self) -> dict[str, float]:

@@ -161,6 +161,22 @@ async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:  # 
     assert (await proxy.store.ratings.history(id))[0].comment == ("4111 " * 3900)
 
 
+@pytest.mark.parametrize("piece", ["word ", "<think>", "&#1;", "a\u0301\u0323", '<details type="', "4111 "])
+async def test_a_feedback_of_a_long_chat_stalls_nobody(proxy: Proxy, piece: str) -> None:  # noqa: F811
+    """The answer was edited since, so all of its text is compared; and so is all that was said above it."""
+    headers = {"x-openwebui-chat-id": "chat-1"}
+    reply = (await (await proxy.chat("hi", headers=headers)).json())["choices"][0]["message"]["content"]
+    long = piece * (SIZE // 2 // len(piece.encode()))
+    shown = {"role": "assistant", "content": long, "originalContent": reply, "output": []}
+    feedback = {"id": "f", "data": {"rating": 1}, "meta": {"chat_id": "chat-1"}}
+    talk = [{"role": "user", "content": f"{n} {long[:300]}"} for n in range(1900)]
+    for above in ([{"role": "user", "content": "hi"}], talk):
+        body = io.BytesIO(orjson.dumps({"feedback": feedback, "messages": [*above, shown], "rater": "ann"}))
+        async with turns() as found, proxy.http.post("/v1/feedback/open-webui", data=body) as answer:
+            assert answer.status in (200, 201), await answer.text()
+        assert max(found) < MOST_S, sorted(found)[-3:]
+
+
 async def test_long_system_texts_are_compared_by_their_beginnings(proxy: Proxy) -> None:  # noqa: F811
     """Whether a subagent asks is seen by how much of two system texts is the same: of megabytes of lines, too."""
 

@@ -88,8 +88,8 @@ class Replaying:
         async with self._http.post(route, headers=more, **said) as response:
             raw = await response.read()
         id = response.headers.get("x-rl-completion-id", "")
-        # Whether the backend would take an adapter is tried beside the requests.
-        asked = [one for one in self.upstream.requests if not one[0].endswith("_lora_adapter")]
+        # What rlproxy asks of its own accord of itself: whether an adapter would be taken, how a prompt reads.
+        asked = [one for one in self.upstream.requests if not one[0].endswith(("_lora_adapter", "/tokenize"))]
         sent = asked[-1] if asked else ("", None)
         headers = {k.lower(): v for k, v in response.headers.items()}
         return Got(response.status, headers, raw, id, sent)

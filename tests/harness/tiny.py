@@ -112,7 +112,14 @@ def lesson(sample: Sample, old: np.ndarray) -> Lesson:
     return Lesson(sample, sample.tokens, old, old, old, whole.astype(bool), sample.reward * whole)
 
 
-LOOSE = {"base_nll_rise": 100.0, "text_nll_rise": 100.0, "margin_slack": 100.0, "max_looping": 100, "max_chance": 1.0}
+LOOSE = {
+    "base_nll_rise": 100.0,
+    "text_nll_rise": 100.0,
+    "margin_slack": 100.0,
+    "topic_fall": 100.0,
+    "max_looping": 100,
+    "max_chance": 1.0,
+}
 
 
 def run_folder(folder: Path, model: Path, lines: list[dict[str, Any]], **spec: Any) -> Path:

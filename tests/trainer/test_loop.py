@@ -57,10 +57,8 @@ def test_a_run_leaves_an_adapter_that_verifies(tmp_path, model, lines):
     train = [line["rating"] for line in lines if line["split"] == "train"]
     assert manifest["samples"] == sorted(train)
     assert manifest["metrics"]["steps"] == len(of(events, "step")) == 4  # 10 samples in batches of about 4, twice
-    named = (
-        "contrast chance finite no_op replay margin text_nll empty looping repetition refusals length base_nll entropy"
-    )
-    assert set(named.split()) == set(result["gate"])
+    named = "contrast chance finite no_op replay margin text_nll empty looping repetition refusals length topic"
+    assert {*named.split(), "base_nll", "entropy"} == set(result["gate"])
     assert all(outcome["used"] == (rating in train) for rating, outcome in result["samples"].items() if rating in train)
     assert result["baseline_after"] == pytest.approx(
         loop.objective.ema(0.0, [x["reward"] for x in reversed(lines) if x["split"] == "train"], 0.99)

@@ -17,7 +17,7 @@ from trainer import objective
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import acceptance, advantages, anchor, late, pairs, reply_checks, teacher
+from trainer.lessons import acceptance, advantages, anchor, critic, late, pairs, reply_checks, teacher
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.anchor import Hold
 from trainer.lessons.credit_assignment import Heard
@@ -85,7 +85,9 @@ class Lessons:
     held: list[HeldBack] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-    heard: Heard | None = None  # by the critic, for the next run's
+    heard: Heard | None = None  # by the critic of tokens, for the next run's
+    labels: critic.Labels | None = None  # the same of the critic of replies
+    critic: critic.Critic = critic.NOTHING
 
 
 def prepare(
@@ -133,6 +135,9 @@ def prepare(
         ref, ref_extras = _by_part(parts, scorer.reference([one.tokens for p in parts for one in p]))
     # Where no version of ours said it, there is no ratio to speak of.
     behaviour = [now.plain for now in old] if foreign else scorer.behaviour(samples, old, ref)
+
+    if not foreign:
+        lessons.labels, lessons.critic = critic.of_run(scorer, samples, progress)
 
     # the filter, the advantages
     band = acceptance.band_of(

@@ -97,9 +97,11 @@ class Scorer:
 
     def heard(self, width: int) -> Heard | None:
         """What the critics of earlier versions have heard, of states of this width."""
-        if not self.spec.parent:
-            return None
-        return credit_assignment.heard(kept.read(self.spec.adapters[self.spec.parent], kept.CRITIC)[0], width)
+        return credit_assignment.heard(self.kept(), width)
+
+    def kept(self) -> kept.Arrays:
+        """What critics have left with the parent."""
+        return kept.read(self.spec.adapters[self.spec.parent], kept.CRITIC)[0] if self.spec.parent else {}
 
     def _under(self, who: str, sequences: Sequence[Tokens], remember: Sequence[Tokens] = ()) -> list[LogProbs]:
         """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""

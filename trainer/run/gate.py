@@ -31,6 +31,7 @@ from trainer.objective import Floats
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy
+from trainer.run import topic
 
 TIMES = 3  # replies to each, where the base is asked about them: what one of them brings is half chance
 REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
@@ -54,6 +55,7 @@ class Bounds:
     repetition_rise: float = 0.15  # of the share of 4-grams that were there before in a reply
     min_entropy_ratio: float = 0.4  # of the base's, at the same positions
     more_refusals: int = 1  # replies, than the parent's
+    topic_fall: float = 0.25  # nats a token that replies may depend less on their question than the parent's (topic)
     max_chance: float = (
         1.0  # of ratings drawn at random that would fit the replies as well (ratings); 1: a smaller step
     )
@@ -113,6 +115,8 @@ def judge(
     checks["repetition"] = repetition(candidate, before, bounds)
     checks["refusals"] = refusals(candidate, before, template, bounds)
     checks["length"] = length(candidate, before, lessons, bounds)
+    stop.check()
+    checks["topic"] = on_topic(policy, candidate, before, bounds)
     stop.check()
     said = candidate + ask(policy, template, NEUTRAL * (TIMES - 1), GATE_SEED + 1)
     checks |= beside_the_base(policy, said, lessons, bounds, max(asked, granted(parent, bounds)))
@@ -201,6 +205,13 @@ def refusals(replies: Sequence[Tokens], before: Sequence[Tokens], template: Temp
     count, was = (sum(bool(REFUSAL.match(template.text(r.reply))) for r in side) for side in (replies, before))
     bound = was + bounds.more_refusals
     return Check(float(count), float(bound), count <= bound, f"the parent refuses {was}")
+
+
+def on_topic(policy: Policy, replies: Sequence[Tokens], before: Sequence[Tokens], bounds: Bounds) -> Check:
+    """How much less replies depend on what was asked than the parent's, by what the base makes of both."""
+    now, was = topic.measure(policy, replies), topic.measure(policy, before)
+    change, bound, note = topic.compared(now, was, bounds.topic_fall)
+    return Check(_round(change), _round(bound), change >= bound, note)
 
 
 def length(replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds) -> Check:

@@ -195,6 +195,9 @@ async def test_a_correction_of_several_lines_is_confirmed_by_whoever_sent_it(pro
     theirs = await (await proxy.chat("one", reply, "/rl fix", headers=ann)).json()
     assert "nothing was rated" in theirs["choices"][0]["message"]["content"]
     assert "so nothing was rated" in await proxy.say("one", reply, "/rl good two\nlines")
+    async with proxy.http.post("/rl/forget", json={"completion": (await ask(proxy, [says("user", "x")]))[1]}) as done:
+        assert done.status == 200  # what waits may be of it
+    assert "Nothing was rated" in await proxy.say("one", reply, "/rl fix")
     assert "nothing is rated yet" in await proxy.say("one", reply, "/rl fix: c\n\nd")
     assert "what would have been right" in await proxy.say("one", reply, "/rl fix")
     assert [rating.correction for rating in await proxy.store.ratings.history(id)] == ["c\n\nd"]

@@ -6,7 +6,7 @@ import time
 import aiohttp
 import pytest
 
-from proxy.relay import capture
+from proxy.relay import capture, relay
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.in_process import Proxy
 
@@ -77,3 +77,20 @@ async def test_a_completion_began_when_it_was_asked(
     found = await proxy.store.completions.get(await stored(proxy, "done"))
     assert found is not None and found.end is not None and found.end.finished_at is not None
     assert before <= found.new.created_at <= found.end.finished_at - 0.2
+
+
+async def test_an_answer_is_rated_while_its_first_second_runs(
+    proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture, "BESIDE_S", 60.0)
+    monkeypatch.setattr(relay, "new_id", lambda: "rl-known")
+    backend.hold.clear()
+    asking = asyncio.create_task(proxy.say("hello"))
+    while not backend.requests:
+        await asyncio.sleep(0.01)
+    async with proxy.http.post("/v1/feedback", json={"completion_id": "rl-known", "rating": "good"}) as response:
+        assert response.status == 201, await response.text()
+    backend.hold.set()
+    await asking
+    found = await proxy.store.completions.get("rl-known")
+    assert found is not None and len(found.ratings) == 1 and found.status == "done"

@@ -1,0 +1,82 @@
+"""Replies of the bare small model with the critic's features, made once, chunk by chunk, and kept in the cache.
+
+    python -m scripts.research.critic_states [--replies 240]
+
+Owns the collection; it goes on where it was stopped. Not here: the critic's figures (critic_auc).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import numpy as np
+
+from scripts.bench.persona import Chat, prompts
+from scripts.research.reply_pool import CACHE
+from trainer.formats import weights
+from trainer.policy import packing
+from trainer.policy.packing import Tokens
+
+CHUNK, TOKENS = 24, 64
+FOLDER = CACHE / "critic"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--replies", type=int, default=240)
+    asked = parser.parse_args()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    texts = random.Random(5).sample(prompts()["rate"], 120)
+    chat: Chat | None = None
+    for chunk in range(asked.replies // CHUNK):
+        path = FOLDER / f"{chunk:03d}.npz"
+        if path.exists():
+            continue
+        chat = chat or Chat(weights.resolve(None).path, threads=1)
+        now = [texts[(chunk * CHUNK + i) % len(texts)] for i in range(CHUNK)]
+        _write(path, chat, now, seed=9000 + chunk)
+        print(f"{(chunk + 1) * CHUNK} replies", flush=True)
+
+
+def _write(path: Path, chat: Chat, texts: list[str], seed: int) -> None:
+    asked = [chat.template.prompt([{"role": "user", "content": text}]) for text in texts]
+    out = chat.policy.generate(asked, max_tokens=TOKENS, temperature=0.8, seed=seed)
+    # One token more, whichever: what is before it is what comes after the reply.
+    after = [Tokens(p, (*r, r[-1]), 0.8) for p, r in zip(asked, out, strict=True)]
+    mean: list[Any] = [None] * len(after)
+    last: list[Any] = [None] * len(after)
+    for members in packing.group(after, chat.policy.budget):
+        packed = packing.pack([after[i] for i in members])
+        parts = np.split(chat.policy.states(packed), np.cumsum(packed.lengths)[:-1])
+        for i, states in zip(members, parts, strict=True):
+            mean[i], last[i] = states[1:].mean(0), states[-1]
+    said = [
+        {
+            "prompt": text,
+            "text": chat.template.text(reply),
+            "ended": reply[-1] == chat.template.end,
+            "tokens": len(reply),
+        }
+        for text, reply in zip(texts, out, strict=True)
+    ]
+    with path.with_suffix(".tmp").open("wb") as file:
+        np.savez(file, mean=np.stack(mean), last=np.stack(last), said=np.array(json.dumps(said)))
+    path.with_suffix(".tmp").rename(path)
+
+
+def read() -> tuple[np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    """Mean and last states (R, H), and what was said."""
+    parts = [np.load(path) for path in sorted(FOLDER.glob("*.npz"))]
+    said = [one for part in parts for one in json.loads(str(part["said"]))]
+    return np.concatenate([p["mean"] for p in parts]), np.concatenate([p["last"] for p in parts]), said
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The critic of whole replies: right where there is something to see, and not trusted where there is not."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.harness import tiny
+from trainer.lessons import critic
+from trainer.lessons.critic import Labels
+
+WIDTH = 40
+
+
+def rated(count=60, signal=2.0, seed=0, wrong=0.0, groups=None, long=0.0):
+    """Replies whose first feature leans to their rating by `signal` deviations, and their length by `long`."""
+    rng = np.random.default_rng(seed)
+    sign = np.where(np.arange(count) % 2 == 0, 1.0, -1.0)
+    features = rng.standard_normal((count, WIDTH)).astype(np.float32)
+    features[:, 0] += signal / 2 * sign
+    length = rng.standard_normal(count) + long / 2 * sign
+    said = np.where(rng.random(count) < wrong, -sign, sign)
+    return Labels(features, length, said, np.arange(count) if groups is None else groups)
+
+
+def test_what_is_there_to_see_is_seen_though_some_ratings_are_wrong():
+    found = critic.judged(rated(count=100, signal=5.0, wrong=0.05), 0)
+    assert found.trusted, found.why
+    assert found.lower > 0.6 and found.by_chance == 0.05
+    assert found.labels == 100 and found.scores.shape == (100,)
+    assert "AUC" in found.why and "length alone" in found.why
+
+
+def test_a_coin_is_hardly_ever_trusted():
+    assert sum(critic.judged(rated(count=32, signal=0.0, seed=seed), seed).trusted for seed in range(30)) <= 1
+
+
+def test_what_only_length_tells_is_not_what_the_critic_tells():
+    found = critic.judged(rated(signal=2.0, long=9.0, seed=3), 0)
+    assert found.of_length > 0.99 > found.auc and not found.trusted
+
+
+def test_one_conversation_is_on_one_side():
+    """Features that only name the conversation say nothing about another one."""
+    rng = np.random.default_rng(1)
+    names = rng.standard_normal((12, WIDTH)).astype(np.float32) * 5
+    groups = np.arange(60) // 5
+    sign = np.where(groups % 2 == 0, 1.0, -1.0)
+    known = Labels(names[groups], np.zeros(60), sign, groups)
+    assert not critic.judged(known, 0).trusted
+    leaking = critic.judged(known._replace(group=np.arange(60)), 0)
+    assert leaking.auc > 0.95  # which is what grouping is for
+
+
+@pytest.mark.parametrize("count", [0, 4, 11])
+def test_of_too_few_nothing_is_fitted(count):
+    found = critic.judged(rated(count=count), 0)
+    assert found == critic.NOTHING or found.labels == 0
+    assert not found.trusted and "fewer than 6" in found.why
+
+
+@given(st.lists(st.integers(0, 12), min_size=5, max_size=60), st.integers(0, 9))
+def test_a_conversation_is_never_split(groups, seed):
+    group = np.array(groups)
+    fold = critic.folds(group, seed)
+    assert all(len(set(fold[group == name])) == 1 for name in group)
+    assert set(fold) <= set(range(critic.FOLDS))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1.0, -1.0])), min_size=2, max_size=30))
+def test_the_area_is_the_share_of_pairs_in_order(drawn):
+    scores, y = (np.array(each, float) for each in zip(*drawn, strict=True))
+    pairs = [(a > b) + 0.5 * (a == b) for a, p in drawn if p > 0 for b, n in drawn if n < 0]
+    if pairs:
+        assert critic.auc(scores, y) == pytest.approx(np.mean(pairs))
+        assert 0 < critic.deviation(critic.auc(scores, y), y) < 1
+
+
+def test_the_fit_is_where_the_gradient_of_the_likelihood_is_0():
+    known = rated(count=24, signal=1.0)
+    kernel, y, ridge = critic._kernel(known.features), known.sign, 3.0
+    weight, bias = critic._fitted(kernel, y, ridge)
+    f = kernel @ weight + bias
+    slope = -y / (1 + np.exp(y * f))  # dL/df of log(1 + exp(−y f)); both signs are as many here, so c = 1
+    assert slope + ridge * weight == pytest.approx(np.zeros(24), abs=1e-4)
+    assert slope.sum() == pytest.approx(0.0, abs=1e-3)
+
+
+def test_labels_go_with_a_version_and_the_newest_stay():
+    old, new = rated(count=150), rated(count=100, seed=1)
+    kept = critic.read({name: np.asarray(each) for name, each in old.arrays().items()}, WIDTH)
+    assert kept is not None
+    both = critic.joined(kept, new)
+    assert len(both.sign) == critic.MOST and (both.features[-100:] == new.features).all()
+    assert both.features[0] == pytest.approx(old.features[150 - 92], abs=1e-2)  # half precision
+    assert critic.read(old.arrays(), WIDTH + 1) is None and critic.read({}, WIDTH) is None
+    broken = old.arrays() | {"critic_sign": np.zeros(3)}
+    assert critic.read(broken, WIDTH) is None
+
+
+def test_what_it_sees_of_a_reply_is_the_mean_and_the_last_state(tmp_path_factory):
+    model = tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
+    samples = tiny.rated(model, 4)
+    states = [np.arange(3.0 * (len(s.tokens.reply) + 1)).reshape(-1, 3).astype(np.float32) for s in samples]
+    found = critic.labels([*samples, replace(samples[0], reward=0.0)], [*states, states[0]])
+    assert found.features.shape == (4, 6)
+    assert found.features[0, :3] == pytest.approx(states[0][1:].mean(0))
+    assert found.features[0, 3:] == pytest.approx(states[0][-1])
+    assert found.length[0] == pytest.approx(math.log(len(states[0])))
+    talk = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "b"})
+    one, other = replace(samples[0], messages=talk[:1]), replace(samples[1], messages=talk)
+    assert critic.conversation(one) == critic.conversation(other) != critic.conversation(samples[2])

@@ -1,0 +1,221 @@
+"""Can the ratings be told from what the model itself makes of the replies? A critic that knows when it knows nothing.
+
+Owns the judge of whole replies: logistic regression with a ridge on the mean and the last hidden state of each, which
+some tens of labels are enough for (arXiv 2408.03414, 2505.12225); its own grouped cross-validation; and whether it is
+to be trusted. It decides how far a run may move (trainer.run.reach) and never feeds the gate. Pure numpy. Not here:
+which token earned a rating (credit_assignment), where states come from (scoring).
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.io.progress import Progress
+from trainer.lessons.samples import Sample
+from trainer.lessons.scoring import Scorer
+from trainer.objective import Floats
+from trainer.policy.packing import States
+
+RIDGES = (0.3, 3.0, 30.0, 300.0)  # on features that are scaled to length 1 a reply; the larger, the flatter
+FOLDS = 5
+LEAST = 6  # replies of each sign, below which nothing is fitted
+MOST = 192  # labels that go with a version, the newest
+NEWTON = 6  # steps; from 0, the ridge makes them few
+SHUFFLES = 19  # of the labels
+BY_CHANCE = 0.05
+FLOOR = 0.6  # of the lower bound of its AUC
+ONE_SIDED = 1.64  # deviations, 95 %
+
+
+class Labels(NamedTuple):
+    """Rated replies as the critic sees them, the newest last."""
+
+    features: NDArray[np.float32]  # (R, F) mean and last state
+    length: Floats  # (R,) log of the tokens
+    sign: Floats  # (R,) 1 or -1
+    group: NDArray[np.int64]  # (R,) of one conversation the same
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            "critic_features": self.features.astype(np.float16), "critic_length": self.length,
+            "critic_sign": self.sign, "critic_group": self.group,
+        }  # fmt: skip
+
+
+class Critic(NamedTuple):
+    auc: float  # of replies of other conversations than those it was made of; 0.5 where nothing was fitted
+    lower: float  # its lower bound, one-sided, 95 %
+    of_length: float  # the same of a critic that knows only how long a reply is
+    by_chance: float  # how often one of shuffled labels is as good
+    labels: int
+    scores: Floats  # (R,) log-odds of each label's reply by a critic that has not seen its conversation
+
+    @property
+    def trusted(self) -> bool:
+        return self.lower > FLOOR and self.by_chance <= BY_CHANCE and self.auc >= self.of_length
+
+    @property
+    def why(self) -> str:
+        if not self.labels:
+            return f"fewer than {LEAST} liked or disliked replies, or all of one conversation"
+        return (
+            f"AUC {self.auc:.2f}, at least {self.lower:.2f}, on {self.labels} ratings of conversations that it has not "
+            f"seen; length alone {self.of_length:.2f}; shuffled ratings are as good in {self.by_chance:.0%}"
+        )
+
+
+NOTHING = Critic(0.5, 0.0, 0.5, 1.0, 0, np.empty(0))
+
+
+def labels(samples: Sequence[Sample], states: Sequence[States]) -> Labels:
+    """Of rated replies with an opinion; `states` (T + 1, H) each, before every token and after the last."""
+    said = [(s, one) for s, one in zip(samples, states, strict=True) if s.reward]
+    return Labels(
+        np.array([np.concatenate([one[1:].mean(0), one[-1]]) for _, one in said], np.float32),
+        np.log([len(one) for _, one in said]),
+        np.sign([s.reward for s, _ in said]),
+        np.array([conversation(s) for s, _ in said], np.int64),
+    )
+
+
+def conversation(sample: Sample) -> int:
+    """The same for the replies of one conversation: by how it begins."""
+    asked = next((m for m in sample.messages if m.get("role") == "user"), None)
+    return zlib.crc32(repr(asked if asked else sample.tokens.prompt).encode())
+
+
+def read(arrays: Mapping[str, NDArray[Any]], width: int) -> Labels | None:
+    """What `Labels.arrays` gave; None where it is of other states, or nothing."""
+    names = ("critic_features", "critic_length", "critic_sign", "critic_group")
+    features, length, sign, group = (arrays.get(name) for name in names)
+    if features is None or length is None or sign is None or group is None:
+        return None
+    if features.ndim != 2 or features.shape[1] != width or not len(features) == len(length) == len(sign) == len(group):
+        return None
+    return Labels(features.astype(np.float32), length.astype(float), sign.astype(float), group.astype(np.int64))
+
+
+def of_run(scorer: Scorer, samples: Sequence[Sample], progress: Progress) -> tuple[Labels | None, Critic]:
+    """What this run's ratings by people, and those of the versions before it, make of a critic."""
+    rated = [s for s in samples if s.human and s.reward and not s.replayed]
+    if not rated:
+        return None, NOTHING
+    now = labels(rated, scorer.states([s.tokens for s in rated]))
+    known = joined(read(scorer.kept(), now.features.shape[1]), now)
+    found = judged(known, scorer.spec.seed)
+    progress.choice("critic", "trusted" if found.trusted else "not trusted", found.why)
+    return known, found
+
+
+def joined(before: Labels | None, now: Labels) -> Labels:
+    """Both, the newest last and at most MOST."""
+    if before is None:
+        before = Labels(now.features[:0], now.length[:0], now.sign[:0], now.group[:0])
+    return Labels(
+        np.concatenate([before.features, now.features])[-MOST:],
+        np.concatenate([before.length, now.length])[-MOST:],
+        np.concatenate([before.sign, now.sign])[-MOST:],
+        np.concatenate([before.group, now.group])[-MOST:],
+    )
+
+
+def judged(known: Labels, seed: int) -> Critic:
+    """How well a critic of these labels would do on others."""
+    y = known.sign
+    if min((y > 0).sum(), (y < 0).sum()) < LEAST or len(np.unique(known.group)) < FOLDS:
+        return NOTHING
+    fold = folds(known.group, seed)
+    kernel = _kernel(known.features)
+    scores = _cross_validated(kernel, y, fold)
+    found = auc(scores, y)
+    short = _kernel(np.stack([known.length, np.ones(len(y))], 1).astype(np.float32))
+    of_length = auc(_cross_validated(short, y, fold), y)
+    shuffle = np.random.default_rng(seed)
+    as_good = 0
+    for _ in range(SHUFFLES):
+        other = shuffle.permutation(y)
+        as_good += auc(_cross_validated(kernel, other, fold), other) >= found
+    chance = (1 + as_good) / (1 + SHUFFLES)
+    return Critic(found, found - ONE_SIDED * deviation(found, y), of_length, chance, len(y), scores)
+
+
+def folds(group: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """(R,) which part a reply is left out with: conversations whole, the largest first into the smallest part."""
+    names, counts = np.unique(group, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(names))
+    order = order[np.argsort(-counts[order], kind="stable")]
+    sizes, of = np.zeros(FOLDS, int), {}
+    for at in order:
+        part = int(sizes.argmin())
+        of[names[at]], sizes[part] = part, sizes[part] + counts[at]
+    return np.array([of[one] for one in group], np.int64)
+
+
+def auc(scores: Floats, y: Floats) -> float:
+    """How often a liked reply is above a disliked one; a tie is half."""
+    liked, disliked = scores[y > 0], scores[y < 0]
+    gap = liked[:, None] - disliked[None, :]
+    return float(((gap > 0) + 0.5 * (gap == 0)).mean())
+
+
+def deviation(area: float, y: Floats) -> float:
+    """Standard error of an AUC (Hanley and McNeil, Radiology 143, 1982)."""
+    up, down = float((y > 0).sum()), float((y < 0).sum())
+    q1, q2 = area / (2 - area), 2 * area * area / (1 + area)
+    spread = area * (1 - area) + (up - 1) * (q1 - area * area) + (down - 1) * (q2 - area * area)
+    # A critic without a mistake has an error all the same: half a pair's.
+    return max(math.sqrt(max(spread, 0.0) / (up * down)), 0.5 / math.sqrt(up * down))
+
+
+def _kernel(features: NDArray[np.float32]) -> Floats:
+    """(R, R) of features centred, each of deviation 1, and scaled so that a reply's length is about 1."""
+    x = features.astype(np.float64)
+    x = x - x.mean(0)
+    x = x / (x.std(0) + 1e-6)
+    gram: Floats = x @ x.T / x.shape[1]
+    return gram
+
+
+def _cross_validated(kernel: Floats, y: Floats, fold: NDArray[np.int64]) -> Floats:
+    """(R,) log-odds of each reply without its fold, at the ridge under which what was left out is likeliest."""
+    tried = [np.empty(len(y)) for _ in RIDGES]
+    for part in range(FOLDS):
+        out, rest = fold == part, fold != part
+        if not out.any():
+            continue
+        inside, across = kernel[np.ix_(rest, rest)], kernel[np.ix_(out, rest)]
+        for ridge, scores in zip(RIDGES, tried, strict=True):
+            weight, bias = _fitted(inside, y[rest], ridge)
+            scores[out] = across @ weight + bias
+    return min(tried, key=lambda scores: float(np.logaddexp(0.0, -y * scores).mean()))
+
+
+def _fitted(kernel: Floats, y: Floats, ridge: float) -> tuple[Floats, float]:
+    """Kernel logistic regression by Newton's method, both signs weighing one half: dual weights (R,) and a bias.
+
+    It minimises Σ_i c_i log(1 + exp(−y_i f_i)) · R + ridge/2 · αᵀKα with f = Kα + b.
+    """
+    count = len(y)
+    cost = np.where(y > 0, 0.5 / max((y > 0).sum(), 1), 0.5 / max((y < 0).sum(), 1)) * count
+    weight, bias = np.zeros(count), 0.0
+    for _ in range(NEWTON):
+        f = kernel @ weight + bias
+        p = 1 / (1 + np.exp(np.clip(y * f, -30, 30)))  # of the other label
+        curve = np.maximum(cost * p * (1 - p), 1e-6)
+        target = f + cost * y * p / curve
+        # (K + ridge W⁻¹) α + b 1 = target, 1ᵀα = 0: the weighted least-squares step.
+        system = np.ones((count + 1, count + 1))
+        system[:count, :count] = kernel + np.diag(ridge / curve)
+        system[count, count] = 0.0
+        solved = np.linalg.solve(system, np.append(target, 0.0))
+        moved = float(np.abs(solved[:count] - weight).max())
+        weight, bias = solved[:count], float(solved[count])
+        if moved < 1e-6:
+            break
+    return weight, bias

@@ -1,0 +1,43 @@
+"""Still an answer: is a reply about what was asked, or would it fit any question?
+
+Owns the measure. The base says how much likelier each reply is after its own question than after another one, nats a
+token. A reply like "I'm here to help you with that!" has about 0. Candidate and parent answer the same questions with
+the same seed, so they are compared question by question. Not here: the questions and the other checks (gate).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from trainer.lessons.batch import score
+from trainer.objective import Floats
+from trainer.policy.packing import Tokens
+from trainer.policy.policy import Policy
+
+SHIFT = 3  # questions on: the next one may be near in kind
+NOWHERE = 0.1  # nats a token: below it a reply hardly depends on its question
+
+
+def measure(policy: Policy, replies: Sequence[Tokens]) -> Floats:
+    """(R,) mean log-prob a token under the base after its own prompt, minus that after another one of these."""
+    away = [replies[(at + SHIFT) % len(replies)].prompt for at in range(len(replies))]
+    elsewhere = [Tokens(prompt, one.reply, one.temperature) for prompt, one in zip(away, replies, strict=True)]
+    with policy.wearing(None):
+        own, other = score(policy, replies), score(policy, elsewhere)
+    return np.array([float((a - b).mean()) for a, b in zip(own, other, strict=True)])
+
+
+def compared(now: Floats, before: Floats, slack: float) -> tuple[float, float, str]:
+    """How much it changed on average, the bound of that, and in words what there is to know. The bound gives way by two
+    standard errors: eight questions are few."""
+    change = now - before
+    error = float(change.std(ddof=1)) / math.sqrt(len(change)) if len(change) > 1 else 0.0
+    said = f"{now.mean():.2f} nats a token, the parent's {before.mean():.2f}"
+    return (
+        float(change.mean()),
+        -slack - 2 * error,
+        f"{said}; {int((now < NOWHERE).sum())} of {len(now)} fit any question",
+    )
