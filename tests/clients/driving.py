@@ -131,7 +131,7 @@ class Conversation:
 
     async def _answer(self, id: str) -> str:
         """Its words and its calls, as text."""
-        found = await self._proxy.store.completion(id)
+        found = await self._proxy.store.completions.get(id)
         end = found.end if found else None
         return "" if end is None else f"{end.text} {end.reply}"
 

@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["google-adk==2.13.0", "litellm==1.106.2"]
+# dependencies = ["google-adk==2.13.0", "litellm==1.106.2", "mcp==2.3.0"]
 #
 # [tool.client]
 # name = "Google ADK"
