@@ -225,6 +225,25 @@ class Gate(Section):
     """Share of random ratings that may fit the replies as well as a run's own do; below 1, more of it is refused."""
 
 
+class Judge(Section):
+    mode: Literal["off", "shadow", "on"] = "off"
+    """Whether a model labels what people say next: not at all, only to be looked at, or also to train once trusted."""
+    url: Url = ""
+    """Address of its server, any that speaks OpenAI's chat completions; empty asks the backend's base model, weakly."""
+    model: str = ""
+    """Its name there; empty is the backend's model."""
+    api_key: Key = None
+    """Key that its server wants."""
+    votes: int = Field(default=3, ge=1, le=9)
+    """Times that the first question is asked; the majority counts, and a tie says nothing."""
+    daily_tokens: int = Field(default=200_000, ge=0)
+    """Tokens that it may cost in a day, questions and answers together; then it goes on tomorrow."""
+    hours: tuple[Hours, ...] = ()
+    """Local times in which it is asked, as train.hours; empty is always."""
+    max_share: float = Field(default=0.5, gt=0, le=1)
+    """Most of a run that may be its own, by weight; above 0.5 who never rates is taught by the judge alone."""
+
+
 class TurnRule(Section):
     """Which requests are side turns, or main ones: all that is given must hold."""
 

@@ -28,7 +28,7 @@ from pydantic_settings import SettingsError as SourceError
 from config.errors import SettingsError, nearest
 from config.meanings import meanings
 from config.presets import resolve
-from config.sections import Backend, Gate, Log, Redaction, Server, StoreSection, Train, Turns, UserPath
+from config.sections import Backend, Gate, Judge, Log, Redaction, Server, StoreSection, Train, Turns, UserPath
 from config.webhooks import PLATFORMS, Webhooks, check_secrets
 
 FILE_NAME = "rlproxy.toml"
@@ -39,7 +39,8 @@ OVERRIDES = "train.overrides"
 TABLES = (OVERRIDES, "train.raters", *(f"webhooks.{platform}.raters" for platform in PLATFORMS))
 LISTS = (
     "server.hosts", "server.origins", "server.chat_admins", "backend.replicas",
-    "train.hours", "turns.rules", "redaction.patterns", "webhooks.good", "webhooks.bad", "webhooks.stars",
+    "train.hours", "judge.hours", "turns.rules", "redaction.patterns", "webhooks.good", "webhooks.bad",
+    "webhooks.stars",
     *(f"webhooks.{platform}.admins" for platform in PLATFORMS),
 )  # fmt: skip
 # Variables with our prefix that are no settings.
@@ -73,6 +74,7 @@ class Settings(BaseSettings):
     backend: Backend = Backend()
     train: Train = Train()
     gate: Gate = Gate()
+    judge: Judge = Judge()
     turns: Turns = Turns()
     webhooks: Webhooks = Webhooks()
     store: StoreSection = StoreSection()

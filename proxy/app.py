@@ -45,6 +45,8 @@ from proxy.relay.dialect_support import Formats
 from proxy.relay.exchange import Parts
 from proxy.relay.models import Models
 from proxy.relay.relay import Relay
+from proxy.signals.follower import Follower
+from proxy.signals.judging import Judging
 from proxy.training import relocation
 from proxy.training.admin_acts import AdminActs
 from proxy.training.claim import Claims
@@ -69,6 +71,7 @@ from proxy.web.control import Control
 from proxy.web.episode_routes import EpisodeRoutes
 from proxy.web.forgetting import Forgetter
 from proxy.web.importing import Importing
+from proxy.web.judge_routes import JudgeRoutes
 from proxy.web.key_routes import KeyRoutes
 from proxy.web.pages import INDEX_EVERY_S, Pages
 from proxy.web.retention import Retention
@@ -119,7 +122,7 @@ class Wiring:
         redactor = Redactor(settings.redaction)
         recent = Recent(History(redactor))
         underway = Underway()
-        screen = OnScreen(store, redactor, underway)
+        self.screen = screen = OnScreen(store, redactor, underway)
         self.feedback = feedback = Feedback(store, events, metrics, redactor, screen)
         self.open_webui = OpenWebUI(store, feedback, screen, redactor)
 
@@ -142,19 +145,23 @@ class Wiring:
         outcome = Outcome(store, swap, lending, events, metrics, foreign)
         self.rebuilding = rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
         self.run_files = run_files = RunFiles(store, settings.home)
+        claims = Claims(settings, store, backend, swap, foreign, run_files)
         self.learner = learner = Learner(
-            settings, store, swap, launcher, events, tasks, lending, foreign, state, when,
-            Claims(settings, store, backend, swap, foreign, run_files), outcome, rebuilding,
-        )  # fmt: skip
+            settings, store, swap, launcher, events, tasks, lending, foreign, state, when, claims, outcome, rebuilding
+        )
         self.watch = watch = Watch(train, store, swap, events)
 
         # answers pass through, and are kept
         formats = Formats(backend.capabilities, settings.backend.translate)
         retries = Retries(store, tasks)
         self.uncaptured = Uncaptured(store, recent, retries)
+        # what people say next
+        self.judging = judging = Judging(settings.judge, store, backend, redactor, events, Follower(store, screen))
+        claims.before = judging.settle
         self.status = status = StatusReport(
-            store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding
-        )
+            store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding,
+            judging,
+        )  # fmt: skip
         acts = AdminActs(learner, swap)
         unconfirmed = UnconfirmedFixes()
         self.commands = ChatCommands(store, feedback, status.text, acts, screen, unconfirmed)
@@ -196,6 +203,7 @@ class Wiring:
             self.forgetter,
             self.retention,
             health.cut,
+            judging,
         )
         self.guard = security.Guard(
             settings.server, self.keys, limits, self.pages.visits.who, retries.refused, settings.home
@@ -214,6 +222,7 @@ class Wiring:
             web.delete("/v1/feedback/{id}", self.feedback.delete),
             *self.control.routes(),
             *KeyRoutes(self.keys).routes(),
+            *JudgeRoutes(self.judging).routes(),
             *EpisodeRoutes(self.store, self.episodes, self.swap).routes(),
             openapi.route(),
             *self.uncaptured.routes(),
@@ -242,6 +251,7 @@ class Wiring:
             await self.backend.start(http, self.swap.restore)
             if not await self.lending.recover():
                 await _restored(self.swap)
+            await self.judging.start(http)
             await self.pages.start()
             self.tasks.spawn("cut-prompts", self.health.cut.start(self.store))
             await self.retention.start()
@@ -253,7 +263,8 @@ class Wiring:
             await self.learner.start()
             self.tasks.spawn("watch", self.watch.run())
             self.tasks.spawn("rehearsal", self.rehearsal.run())
-            self.tasks.spawn("wake-on-ratings", _wake_on_ratings(self.events, self.learner, self.watch))
+            self.tasks.spawn("signals", self.judging.run())
+            self.tasks.spawn("wake-on-ratings", _wake_on_ratings(self.events, self.learner, self.watch, self.judging))
             self.tasks.spawn("expire", self.retention.run())
             self.tasks.spawn("search", _fill_search(self.store))
             self.tasks.spawn("key-uses", self.keys.remember_uses())
@@ -303,12 +314,13 @@ async def _tell_of_damage(store: Store, events: Events) -> None:
     events.emit("problem", message=damage)
 
 
-async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch) -> None:
+async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch, judging: Judging) -> None:
     async for happened in events.listen():
-        if happened.kind in ("rating", "rebuild", "episode"):
+        if happened.kind in ("rating", "rebuild", "episode", "judged"):
             learner.wake()
         if happened.kind in ("rating", "retracted"):
             watch.wake()
+            judging.rated()
 
 
 async def _fill_search(store: Store) -> None:

@@ -14,6 +14,8 @@ Status = Literal["pending", "done", "partial", "error"]
 Scale = Literal["thumb", "stars", "unit"]
 Target = Literal["completion", "session", "user", "rater"]  # what a person can have forgotten
 Role = Literal["use", "rate", "admin"]
+SignalKind = Literal["message", "tool", "regenerated", "edited", "aborted", "copied", "own"]
+SignalState = Literal["waiting", "labelled", "dropped"]  # dropped: nobody will label it
 RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed"]
 
 BASE = 0  # the version number of the base model, no adapter
@@ -51,9 +53,11 @@ class NewCompletion:
     nodes: tuple[bytes, ...] | None = None  # the names of its messages in the tree, where they are known; not stored
     asides: tuple[int, ...] | None = None  # where its system texts are, if that is known; not stored
     thread: bytes | None = None  # the loose name of the prompt; not stored, the reply's grows from it
-    above: bytes | None = None  # the same up to the newest reply in the prompt, for the conversation; not stored either
+    above: bytes | None = None  # the same up to the newest reply in the prompt: what it goes on from
     untrainable: str | None = None  # why it never trains, in one word: the tree has not all that the model saw
     asked: str = ""  # what the person said last, for lists and the search
+    typed: str | None = None  # all that the person typed in the newest message; None where that is not certain
+    tool_errors: tuple[str, ...] = ()  # calls whose results the client marked as errors, in the newest turn
     redacted: tuple[str, ...] = ()  # what was replaced before this was stored: "prompt:api_key", …
     key: str | None = None  # that asked, by its id or its word; None: stored before this was, or imported
     forms: dict[str, list[Any]] | None = (
@@ -212,6 +216,39 @@ class Inbox:
     rows: list[Listed]
     others: dict[int, int]  # by seq: how many more turns its conversation has, up to a bound; nothing where none
     before_seq: int | None  # where the next page goes on; None: there is nothing more
+
+
+@dataclass(frozen=True, slots=True)
+class NewSignal:
+    """What happened after a completion."""
+
+    completion_id: str
+    kind: SignalKind
+    said: str = ""
+    next_id: str | None = None  # the request in which it was seen
+    label: str | None = None  # of a rule; None: a judge is to be asked
+    value: float = 0.0
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    seq: int
+    completion_id: str
+    kind: SignalKind
+    next_id: str | None
+    said: str
+    created_at: float
+    state: SignalState
+    label: str | None
+    value: float  # in [-1, 1]; 0 says nothing
+    judge: str | None
+    config: str | None
+    hint: str | None
+    why: str | None
+    labelled_at: float | None
+    tokens: int
+    rating_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

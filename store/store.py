@@ -30,6 +30,7 @@ from store.learning.ratings import RatingStore
 from store.learning.reactions import ReactionStore
 from store.learning.runs import RunStore
 from store.learning.samples import SampleStore
+from store.learning.signals import SignalStore
 from store.learning.unlearning import RebuildStore
 from store.learning.versions import VersionStore
 from store.lock import Lock
@@ -64,6 +65,7 @@ class Store:
         self.opinions = OpinionStore(reader, writer)
         self.reactions = ReactionStore(reader, writer)
         self.samples = SampleStore(reader, writer)
+        self.signals = SignalStore(reader, writer)
         self.runs = RunStore(reader, writer, encrypted=self.encrypted)
         self.versions = VersionStore(reader, writer)
         self.unlearning = RebuildStore(reader, writer)

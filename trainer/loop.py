@@ -30,6 +30,7 @@ from trainer.io.run_folder import SAMPLES, RunError, RunSpec, read_lines, read_s
 from trainer.lessons import lessons, preset_rules, replay, samples
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.lessons import Lesson, Lessons, metrics_of
+from trainer.lessons.preset_rules import Liked
 from trainer.lessons.samples import Sample, Unusable
 from trainer.manifest import AdapterError
 from trainer.policy import autoscale, optimizer_state, policies
@@ -93,6 +94,7 @@ class Run:
     before: list[Tokens] = field(default_factory=list)  # what the parent says to the gate, asked once for all tries
     evidence: float = 1.0  # how much the ratings say, 0 to 1 (reach)
     weak: str | None = None  # why that is little
+    less: str | None = None  # why a teacher is asked for less
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
 
     progress.phase("write")
     result["metrics"] |= run.clock.laps
-    _write(run, model, learned, tries, used - read.repeated, used & read.repeated, no)
+    _write(run, model, read, learned, tries, used - read.repeated, used & read.repeated, no)
     if no is None:
         rewards = [s.reward for s in reversed(read.usable) if s.rating in used - read.repeated]  # the newest last
         result["baseline_after"] = round(objective.ema(spec.baseline, rewards, run.preset.ema_decay), 9)
@@ -238,6 +240,9 @@ def _heed_ratings(run: Run, model: Model, read: Read) -> None:
     """Which objective the comments ask for, and whether these ratings say anything at all."""
     training = [s for s in read.usable if not s.held]
     run.preset = preset_rules.comments(run.preset, training, run.progress)
+    if before := gate.taught(model.parent):
+        now = Liked.of(read.usable, run.spec.parent)
+        run.preset, run.less = preset_rules.ask_less(run.preset, now, Liked(*before), run.progress)
     judged = [s for s in read.usable if not s.held or s.version == run.spec.parent]
     checks = ratings.judge(judged, model.template, run.bounds)
     run.result["gate"] = {name: check.json() for name, check in checks.items()}
@@ -300,7 +305,7 @@ def _learn(
         if elsewhere:
             run.progress.choice("w_elsewhere", float(f"{tries.preset.w_elsewhere:.3g}"), tries.weighed)
         trained, checks, no = _try(run, model, learned, teaching, tries)
-        if trained is not None and (by_token or run.weak) and lost_sense(checks):
+        if trained is not None and (by_token or run.weak or run.less) and lost_sense(checks):
             trained, checks, no = _half_way_back(run, model, learned, teaching, trained, start, str(no))
         if no is None or not tries.again(no, checks, elsewhere=elsewhere):
             return trained, checks, no
@@ -354,7 +359,7 @@ def _judged(
         held=learned.held,
         changed=trained.changed,
         replayed=trained.replayed,
-        asked=trained.asked,
+        asked=0.0 if run.less else trained.asked,  # the parent's allowance stays
         stop=run.stop,
     )
     run.clock.lap("gate")
@@ -379,7 +384,7 @@ def _account(run: Run, learned: Lessons, trained: Trained, checks: dict[str, Che
 
 
 def _write(
-    run: Run, model: Model, learned: Lessons, tries: Tries, used: set[str], again: set[str], no: str | None
+    run: Run, model: Model, read: Read, learned: Lessons, tries: Tries, used: set[str], again: set[str], no: str | None
 ) -> None:
     """The adapter: where it may go live, or beside the run for whoever wants to look at it."""
     spec, out = run.spec, run.folder / "rejected" if no else run.spec.out
@@ -397,6 +402,7 @@ def _write(
         "metrics": run.result["metrics"],
         "gate": run.result["gate"],
         "base_nll_rise": run.bounds.base_nll_rise,
+        "liked": Liked.of(read.usable, spec.parent),  # of the parent, as the next run compares it
         "preset": tries.preset.model_dump(),
         "retried": tries.why,
         "back": run.result["back"],

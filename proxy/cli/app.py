@@ -22,6 +22,7 @@ from proxy.cli.encrypt import encrypt_app
 from proxy.cli.episodes import episodes_app
 from proxy.cli.help_texts import Grouped
 from proxy.cli.init.command import init
+from proxy.cli.judge import judge_app
 from proxy.cli.keys import keys_app
 from proxy.cli.learn import learn_app
 from proxy.cli.rate import rate_app
@@ -42,6 +43,7 @@ for commands in (
     rate_app,
     learn_app,
     episodes_app,
+    judge_app,
     report_app,
     data_app,
     encrypt_app,

@@ -144,6 +144,8 @@ def _training(s: dict[str, Any]) -> list[Row]:
         rebuild["state"] == "under way" or not last or last["id"] <= max(rebuild["runs"], default=0)
     ):
         rows.append(("forgotten", rebuild["line"], "yellow" if rebuild["state"] == "under way" else ""))
+    if found := s.get("judge"):
+        rows.append(("judge", found["line"], ""))
     if found := s["watch"]:
         rows.append(("watch", found["line"], "red" if found["state"] == "rolled back" else ""))
     return rows

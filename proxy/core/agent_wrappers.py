@@ -21,6 +21,7 @@ from store.captured.tree import ASIDE
 
 TEXT_PARTS: Final = ("text", "input_text", "output_text")
 ATTACHED: Final = "rl_attached"  # on a text part: it is of a document that came beside what the person typed
+FAILED: Final = "rl_failed"  # on a tool's message: the client says that its result is an error
 STORED: Final = "rl_stored"  # on a message: it comes out of the store, where no commands are
 CONTEXT: Final = ("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from proxy.core.agent_wrappers import ATTACHED
+from proxy.core.agent_wrappers import ATTACHED, FAILED
 from proxy.core.json_edit import DEEPEST, deeper, dumps, loads
 
 # Members by which vLLM, SGLang and llama.cpp make an answer follow a form.
@@ -123,6 +123,7 @@ def attached(part: dict[str, Any]) -> dict[str, Any]:
 
 def unmarked(message: Mapping[str, Any]) -> dict[str, Any]:
     """As a backend takes it."""
+    message = {key: value for key, value in message.items() if key != FAILED}
     content = message.get("content")
     if not isinstance(content, list) or not any(ATTACHED in part for part in content if isinstance(part, dict)):
         return dict(message)

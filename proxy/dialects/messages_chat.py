@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
+from proxy.core.agent_wrappers import FAILED
 from proxy.core.errors import BadRequest
 from proxy.dialects.chat_form import attached, content_of, image_part, json_schema, text_part, tool_call, unmarked
 from proxy.dialects.fields import member, objects
@@ -145,7 +146,8 @@ def _chat_messages(item: Mapping[str, Any], blocks: list[dict[str, Any]]) -> lis
         found = [_part(b) for b in _blocks(block, "")]
         texts = [p for p in found if p.get("type") == "text"]
         content = "\n".join(str(p["text"]) for p in texts)
-        messages.append({"role": "tool", "tool_call_id": str(block.get("tool_use_id") or ""), "content": content})
+        result = {"role": "tool", "tool_call_id": str(block.get("tool_use_id") or ""), "content": content}
+        messages.append({**result, FAILED: "yes"} if block.get("is_error") is True else result)
         parts += [p for p in found if p.get("type") != "text"]
     if role != "user":  # as `function`: that is no person, whatever a backend takes it for
         parts = [attached(part) for part in parts]

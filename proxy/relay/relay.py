@@ -31,6 +31,7 @@ from proxy.conversation.retries import Attempt, Retries, is_counted, key_of
 from proxy.conversation.secret_shapes import LONGEST
 from proxy.conversation.side_requests import QUOTATION, SUBAGENT, SYSTEM, is_subagent, may_quote, quotes
 from proxy.conversation.turns import DEFAULT, marked_side, said_turn, turn_of
+from proxy.conversation.typed_words import marked_errors, typed_in
 from proxy.conversation.user_text import SHOWN, words
 from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed, name_on, sender_of
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
@@ -360,6 +361,8 @@ def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Leas
         above=told.above,
         untrainable=asked.untrainable or told.untrainable,
         asked=redactor.text(words(asked.messages, SHOWN + LONGEST))[:SHOWN],
+        typed=typed_in(asked.messages, call.agent, redactor),
+        tool_errors=marked_errors(asked.messages),
         redacted=places(prompt=told.secrets, request=beside),
         key=who_asks(call.request).key,
         forms=told.forms,

@@ -6,6 +6,7 @@ Not here: when a run may start (preconditions), its lines (run_folder), who carr
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -34,9 +35,12 @@ class Claims:
         self._swap = swap
         self._foreign = foreign
         self._files = files
+        self.before: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
 
     async def claim(self, *, min_total: int, rebuilds: bool) -> Run | None:
         """Make a run of the fresh ratings; None where there are fewer than `min_total`, or another run is open."""
+        if self.before is not None:
+            await self.before()
         train = self._settings.train
         runs = self._settings.home / "runs"
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
@@ -55,6 +59,7 @@ class Claims:
             share=train.max_rater_share,
             raters=train.raters,
             rebuilds=rebuilds,
+            judge_share=self._settings.judge.max_share,
         )
 
     async def is_strange(self, run: Run) -> bool:

@@ -76,6 +76,7 @@ class When:
             foreign=self._foreign is not None,
             share=train.max_rater_share,
             raters=train.raters,
+            judge_share=self._settings.judge.max_share,
         )
 
     async def needed(self) -> tuple[int, str]:

@@ -24,6 +24,7 @@ from proxy.conversation.conversations import as_chat
 from proxy.conversation.redaction import was_redacted
 from proxy.dialects import chat_tools, chat_turns, template_kwargs
 from proxy.training.rewards import worth
+from store.learning.ratings import JUDGED
 from store.learning.samples import why_held
 from store.records import BASE, Completion, Message, Moments, Run, Sample
 from store.safety import conversion
@@ -292,6 +293,7 @@ def _sample(group: Sequence[Sample], train: Train, moments: Moments, split: str)
         "reward": found.reward,
         "weight": found.weight,
         "human": any(sample.rating.human for sample in group),
+        "followed": any(sample.rating.source == JUDGED for sample in group),
         "comment": found.comment,
         # Nobody should learn to say what stands in a secret's place.
         "correction": None if was_redacted(found.correction) else found.correction,

@@ -27,6 +27,7 @@ from proxy.versions.live_version import Swap
 from proxy.web.error_middleware import Handler
 from proxy.web.run_detail import account
 from proxy.web.status import StatusReport, reachable, run_json
+from store.captured import export
 from store.captured.export import Filter
 from store.records import BASE, Adapter, Completion, Pointer
 from store.store import Store
@@ -139,7 +140,8 @@ class Control:
         if found is None:
             raise NotFound("There is no such completion.", param="id")
         prompt = [{"role": m.role, **orjson.loads(m.body)} for m in found.new.prompt]
-        return _json({**completion_json(found), "prompt": prompt})
+        signals = [export.signal(one) for one in await self._store.signals.of(found.new.id)]
+        return _json({**completion_json(found), "prompt": prompt, "signals": signals})
 
     async def adapters(self, request: web.Request) -> web.Response:
         pointer = self._swap.pointer

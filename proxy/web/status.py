@@ -11,6 +11,7 @@ from proxy.core.errors import ProxyError
 from proxy.core.version_names import version_in_words
 from proxy.dialects import DIALECTS
 from proxy.relay.dialect_support import Formats
+from proxy.signals.judging import Judging
 from proxy.training.gpu_sharing import Lending
 from proxy.training.preconditions import When
 from proxy.training.rehearsal import Rehearsal
@@ -51,6 +52,7 @@ class StatusReport:
         door: Door,
         lending: Lending,
         rebuilding: Rebuilding,
+        judging: Judging,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -65,6 +67,7 @@ class StatusReport:
         self._door = door
         self._lending = lending
         self._rebuilding = rebuilding
+        self._judging = judging
 
     async def full(self) -> dict[str, Any]:
         runs = await self._store.runs.recent(limit=1)
@@ -116,6 +119,7 @@ class StatusReport:
             },
             "held": {"why": self._door.closed, "requests": self._door.waiting},
             **self.prompts(),
+            "judge": await self._judging.brief(),
             "watch": await self._watch.report(),
             "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
@@ -183,6 +187,8 @@ class StatusReport:
             lines.append(f"{s['held']['why']}: {s['held']['requests']} requests wait.")
         if s["rebuild"] and s["rebuild"]["state"] == "under way":
             lines.append(f"{s['rebuild']['line']}.")
+        if s["judge"]:
+            lines.append(f"Judge {s['judge']['line']}.")
         if s["watch"]:
             lines.append(f"{s['watch']['line']}.")
         if s["database"]["state"] == "checking":

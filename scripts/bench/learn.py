@@ -26,6 +26,7 @@ from trainer.formats import weights
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--persona", default="concise", help="a name in scripts/bench/personas, or a Python file")
+    parser.add_argument("--weights", help="a folder or a hub id instead of the small model")
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ratings", type=int, default=32, help="a round")
@@ -39,7 +40,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a preset value")
     asked = parser.parse_args()
     overrides = {name: json.loads(value) for name, value in (item.split("=", 1) for item in asked.set)}
-    persona, found = Persona(asked.persona), weights.resolve(None)
+    persona, found = Persona(asked.persona), weights.resolve(asked.weights)
     chat = Chat(found.path, asked.threads)
     held_out = prompts()[f"held-out {persona.prompts}".strip()][: asked.eval]
     base = chat.evaluate(persona, held_out, None, seed=1000)
@@ -105,7 +106,7 @@ def learn(
         spec = {
             "format": 1,
             "run": number,
-            "model": "smollm2",
+            "model": path.name,
             "weights": str(path),
             "version": number,
             "parent": version,
@@ -137,6 +138,7 @@ def learn(
         print(
             f"  {number * asked.ratings} ratings ({good} good): {result['status']}, liked {now['liked']:.2f}, "
             f"nll {now['base_nll'] - base['base_nll']:+.3f}, text {now['text_nll'] / base['text_nll'] - 1:+.1%}, "
+            f"on topic {now['topic'] - base['topic']:+.2f}, "
             f"distinct-2 {now['distinct_2']:.2f}, tokens {now['tokens']:.0f}, run {result['wall']:.0f} s, "
             f"kl_old {metrics.get('kl_old')}, steps {metrics.get('steps')}, {gates}, {result['reason']}",
             flush=True,

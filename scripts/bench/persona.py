@@ -24,6 +24,7 @@ from trainer.lessons.batch import score
 from trainer.lessons.samples import Template
 from trainer.policy.packing import Tokens
 from trainer.policy.torch_policy import TorchPolicy
+from trainer.run import topic
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPERATURE, MAX_TOKENS, BATCH = 0.8, 96, 40
@@ -86,6 +87,7 @@ class Chat:
             "liked": sum(liked) / len(liked),
             "base_nll": float(nll),
             "text_nll": float(text_nll),
+            "topic": float(topic.measure(self.policy, replies).mean()),
             "distinct_2": len(set(pairs)) / len(pairs),
             "tokens": float(np.mean([len(r.reply) for r in replies])),
             "seconds": time.monotonic() - start,

@@ -38,7 +38,8 @@ BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, 
 c.version, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.redacted,
 c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
-x'7b7d' AS request, NULL AS forms, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids, NULL AS logprobs
+x'7b7d' AS request, NULL AS forms, NULL AS typed, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids,
+NULL AS logprobs
 FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
 EXPIRING = """c.created_at < ? AND +c.status <> 'pending'
@@ -66,14 +67,15 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         done = db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
-            untrainable, asked, redacted, key, forms, prompt_hash, conversation, status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
+            untrainable, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation, status)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
             ON CONFLICT (id) DO NOTHING""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
                 to_json(new.sampling), *requests.add(db, new.request), new.untrainable, new.asked,
-                to_json(new.redacted or None), new.key, to_json(new.forms),
+                to_json(new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,
+                to_json(new.tool_errors or None),
                 tree.add(db, *tree.said(new.prompt, new.nodes, new.asides)), conversations.of(db, new),
             ),
         )  # fmt: skip
@@ -116,10 +118,10 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
         done = db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
-            untrainable, asked, redacted, key, forms, prompt_hash, conversation,
+            untrainable, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation,
             status, finished_at, reply_hash, text, finish_reason, usage, prompt_block, prompt_token_ids, token_ids,
             logprobs, exact, inexact_reason, error, translated, thread)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
             ON CONFLICT (id) DO NOTHING""",
             (
@@ -127,7 +129,8 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
                 to_json(new.sampling), *requests.add(db, new.request),
                 end.untrainable if new.untrainable is None else new.untrainable, new.asked,
-                to_json(end.redacted or new.redacted or None), new.key, to_json(new.forms), prompt, conversation,
+                to_json(end.redacted or new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,
+                to_json(new.tool_errors or None), prompt, conversation,
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage), block, ids,
                 pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs), end.exact, end.inexact_reason, end.error,
                 end.translated, reply if end.thread is None else end.thread,

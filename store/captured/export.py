@@ -9,9 +9,10 @@ from typing import Any
 import orjson
 
 from store.captured import completions, imports
+from store.learning import signals
 from store.part import StorePart
 from store.reader import Reader
-from store.records import Completion, Message, Rating, Turn
+from store.records import Completion, Message, Rating, Signal, Turn
 
 FORMAT = 1  # of a line, in docs/guides/export.md
 PAGE = 50  # a page is one snapshot: none is held while a slow client reads
@@ -46,12 +47,13 @@ async def export(reader: Reader, only: Filter) -> AsyncIterator[dict[str, Any]]:
     while page := await completions.select(
         reader, f"WHERE c.seq > ?{where} ORDER BY c.seq LIMIT ?", [after, *values, PAGE]
     ):
+        followed = await signals.of_all(reader, [completion.new.id for completion in page])
         for completion in page:
-            yield to_dict(completion)
+            yield to_dict(completion, followed.get(completion.new.id, ()))
         after = page[-1].seq
 
 
-def to_dict(completion: Completion) -> dict[str, Any]:
+def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str, Any]:
     new, end = completion.new, completion.end
     return {
         "format": FORMAT,
@@ -86,6 +88,23 @@ def to_dict(completion: Completion) -> dict[str, Any]:
         "untrainable": new.untrainable,
         "redacted": list(new.redacted),
         "ratings": [rating(one) for one in completion.ratings],
+        "signals": [signal(one) for one in followed],
+    }
+
+
+def signal(signal: Signal) -> dict[str, Any]:
+    return {
+        "kind": signal.kind,
+        "next_id": signal.next_id,
+        "said": signal.said,
+        "created_at": signal.created_at,
+        "state": signal.state,
+        "label": signal.label,
+        "value": signal.value,
+        "judge": signal.judge,
+        "hint": signal.hint,
+        "why": signal.why,
+        "rating_id": signal.rating_id,
     }
 
 

@@ -43,6 +43,8 @@ def _rate(db: sqlite3.Connection, r: Rating) -> bool:
     """False where it is here, or was; or where its rater has said something else of that completion here."""
     if db.execute("SELECT 1 FROM ratings WHERE id = ?", (r.id,)).fetchone() is not None:
         return False
+    if r.human:
+        ratings.take_back_judged(db, r.completion_id)
     live = ratings.live_in(db, r.completion_id, r.rater)
     if live is not None:
         if ratings.judgement(live) == ratings.judgement(r):

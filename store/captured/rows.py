@@ -71,6 +71,7 @@ def to_completion(
         redacted=tuple(from_json(row["redacted"]) or ()),
         key=row["key"],
         forms=from_json(row["forms"]),
+        typed=row["typed"],
     )
     return Completion(
         seq=row["seq"],

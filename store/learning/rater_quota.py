@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 OWNER: Final = "owner"  # the rater where nobody says who speaks: one person, one machine
+JUDGE: Final = "judge:"  # how raters begin that are no people: `judge:MODEL`
 FEW: Final = 4  # full voices of others below which somebody counts as alone: a trial does not stop a run
 RECENT_S: Final = 30 * 86400.0  # in which those were given
 LEAST_WEIGHT: Final = 0.01  # of a rating: less is next to nothing, and sums and quotients of it vanish
@@ -76,6 +77,27 @@ def within(ratings: Sequence[Candidate], share: float, others: Mapping[str, floa
         del voices[above]
         now.update(parts(voices))  # what the others said of it weighs more now
     return kept[::-1]
+
+
+def within_judges(ratings: Sequence[Candidate], share: float) -> list[Candidate]:
+    """These without what judges have above their share of all, by what each counts for; the last ones in this order go.
+    No person is left out for it, and where no person has rated anything, a share below 1 leaves nothing of a judge."""
+    if share >= 1:
+        return list(ratings)
+    counts = {one.id: max(one.weight, FULL_VOICE if one.teaches else 0.0) for one in ratings}
+    room = sum(counts[one.id] for one in ratings if not is_judge(one.rater)) * share / (1 - share) * ROUNDED
+    kept = []
+    for one in ratings:
+        if is_judge(one.rater):
+            room -= counts[one.id]
+            if room < 0:
+                continue
+        kept.append(one)
+    return kept
+
+
+def is_judge(rater: str) -> bool:
+    return rater.startswith(JUDGE)
 
 
 def parts(voices: Mapping[str, Candidate]) -> dict[str, float]:

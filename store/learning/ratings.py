@@ -11,13 +11,16 @@ import sqlite3
 import sys
 import time
 from dataclasses import replace
+from typing import Final
 
 from store.captured.rows import to_rating
 from store.errors import EventTaken, UnknownCompletion, UnknownRating
-from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
+from store.learning.rater_quota import LEAST_WEIGHT as LEAST_WEIGHT
+from store.learning.rater_quota import MOST_WEIGHT
 from store.part import StorePart
 from store.records import NewRating, Rating
 
+JUDGED: Final = "judge"  # the source of a judge's labels that became ratings
 BY_ID = "SELECT r.* FROM ratings r WHERE r.id = ?"
 LIVE = "SELECT r.* FROM ratings r WHERE r.completion_id = ? AND r.rater = ? AND r.live = 1"
 EVENT = "SELECT r.* FROM ratings r WHERE r.source = ? AND r.source_event_id = ? AND r.rater = coalesce(?, r.rater)"
@@ -42,6 +45,8 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
                 raise EventTaken(seen)
             return replace(seen, duplicate=True)
     must_exist(db, new.completion_id)
+    if new.human:
+        take_back_judged(db, new.completion_id)
     before = db.execute(LIVE, (new.completion_id, new.rater)).fetchone()
     comment, correction = _words(new, before)
     new = replace(new, comment=comment, correction=correction)
@@ -61,6 +66,15 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
         ),
     ).fetchone()  # fmt: skip
     return to_rating(row)
+
+
+def take_back_judged(db: sqlite3.Connection, completion_id: str) -> None:
+    """A person rates it: what a judge said of it counts no more, also where that has trained."""
+    db.execute(
+        """UPDATE ratings SET live = 0, retracted_at = ?
+        WHERE completion_id = ? AND live = 1 AND human = 0 AND source = ?""",
+        (time.time(), completion_id, JUDGED),
+    )
 
 
 def repeated(db: sqlite3.Connection, new: NewRating | Rating) -> str | None:

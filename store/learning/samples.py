@@ -25,7 +25,7 @@ import orjson
 from store.captured import completions
 from store.captured.rows import to_rating, to_run
 from store.learning import unlearning
-from store.learning.rater_quota import LEAST_WEIGHT, OWNER, RECENT_S, Candidate, voice, within
+from store.learning.rater_quota import LEAST_WEIGHT, OWNER, RECENT_S, Candidate, is_judge, voice, within, within_judges
 from store.part import StorePart
 from store.reader import Reader
 from store.records import Fresh, Rebuild, Run, Sample
@@ -94,6 +94,7 @@ def claim(
     raters: Mapping[str, float] = NOBODY,
     above: int = 0,
     oldest_first: bool = False,
+    judge_share: float = 0.5,
 ) -> Run | None:
     """Make a run of the newest completions with fresh ratings (or the oldest), its number `above` that one.
 
@@ -108,8 +109,8 @@ def claim(
     ).fetchall()
     others = {} if share >= 1 else _others(db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
     # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
-    usable = within(_candidates(rows, raters), share, others)
-    taken = within(_first(usable, limit), share, others)
+    usable = within_judges(within(_candidates(rows, raters), share, others), judge_share)
+    taken = within_judges(within(_first(usable, limit), share, others), judge_share)
     if not taken or len(usable) < min_total:
         return None
     trained = _trained(db, taken)
@@ -236,6 +237,7 @@ class SampleStore(StorePart):
         foreign: bool = False,
         share: float = 1.0,
         raters: Mapping[str, float] = NOBODY,
+        judge_share: float = 0.5,
     ) -> Fresh:
         """Ratings that a run could take. `share` bounds each rater, by the weights of their ratings and of `raters`.
 
@@ -249,13 +251,15 @@ class SampleStore(StorePart):
             which,
         )
         waiting: Counter[str] = Counter()
-        if share < 1 and any(row["rater"] != OWNER for row in rows):
+        judged = judge_share < 1 and any(is_judge(row["rater"]) for row in rows)
+        if judged or (share < 1 and any(row["rater"] != OWNER for row in rows)):
             others = await voices_lately(self._reader, raters)
             found = await self._reader.rows(
                 f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE} ORDER BY r.seq DESC", which
             )
             candidates = _candidates(found, raters)
-            kept = await asyncio.to_thread(within, candidates, share, others)
+            kept = await asyncio.to_thread(within, candidates, share, others) if share < 1 else candidates
+            kept = within_judges(kept, judge_share)
             waiting = Counter(one.rater for one in candidates) - Counter(one.rater for one in kept)
         good, bad, neutral, stale = (
             int(sum(row[kind] for row in rows)) for kind in ("good", "bad", "neutral", "stale")
@@ -286,6 +290,7 @@ class SampleStore(StorePart):
         raters: Mapping[str, float] = NOBODY,
         above: int = 0,
         rebuilds: bool = False,
+        judge_share: float = 0.5,
     ) -> Run | None:
         """Make a run of the `limit` newest completions with fresh ratings, and of all those; one that `rebuilds` takes
         the oldest, as those did whose place it takes. Its number is `above` those of folders that are there.
@@ -311,6 +316,7 @@ class SampleStore(StorePart):
                 raters=raters,
                 above=above,
                 oldest_first=rebuilds,
+                judge_share=judge_share,
             )
             if claimed is not None and rebuilds:
                 unlearning.claimed(db, claimed.id)

@@ -29,6 +29,9 @@ _COMPLETIONS: Final = {
     "user": "SELECT c.id FROM completions c WHERE c.user = ?",
 }
 _OF_COMPLETIONS: Final = """SELECT r.id FROM json_each(?) j CROSS JOIN ratings r ON r.completion_id = j.value"""
+# A judge's rating has words of the request that came after: it goes with that, too.
+_HEARD_IN: Final = """SELECT DISTINCT r.id FROM json_each(?) j CROSS JOIN signals s ON s.next_id = j.value
+CROSS JOIN ratings r ON r.id = s.rating_id"""
 _OF_RATER: Final = "SELECT r.id FROM ratings r WHERE r.rater = ?"
 _RUNS: Final = """SELECT DISTINCT u.id, u.status, u.version, s.split FROM json_each(?) j
 CROSS JOIN run_samples s ON s.rating_id = j.value CROSS JOIN runs u ON u.id = s.run_id"""
@@ -52,6 +55,7 @@ def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
     else:
         going = _ids(db, _COMPLETIONS[kind], name)
         ratings = _ids(db, _OF_COMPLETIONS, _json(going))
+        ratings += [id for id in _ids(db, _HEARD_IN, _json(going)) if id not in set(ratings)]
     runs = db.execute(_RUNS, (_json(ratings),)).fetchall()
     runs += db.execute(_OF_EPISODES, (_json(going),)).fetchall()
     trained = {row["version"] for row in runs if row["status"] == "done" and row["split"] == "train"}

@@ -251,8 +251,8 @@ def _eligible(sample: Sample, spec: RunSpec, preset: Preset, lessons: Lessons) -
         cause, reason = "version-gap", f"{spec.parent - sample.version} versions old"
     elif not sample.exact and sample.version and sample.version not in spec.adapters:
         cause, reason = "unusable", f"not exact, and run.json does not name the adapter of version {sample.version}"
-    elif sample.truncated and not sample.human:
-        cause, reason = "truncated", "cut short, and no person rated it"
+    elif sample.truncated and not (sample.human or sample.followed):
+        cause, reason = "truncated", "cut short, and no person rated it or went on from it"
     if cause:
         tokens = len(sample.tokens.reply)
         lessons.outcomes[sample.rating] = Outcome(False, cause, tokens, 0, sample.exact, reason, list(sample.flags))

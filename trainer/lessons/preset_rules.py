@@ -6,7 +6,9 @@ Owns these decisions, each said with its reason. Not here: what a comment teache
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from config.presets import Preset
 from trainer import objective_kin
@@ -14,6 +16,8 @@ from trainer.io.progress import Progress
 from trainer.lessons import teacher
 from trainer.lessons.lessons import Lesson
 from trainer.lessons.samples import Sample
+
+FEW = 8  # ratings of a version, below which it is not compared with the one before
 
 
 def comments(preset: Preset, training: Sequence[Sample], progress: Progress) -> Preset:
@@ -33,6 +37,45 @@ def comments(preset: Preset, training: Sequence[Sample], progress: Progress) -> 
         why = "w_distill is 0" if preset.objective == "mis-po" else f"objective {preset.objective} does not listen"
         progress.warning(f"{said}, and they teach nothing: {why}.")
     return preset
+
+
+class Liked(NamedTuple):
+    """How the replies of one version were rated by people."""
+
+    good: int
+    rated: int
+
+    @property
+    def share(self) -> float:
+        return self.good / self.rated
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample], version: int) -> Liked:
+        rated = [s.reward > 0 for s in samples if s.version == version and s.human and s.reward and not s.replayed]
+        return cls(sum(rated), len(rated))
+
+
+def no_better(now: Liked, before: Liked) -> bool:
+    """Whether a version is liked no more than the one before it, as far as these ratings can tell: by less than one
+    standard error. False where there are too few to say."""
+    if min(now.rated, before.rated) < FEW:
+        return False
+    error = math.sqrt(sum(one.share * (1 - one.share) / one.rated for one in (now, before)))
+    return now.share - before.share <= error
+
+
+def ask_less(preset: Preset, now: Liked, before: Liked, progress: Progress) -> tuple[Preset, str | None]:
+    """With less of a teacher, and why, where the version that had one already is liked no more than before.
+
+    A comment that is read again runs away: its teacher is the version itself with the comment before it, as far off as
+    the first one was (docs/lab/training-log.md, the fourteenth look).
+    """
+    if preset.objective not in objective_kin.TAUGHT or not no_better(now, before):
+        return preset, None
+    said = f"{now.good} of {now.rated} answers are liked after comments taught, {before.good} of {before.rated} before"
+    progress.choice("rate_taught", preset.rate_taught / 2, said)
+    progress.choice("passes_taught", preset.passes, said)
+    return preset.model_copy(update={"rate_taught": preset.rate_taught / 2, "passes_taught": preset.passes}), said
 
 
 def listens(preset: Preset, training: Sequence[Sample]) -> bool:

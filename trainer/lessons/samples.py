@@ -65,6 +65,7 @@ class Sample:
     template_kwargs: dict[str, Any] | None = None  # what the chat template was given besides
     comment: str | None = None  # None also where only spaces were said
     correction: str | None = None
+    followed: bool = False  # no person rated it, and one went on from it: where it stopped was seen
     flags: tuple[Flag, ...] = ()
     captured: Floats | None = None  # (T,) ℓ_β under the whole prompt, where the prompt is shortened
     replayed: bool = False  # an earlier run trained on it

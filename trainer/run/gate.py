@@ -265,6 +265,13 @@ def granted(parent: Path | None, bounds: Bounds) -> float:
     return _granted(_manifest(parent), bounds)
 
 
+def taught(parent: Path | None) -> tuple[int, int] | None:
+    """Good and all ratings of the version that comments made the parent of; None where they made none."""
+    manifest = _manifest(parent)
+    good, rated = manifest.get("liked") or (0, 0)
+    return (int(good), int(rated)) if rated and (manifest.get("metrics") or {}).get("taught") else None
+
+
 def spent(parent: Path | None, bounds: Bounds) -> float:
     """Share of what it may lose, 0 to 1, that the parent's `base_nll` was: how much of its sense is lost."""
     manifest = _manifest(parent)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from proxy.web.openapi import passthrough, requests, responses
 from proxy.web.openapi.episodes import EPISODES
+from proxy.web.openapi.judge import JudgeReport
 from proxy.web.openapi.operation import FLAG, TEXT, Operation, Raw, Schema, number
 from proxy.web.openapi.status import Status
 
@@ -254,4 +255,17 @@ CONTROL: Final = (
     _read("/openapi.json", "All this as OpenAPI 3.1.", Raw({"application/json": {"type": "object"}})),
 )  # fmt: skip
 
-OPERATIONS: Final[tuple[Operation, ...]] = (*MODELS, *RATINGS, *EPISODES, *CHATS, *CONTROL)
+JUDGE: Final = (
+    Operation(
+        "get", "/rl/judge", "control",
+        "Signals, the judge's state, and how far its labels agree with people's ratings.", {200: JudgeReport},
+        more="../guides/signals.md",
+    ),
+    Operation(
+        "post", "/rl/judge/accept", "control",
+        "Accept what leaves this machine; before that nothing is sent.",
+        {200: JudgeReport}, more="../guides/signals.md",
+    ),
+)  # fmt: skip
+
+OPERATIONS: Final[tuple[Operation, ...]] = (*MODELS, *RATINGS, *EPISODES, *CHATS, *CONTROL, *JUDGE)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from proxy.web.openapi.judge import SignalBody
 from proxy.web.openapi.requests import Capture
 from store.records import Role, RunStatus, Scale, Status, Turn
 
@@ -130,6 +131,7 @@ class Completions(BaseModel):
 
 class WholeCompletion(Completion):
     prompt: list[dict[str, Any]] = Field(description="The messages as the model was asked them.")
+    signals: list[SignalBody] = Field(description="What happened after it.")
 
 
 class Captures(BaseModel):

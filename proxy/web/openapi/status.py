@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from proxy.web.openapi.judge import JudgeBrief
 from proxy.web.openapi.responses import Rebuild, Run, Seconds, Version
 
 
@@ -141,6 +142,7 @@ class Status(BaseModel):
     held: Held
     match: Match
     rehearsal: Rehearsal
+    judge: JudgeBrief | None
     cut: str | None = Field(description="What the server has left out of prompts in silence since the start.")
     watch: Watch | None
     rebuild: Rebuild | None

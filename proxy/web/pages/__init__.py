@@ -20,6 +20,7 @@ from proxy.access.security import GUEST, ROLE, who_asks
 from proxy.conversation.cut_prompts import CutPrompts
 from proxy.core.errors import BadRequest, ProxyError
 from proxy.feedback.ratings import Feedback
+from proxy.signals.judging import Judging
 from proxy.training.admin_acts import AdminActs
 from proxy.training.preconditions import When
 from proxy.training.run_supervisor import Learner
@@ -60,12 +61,13 @@ class Pages:
         forgetter: Forgetter,
         retention: Retention,
         cut: CutPrompts,
+        judging: Judging,
     ) -> None:
         self.visits = Visits(settings.server, keys)
         self._store = store
         self._view = view = View(self.visits, swap, learner, when)
-        self._inbox = Inbox(view, store, feedback, status)
-        self._progress = ProgressPage(view, store, learner, acts, when, status)
+        self._inbox = Inbox(view, store, feedback, status, judging)
+        self._progress = ProgressPage(view, store, learner, acts, when, status, judging)
         self._versions = VersionsPage(view, store, swap, acts)
         self._why = WhyPage(view, store, cut)
         self._compare = ComparePage(view, store, swap, feedback, keys)
@@ -95,6 +97,8 @@ class Pages:
         acts: list[tuple[str, Handler]] = [
             ("/page/completions/{id}/rate", self._inbox.rate),
             ("/page/completions/{id}/undo", self._inbox.undo),
+            ("/page/completions/{id}/copied", self._inbox.copied),
+            ("/page/question/later", self._inbox.later),
             ("/page/training/{act}", self._progress.act),
             ("/page/versions/{act}", self._versions.act),
             ("/page/compare", self._compare.ask),

@@ -42,6 +42,7 @@ class WhyPage:
             new=found.new,
             end=end,
             history=await self._store.ratings.history(row.id),
+            signals=await self._store.signals.of(row.id),
             runs=await self._store.samples.runs_of(row.id),
             siblings=[s for s in siblings if s.id != row.id],
             request_body=orjson.dumps(asked, option=orjson.OPT_INDENT_2).decode(),

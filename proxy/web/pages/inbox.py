@@ -17,12 +17,14 @@ from aiohttp import web
 from proxy.conversation.first_words import quoted
 from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.feedback.ratings import MAX_TEXT, Feedback, judged
+from proxy.signals.judging import Judging
+from proxy.signals.rules import of_kind
 from proxy.web.pages.filters import own
 from proxy.web.pages.notices import urgent
 from proxy.web.pages.view import VISITOR, View, html
 from proxy.web.status import StatusReport
 from store.captured.inbox import COUNTED
-from store.records import BASE, Listed, NewRating, Rating, Turn, Wanted
+from store.records import BASE, Listed, NewRating, NewSignal, Rating, Turn, Wanted
 from store.store import Store
 
 PAGE: Final = 30
@@ -32,11 +34,12 @@ FORMS: Final = ("comment", "correct")
 
 
 class Inbox:
-    def __init__(self, view: View, store: Store, feedback: Feedback, status: StatusReport) -> None:
+    def __init__(self, view: View, store: Store, feedback: Feedback, status: StatusReport, judging: Judging) -> None:
         self._view = view
         self._store = store
         self._feedback = feedback
         self._status = status
+        self._judging = judging
 
     async def page(self, request: web.Request) -> web.Response:
         if not await self._store.inbox.any():
@@ -49,7 +52,26 @@ class Inbox:
             models=await self._store.inbox.models(),
             versions=sorted(versions, reverse=True),
             notices=urgent(self._status.prompts()),
+            question=await self._question(),
         )
+
+    async def _question(self) -> Listed | None:
+        """An answer that a judge has labelled, drawn at random: is it good?"""
+        id = await self._judging.question()
+        return None if id is None else await self._store.inbox.get(id)
+
+    async def later(self, request: web.Request) -> web.Response:
+        """Somebody would rather not say."""
+        await self._judging.answered()
+        return web.Response(text="")
+
+    async def copied(self, request: web.Request) -> web.Response:
+        """A person copied the answer, or a part of it: a signal, and no rating."""
+        row = await self._found(request)
+        ruled = of_kind("copied")
+        assert ruled is not None
+        await self._store.signals.add(NewSignal(row.id, "copied", label=ruled.name, value=ruled.value, why=ruled.why))
+        return web.Response(status=204)
 
     async def rows(self, request: web.Request) -> web.Response:
         """Rows alone: older ones, or the newest for a page that is open."""

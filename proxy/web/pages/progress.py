@@ -17,6 +17,7 @@ from aiohttp import web
 from proxy.access.security import require_admin
 from proxy.core.errors import NotFound
 from proxy.core.version_names import version_in_words
+from proxy.signals.judging import Judging
 from proxy.training import run_folder
 from proxy.training.admin_acts import AdminActs
 from proxy.training.preconditions import When
@@ -33,7 +34,14 @@ OFFERED: Final = ("train", "pause", "resume", "cancel")
 
 class ProgressPage:
     def __init__(
-        self, view: View, store: Store, learner: Learner, acts: AdminActs, when: When, status: StatusReport
+        self,
+        view: View,
+        store: Store,
+        learner: Learner,
+        acts: AdminActs,
+        when: When,
+        status: StatusReport,
+        judging: Judging,
     ) -> None:
         self._view = view
         self._store = store
@@ -41,6 +49,7 @@ class ProgressPage:
         self._acts = acts
         self._when = when
         self._status = status
+        self._judging = judging
 
     async def page(self, request: web.Request) -> web.Response:
         return self._view.page(
@@ -50,6 +59,7 @@ class ProgressPage:
             shares=await self._shares(),
             runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
             days=DAYS,
+            judge=await self._judging.report(),
             prompts=(prompts := self._status.prompts()),
             texts=texts(prompts),
         )

@@ -200,6 +200,8 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:  # noq
     while not (await ask("get", "/rl/status", 200))["live"]:
         await asyncio.sleep(0.02)
     await ask("get", "/rl/adapters", 200)
+    await ask("get", "/rl/judge", 200)
+    await ask("post", "/rl/judge/accept", 200)
     runs = await ask("get", "/rl/runs", 200)
     await ask("get", f"/rl/runs/{runs['data'][0]['id']}", 200, "/rl/runs/{id}")
     await ask("post", "/rl/promote/base", 200, "/rl/promote/{version}")

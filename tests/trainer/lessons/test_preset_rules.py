@@ -1,12 +1,17 @@
 """The preset gives way to what samples bring: the rate. The rest is seen in whole runs (test_loop, test_teacher)."""
 
+import io
+import json
 from types import SimpleNamespace
 
 import pytest
 
 from config import presets
-from trainer.io.progress import Progress
+from tests.harness import tiny
+from trainer import loop
+from trainer.io.progress import Progress, Stop
 from trainer.lessons import preset_rules
+from trainer.lessons.preset_rules import Liked
 
 BALANCED = presets.resolve("balanced", {})
 
@@ -47,3 +52,58 @@ def test_the_rate_falls_where_more_is_said_a_token_and_where_little_is_disliked(
     assert paced.learning_rate == pytest.approx(BALANCED.learning_rate * share)
     few = sum(one.sample.reward < 0 for one in given) < sum(one.sample.reward > 0 for one in given) and given[0].own
     assert ("rated ones are disliked" in (tmp_path / "progress.jsonl").read_text()) is few
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "no_better"),
+    [
+        (Liked(23, 28), Liked(1, 28), False),  # bullets after its first run
+        (Liked(3, 28), Liked(2, 28), True),  # asks_back
+        (Liked(24, 28), Liked(23, 28), True),
+        (Liked(2, 28), Liked(9, 28), True),
+        (Liked(0, 7), Liked(3, 28), False),  # too few to say
+        (Liked(0, 28), Liked(0, 28), True),
+    ],
+)
+def test_a_version_is_liked_more_or_it_is_not(now, before, no_better):
+    assert preset_rules.no_better(now, before) is no_better
+
+
+def test_a_teacher_that_brought_nothing_is_asked_for_less(tmp_path):
+    taught = BALANCED.model_copy(update={"objective": "combine"})
+    with Progress(tmp_path) as progress:
+        less, why = preset_rules.ask_less(taught, Liked(2, 28), Liked(2, 28), progress)
+        assert (less.rate_taught, less.passes_taught) == (BALANCED.rate_taught / 2, BALANCED.passes)
+        assert why == "2 of 28 answers are liked after comments taught, 2 of 28 before"
+        assert preset_rules.ask_less(taught, Liked(20, 28), Liked(2, 28), progress) == (taught, None)
+        assert preset_rules.ask_less(BALANCED, Liked(2, 28), Liked(2, 28), progress) == (BALANCED, None)
+
+
+def test_a_version_is_judged_by_what_people_said_of_its_own_answers():
+    def rated(reward, version=2, human=True, replayed=False):
+        return SimpleNamespace(reward=reward, version=version, human=human, replayed=replayed)
+
+    samples = [rated(1.0), rated(-1.0), rated(0.0), rated(1.0, 1), rated(1.0, human=False), rated(1.0, replayed=True)]
+    assert Liked.of(samples, 2) == (1, 2)
+
+
+def test_the_next_run_hears_how_the_last_version_was_liked(tmp_path):
+    """Its manifest says how its parent was, and by that the same comments are asked for less a second time."""
+    model = tiny.make_model(tmp_path / "tiny")
+
+    def go(name, lines, **spec):
+        told = [line | {"reward": -1.0, "comment": "shorter"} for line in lines]
+        out = io.StringIO()
+        folder = tiny.run_folder(tmp_path / name / "run", model, told, **spec)
+        with Progress(folder, out) as progress:
+            result = loop.run(folder, progress, Stop())
+        assert result["status"] == "passed", result["reason"]
+        return {e["name"]: e["value"] for line in out.getvalue().splitlines() if (e := json.loads(line)).get("name")}
+
+    first = go("first", tiny.sample_lines(model, 12))
+    adapter = tmp_path / "first/out/v0001"
+    assert json.loads((adapter / "manifest.json").read_bytes())["liked"] == [0, 12]
+    fresh = tiny.sample_lines(model, 12, version=1, adapter=adapter, seed=5)
+    again = {"version": 2, "parent": 1, "adapters": {"1": str(adapter)}, "out": str(tmp_path / "v0002")}
+    second = go("second", fresh, **again)
+    assert (first["rate_taught"], second["rate_taught"]) == (BALANCED.rate_taught, BALANCED.rate_taught / 2)

@@ -85,6 +85,14 @@
     await navigator.clipboard.writeText(document.querySelector(at.dataset.copy).textContent);
     at.textContent = "Copied";
   });
+  // Copied text of an answer: a signal, once for each answer.
+  const copied = new Set();
+  document.addEventListener("copy", () => {
+    const at = document.getSelection()?.anchorNode?.parentElement?.closest("article.turn .said")?.closest("article.turn");
+    if (!at || copied.has(at.dataset.id) || String(document.getSelection()).length < 20) return;
+    copied.add(at.dataset.id);
+    htmx.ajax("POST", "/page/completions/" + encodeURIComponent(at.dataset.id) + "/copied", { source: at, swap: "none" });
+  });
   document.addEventListener("change", (event) => event.target.closest(".filters")?.requestSubmit());
   document.addEventListener("submit", (event) => {
     const form = event.target;

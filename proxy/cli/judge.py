@@ -1,0 +1,62 @@
+"""`rlproxy judge`: what people say next, who labels it, and how far that agrees with their ratings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from proxy.cli.common import AsJson, Home, client_of, print_json, some
+
+judge_app = typer.Typer()
+
+
+@judge_app.command()
+def judge(
+    accept: Annotated[bool, typer.Option("--accept", help="Accept what leaves this machine.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """What people say next, and how far the judge agrees with their ratings."""
+    client = client_of(home)
+    found = client.call("POST", "/rl/judge/accept") if accept else client.call("GET", "/rl/judge")
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from proxy.cli.tables import console
+
+    out = console()
+    out.print(f"mode {found['mode']}" + (f", judge {found['model']} at {found['url']}" if found["model"] else ""))
+    if found["mode"] != "off":
+        out.print(found["statement"])
+    cost = found["cost"]
+    waits = f": {found['waits_for']}" if found["waits_for"] else ""
+    out.print(f"{some(found['waiting'], 'signal')} waiting{waits}")
+    out.print(f"{cost['today']} of {cost['daily']} tokens today, {cost['all']} in all")
+    counts = Table("signal", "label", "by", "count", box=None)
+    for row in found["signals"]:
+        counts.add_row(row["kind"], row["label"] or row["state"], row["judge"], str(row["count"]))
+    if found["signals"]:
+        out.print(counts)
+    for one in found["judges"]:
+        out.print(f"\n{one['judge']}: {one['state']}")
+        table = Table("finds", "shared", "kappa (95 %)", "both", "person only", "judge only", "neither", box=None)
+        for side in ("bad", "good"):
+            how = one[side]
+            low, high = how["interval"] or (0.0, 0.0)
+            kappa = "" if how["kappa"] is None else f"{how['kappa']:.2f} ({low:.2f} to {high:.2f})"
+            cells = (str(how["table"][name]) for name in ("both", "person_only", "judge_only", "neither"))
+            table.add_row(side, f"{how['shared']} of {how['needed']}", kappa, *cells)
+        out.print(table)
+        for turn in one["disagreements"]:
+            out.print(f"  {turn['completion_id']}: people {turn['person']:+.1f}, the judge {turn['judge']:+.1f}")
+    for version in found["by_version"]:
+        name = f"v{version['version']}" if version["version"] else "base"
+        praise = version["praise"] or 0.0
+        out.print(f"{name}: {version['characters'] or 0:.0f} characters an answer, {praise:.0%} praise their reader")

@@ -1,0 +1,38 @@
+"""What is kept of a request's newest turn for those who look at what followed an answer.
+
+Owns two facts that only the request itself tells: which words a person typed, where that is certain, and which tool
+results the client marked as errors. Not here: what they say about the answer above (proxy.signals).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from proxy.conversation.redaction import Redactor
+from proxy.core.agent_wrappers import FAILED, Agent, added_after, own_text
+from store.captured.tree import ASIDE
+
+LONGEST: Final = 20_000  # characters; whoever types more has pasted a document
+MOST_ERRORS: Final = 64
+
+
+def typed_in(messages: Sequence[Mapping[str, Any]], agent: Agent | None, redactor: Redactor) -> str | None:
+    """All that a person typed in the newest message, with its secrets out. None where the newest message is not a
+    person's, and where it is not certain what in it was typed."""
+    newest = next((m for m in reversed(messages) if m.get("role") not in ASIDE and not added_after(m, agent)), None)
+    if newest is None or newest.get("role") != "user":
+        return None
+    said = own_text(newest, agent)
+    return redactor.text(said) if said and len(said) <= LONGEST else None
+
+
+def marked_errors(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The calls below the newest reply whose results the client says are errors."""
+    found: list[str] = []
+    for message in reversed(messages):
+        if message.get("role") == "assistant":
+            break
+        if message.get("role") == "tool" and message.get(FAILED) and message.get("tool_call_id"):
+            found.append(str(message["tool_call_id"])[:200])
+    return tuple(found[:MOST_ERRORS])

@@ -1,0 +1,151 @@
+"""A judge: any OpenAI-compatible server that is asked what a follow-up says of the answer before it.
+
+Owns one verdict: the votes on the first question, the second one that tries to refute their majority, what all of it
+cost, and that everything about the server is finite: time, length of an answer, tokens. Not here: the words of the
+questions (questions), which turns are asked about and when (judging).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+import orjson
+
+from proxy.signals.questions import Turn, label_messages, read_label, read_refutation, refute_messages
+
+TOTAL_S: Final = 120.0  # for one answer of the judge
+CONNECT_S: Final = 10.0
+MOST_TOKENS: Final = 1024  # of one answer: room to think, and an end
+MOST_BYTES: Final = 1 << 20  # of one answer as it comes
+VARIED: Final = 0.6  # the temperature of several votes; one vote is greedy
+A_TOKEN: Final = 3  # characters, where a server does not count: rather too many tokens than too few
+BUSY: Final = 429
+
+
+class JudgeDown(Exception):
+    """The judge's server does not answer, or not now. The turn stays in the queue."""
+
+
+class Endpoint(NamedTuple):
+    """Where a judge answers."""
+
+    url: str  # without /v1
+    model: str
+    headers: Mapping[str, str]
+
+
+class Verdict(NamedTuple):
+    """What a judge says of one turn."""
+
+    label: str
+    instruction: str  # the person's own words, cut out of the follow-up; empty where there are none
+    why: str
+    tokens: int  # that it cost
+
+
+class _Answer(NamedTuple):
+    text: str
+    tokens: int
+
+
+class Judge:
+    def __init__(self, http: aiohttp.ClientSession, endpoint: Endpoint, votes: int) -> None:
+        self._http = http
+        self._endpoint = endpoint
+        self._votes = votes
+
+    async def verdict(self, turn: Turn) -> Verdict:
+        """Raises JudgeDown."""
+        temperature = VARIED if self._votes > 1 else 0.0
+        asked = [self._ask(label_messages(turn), temperature) for _ in range(self._votes)]
+        answers = await _all(asked)
+        tokens = sum(answer.tokens for answer in answers)
+        read = [found for answer in answers if (found := read_label(answer.text, turn.follow_up)) is not None]
+        if not read:
+            return Verdict("nothing", "", "the judge's answer cannot be read", tokens)
+        counted = Counter(found.label for found in read)
+        (name, most), *others = counted.most_common()
+        if name == "nothing":
+            return Verdict("nothing", "", "the judge abstained", tokens)
+        if 2 * most <= self._votes or (others and others[0][1] == most):
+            return Verdict("nothing", "", f"no majority in {self._votes} votes", tokens)
+        again = await self._ask(refute_messages(turn, name), 0.0)
+        tokens += again.tokens
+        refutation = read_refutation(again.text)
+        if refutation is None:
+            return Verdict("nothing", "", "the judge's second answer cannot be read", tokens)
+        if refutation[0]:
+            return Verdict("nothing", "", f"refuted: {refutation[1] or 'another explanation'}", tokens)
+        words = Counter(found.instruction for found in read if found.label == name and found.instruction)
+        instruction = words.most_common(1)[0][0] if words else ""
+        return Verdict(name, instruction, f"{most} of {self._votes} votes, not refuted", tokens)
+
+    async def _ask(self, messages: Sequence[Mapping[str, str]], temperature: float) -> _Answer:
+        body = {
+            "model": self._endpoint.model,
+            "messages": messages,
+            "temperature": temperature,
+            "max_tokens": MOST_TOKENS,
+            "stream": False,
+        }
+        try:
+            async with asyncio.timeout(TOTAL_S):
+                async with self._http.post(
+                    f"{self._endpoint.url}/v1/chat/completions",
+                    data=orjson.dumps(body),
+                    headers={
+                        **self._endpoint.headers,
+                        "content-type": "application/json",
+                        "accept-encoding": "identity",
+                    },
+                    timeout=aiohttp.ClientTimeout(total=TOTAL_S, sock_connect=CONNECT_S),
+                    allow_redirects=False,  # it would take the texts somewhere else
+                ) as response:
+                    raw = await _bounded(response)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise JudgeDown(f"{self._endpoint.url} does not answer ({type(error).__name__}: {error})") from error
+        if response.status != 200:
+            raise JudgeDown(f"{self._endpoint.url} answered {response.status}")
+        return _read(raw, sum(len(message["content"]) for message in messages))
+
+
+async def _all(asked: Sequence[Any]) -> list[_Answer]:
+    """All of them, none left running where one fails."""
+    tasks = [asyncio.ensure_future(one) for one in asked]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    """The body, up to MOST_BYTES: a longer one is cut, and then is not JSON."""
+    found = bytearray()
+    async for piece in response.content.iter_chunked(1 << 16):
+        found += piece
+        if len(found) > MOST_BYTES:
+            break
+    return bytes(found[:MOST_BYTES])
+
+
+def _read(raw: bytes, asked: int) -> _Answer:
+    """An answer that is not one has no text: it is dropped as a vote. It costs what it costs."""
+    text = ""
+    tokens = -(-(asked + len(raw)) // A_TOKEN)
+    try:
+        body = orjson.loads(raw)
+        usage = body.get("usage") or {}
+        total = usage.get("total_tokens")
+        if type(total) is int and 0 < total < 10**7:
+            tokens = total
+        content = body["choices"][0]["message"]["content"]
+        text = content if isinstance(content, str) else ""
+    except (orjson.JSONDecodeError, AttributeError, KeyError, IndexError, TypeError):
+        pass
+    return _Answer(text, tokens)

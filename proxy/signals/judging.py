@@ -1,0 +1,372 @@
+"""The work of a judge: the queue, its hours and its budget, and what its labels become as far as it is trusted.
+
+Off the byte path: it looks at what was captured a few seconds ago, and asks the judge one turn at a time. The queue is
+in the store, so a restart goes on with it. Nothing is sent to another machine before an admin has accepted it. A label
+trains only in mode `on`, and only while the judge agrees with people; else everything it rated is taken back before the
+next run claims. Not here: what a verdict is (judge), how agreement is measured (trust).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import ipaddress
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import structlog
+
+from config.hours import inside, opens
+from config.sections import Judge as Section
+from proxy.backends.base import Backend
+from proxy.conversation.redaction import Redactor
+from proxy.core.events import Events
+from proxy.signals import rules
+from proxy.signals.follower import Follower
+from proxy.signals.judge import Endpoint, Judge, JudgeDown
+from proxy.signals.questions import VERSION, Turn
+from proxy.signals.trust import WINDOW, Trust, trust
+from store.errors import StoreError
+from store.learning.signals import ASK, Shared, Trusted
+from store.records import Signal
+from store.store import Store
+
+log = structlog.get_logger()
+
+LOOK_S: Final = 2.0  # between two looks at what was captured
+PAUSES_S: Final = (5.0, 15.0, 60.0, 300.0)  # after a judge that does not answer, in turn
+CONSENT: Final = "judge_accepted"  # the address that an admin has accepted
+STATE: Final = "judge_state"  # whether it trained when it was last looked at, so that a change is said once
+ASK_EVERY_S: Final = 6 * 3600.0  # between two questions to people about a judged turn
+RULES_CONFIG: Final = ""  # rules have no prompts
+ACTOR: Final = "rlproxy"
+SHOWN: Final = 20  # disagreements in a report
+
+
+class Judging:
+    def __init__(
+        self,
+        settings: Section,
+        store: Store,
+        backend: Backend,
+        redactor: Redactor,
+        events: Events,
+        follower: Follower,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._backend = backend
+        self._redactor = redactor
+        self._events = events
+        self._follower = follower
+        self._now = now
+        self._wake = asyncio.Event()
+        self._settling = asyncio.Lock()
+        self._http: aiohttp.ClientSession | None = None
+        self._failures = 0
+        self._unsettled = True  # what a crash left half done
+        self._again_at = 0.0  # monotonic: when a judge that did not answer is asked again
+        self._accepted: str | None = None
+        self.problem: str | None = None  # why the judge does not answer
+
+    # What it is
+
+    @property
+    def asks(self) -> bool:
+        """Whether a model is asked at all."""
+        return self._settings.mode != "off"
+
+    @property
+    def name(self) -> str:
+        """Of the judge, as its labels and its ratings have it."""
+        return self._settings.model or self._backend.served.model
+
+    @property
+    def config(self) -> str:
+        """Another server, model, prompt or number of votes is another judge, whose agreement is measured anew."""
+        said = f"{VERSION}|{self.url}|{self.name}|{self._settings.votes}"
+        return hashlib.sha256(said.encode()).hexdigest()[:12]
+
+    @property
+    def url(self) -> str:
+        return (self._settings.url or self._backend.url).rstrip("/").removesuffix("/v1")
+
+    @property
+    def leaves(self) -> bool:
+        """Whether what it is sent leaves this machine."""
+        return not _is_here(self.url)
+
+    @property
+    def accepted(self) -> bool:
+        return not self.leaves or self._accepted == self.url
+
+    def statement(self) -> str:
+        """What a person should know before it is enabled."""
+        what = (
+            "For each follow-up that a person types, the judge is sent three texts, each up to 4,000 characters: what "
+            "the person had asked, what the model answered, and the follow-up. Secrets of known shapes are replaced "
+            "before ([redaction]); names and what people tell of themselves are not. Tool results, system prompts, "
+            "documents and side turns are never sent."
+        )
+        where = (
+            f"They go to {self.url}, which is another machine: its operator can read them."
+            if self.leaves
+            else f"They go to {self.url}, on this machine; nothing leaves it."
+        )
+        return f"{what} {where}"
+
+    async def accept(self, actor: str) -> None:
+        self._accepted = self.url
+        await self._store.meta.set(CONSENT, self.url)
+        await self._store.meta.audit(actor, "judge_accepted", {"url": self.url, "model": self.name})
+        self.wake()
+
+    # The work
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def rated(self) -> None:
+        """A person has rated something: what a judge is trusted in may have changed."""
+        self._unsettled = True
+        self.wake()
+
+    async def start(self, http: aiohttp.ClientSession) -> None:
+        self._http = http
+        self._accepted = await self._store.meta.get(CONSENT)
+
+    async def run(self) -> None:
+        """For ever, in a task of its own."""
+        while True:
+            self._wake.clear()
+            more = False
+            try:
+                more = await self.step()
+            except StoreError as error:
+                log.error("signals wait for the store", error=str(error))
+            except Exception:  # whatever it is: relaying, capture and ratings need no signals
+                log.exception("signals")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05 if more else LOOK_S):
+                    await self._wake.wait()
+
+    async def step(self) -> bool:
+        """Some of the work; whether there is more of it now. Raises StoreError."""
+        if self._store.integrity.state == "damaged":
+            return False
+        seen = await self._follower.step()
+        judged = await self._judge_one()
+        if judged or self._unsettled or (seen and self._settings.mode == "on"):
+            self._unsettled = False
+            await self.settle()
+        return bool(seen) or judged
+
+    async def why_not(self) -> str | None:
+        """Why no turn is judged now."""
+        if not self.asks:
+            return "the judge is off (judge.mode)"
+        if not self.accepted:
+            return f"what leaves this machine has not been accepted: `rlproxy judge --accept` ({self.url})"
+        if self._settings.hours and not inside(self._settings.hours, self._now()):
+            return f"outside its hours until {opens(self._settings.hours, self._now()):%a %H:%M} (judge.hours)"
+        spent = (await self._store.signals.cost(self._day()))["today"]
+        if spent >= self._settings.daily_tokens:
+            return f"{spent} tokens of today's {self._settings.daily_tokens} are spent (judge.daily_tokens)"
+        if time.monotonic() < self._again_at:
+            return self.problem
+        return None
+
+    async def _judge_one(self) -> bool:
+        if self._http is None or not self.asks:
+            return False
+        waiting = await self._store.signals.waiting(1)
+        if not waiting or await self.why_not() is not None:
+            return False
+        (signal,) = waiting
+        if (turn := await self._turn(signal)) is None:
+            await self._store.signals.drop(signal.seq, "its answer is not a main turn any more")
+            return True
+        judge = Judge(self._http, self._endpoint(), self._settings.votes)
+        try:
+            verdict = await judge.verdict(turn)
+        except JudgeDown as error:
+            self._failed(str(error))
+            return False
+        self._failures, self.problem = 0, None
+        await self._store.signals.label(
+            signal.seq,
+            judge=self.name,
+            config=self.config,
+            name=verdict.label,
+            value=rules.VALUES[verdict.label],
+            hint=verdict.instruction or None,
+            why=verdict.why,
+            tokens=verdict.tokens,
+            day=self._day(),
+        )
+        self._events.emit("signal", completion=signal.completion_id, label=verdict.label)
+        return True
+
+    async def _turn(self, signal: Signal) -> Turn | None:
+        """What the judge sees of it; None where it is a side turn by now, or gone."""
+        found = await self._store.completions.get(signal.completion_id)
+        if found is None or found.new.turn != "main" or found.end is None or not signal.said:
+            return None
+        keep = self._redactor.text  # it is stored without secrets; settings may find more by now
+        return Turn(keep(found.new.typed or found.new.asked), keep(found.end.text), keep(signal.said))
+
+    def _endpoint(self) -> Endpoint:
+        if self._settings.url:
+            key = self._settings.api_key
+            headers = {} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"}
+        else:
+            headers = dict(self._backend.headers())
+        return Endpoint(self.url, self.name, headers)
+
+    def _failed(self, why: str) -> None:
+        pause = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
+        self._failures += 1
+        self._again_at = time.monotonic() + pause
+        self.problem = f"the judge waits: {why}; the queue is kept"
+        log.warning("the judge does not answer", why=why, again_in_s=pause)
+
+    def _day(self) -> str:
+        return f"{self._now():%Y-%m-%d}"
+
+    # Trust
+
+    @property
+    def judges(self) -> list[tuple[str, str]]:
+        """All whose labels may train, by name and configuration: the rules, and the model."""
+        found = [(rules.RULES, RULES_CONFIG)]
+        return [*found, (self.name, self.config)] if self.asks else found
+
+    async def trust(self, judge: str, config: str) -> Trust:
+        """In these labels, on the newest turns that people have rated, too."""
+        shared = await self._store.signals.shared(judge, config, 4 * WINDOW)
+        return trust([(one.person, one.judge) for one in shared])
+
+    async def settle(self) -> None:
+        """Ratings as far as each judge is trusted at this moment: also right before a run claims. Raises StoreError."""
+        async with self._settling:
+            found = {judge: (config, await self.trust(judge, config)) for judge, config in self.judges}
+            trusted = [
+                Trusted(judge, config, {side.side: side.weight for side in how if side.trusted and side.weight > 0})
+                for judge, (config, how) in found.items()
+                if self._settings.mode == "on"
+            ]
+            came, gone = await self._store.signals.apply(trusted)
+            await self._say({judge: how for judge, (_, how) in found.items()}, trusted)
+            if came:
+                self._events.emit("judged", came=came, gone=gone)
+
+    async def _say(self, found: dict[str, Trust], trusted: list[Trusted]) -> None:
+        """A change between training and shadow, once."""
+        now = sorted([one.judge, side] for one in trusted for side in one.weights)
+        if now == (before := await self._store.meta.get(STATE, [])):
+            return
+        await self._store.meta.set(STATE, now)
+        why = {judge: {side.side: side.why for side in how} for judge, how in found.items()}
+        await self._store.meta.audit(ACTOR, "judge", {"trains": now, "before": before, "why": why})
+        log.warning("what judges may train has changed", trains=now, why=why)
+
+    # Asking people
+
+    async def question(self) -> str | None:
+        """The completion that a person may be asked about now: a judged turn, drawn at random, every few hours. What
+        people choose to rate themselves is no fair sample of what the judge sees."""
+        if not self.asks:
+            return None
+        asked = await self._store.meta.get(ASK, {})
+        if time.time() - asked.get("at", 0.0) < ASK_EVERY_S:
+            id = asked.get("id")
+            return id if id is not None and await self._open(id) else None
+        id = await self._store.signals.draw(self.name, self.config)
+        if id is not None:
+            await self._store.meta.set(ASK, {"id": id, "at": time.time()})
+        return id
+
+    async def answered(self) -> None:
+        """It was answered, or somebody would rather not: the next one comes in a few hours."""
+        asked = await self._store.meta.get(ASK, {})
+        await self._store.meta.set(ASK, {"at": asked.get("at", time.time())})
+
+    async def _open(self, id: str) -> bool:
+        found = await self._store.inbox.get(id)
+        return found is not None and not any(rating.human for rating in found.ratings)
+
+    # For people
+
+    async def report(self) -> dict[str, Any]:
+        """Everything about it, as JSON."""
+        counts = await self._store.signals.counts()
+        return {
+            "mode": self._settings.mode,
+            "model": self.name if self.asks else None,
+            "url": self.url if self.asks else None,
+            "votes": self._settings.votes,
+            "leaves_this_machine": self.leaves and self.asks,
+            "accepted": self.accepted,
+            "statement": self.statement(),
+            "waits_for": await self.why_not(),
+            "waiting": sum(row["count"] for row in counts if row["state"] == "waiting"),
+            "cost": {**await self._store.signals.cost(self._day()), "daily": self._settings.daily_tokens},
+            "judges": [await self._one(judge, config) for judge, config in self.judges],
+            "signals": counts,
+            "by_version": await self._store.signals.by_version(),
+        }
+
+    async def _one(self, judge: str, config: str) -> dict[str, Any]:
+        found = await self.trust(judge, config)
+        shared = (await self._store.signals.shared(judge, config, 4 * WINDOW))[:WINDOW]
+        return {
+            "judge": judge,
+            "state": self._state(found),
+            "bad": found.bad.as_json(),
+            "good": found.good.as_json(),
+            "disagreements": [one._asdict() for one in shared if _differ(one)][:SHOWN],
+        }
+
+    async def brief(self) -> dict[str, Any] | None:
+        """For the status; None where it is off."""
+        if not self.asks:
+            return None
+        found, waits = await self.trust(self.name, self.config), await self.why_not()
+        cost = {**await self._store.signals.cost(self._day()), "daily": self._settings.daily_tokens}
+        line = f"{self.name}: {self._state(found)}; {cost['today']} of {cost['daily']} tokens today"
+        return {
+            "mode": self._settings.mode,
+            "model": self.name,
+            "cost": cost,
+            "waits_for": waits,
+            "line": f"{line}; {waits}" if waits else line,
+        }
+
+    def _state(self, found: Trust) -> str:
+        sides = [side.side for side in found if side.trusted]
+        if not sides:
+            return f"shadow: {found.bad.why}"
+        if self._settings.mode != "on":
+            return f'shadow: trusted in what is {" and ".join(sides)}, and judge.mode is "{self._settings.mode}"'
+        return f"trains on what it finds {' and '.join(sides)}"
+
+
+def _differ(one: Shared) -> bool:
+    """The judge found the contrary, or missed what a person found bad, or claimed what none did."""
+    return one.person * one.judge < 0 or (one.judge == 0 and one.person < 0)
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    if host in ("localhost", ""):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,133 @@
+"""Labels that need no model: what a rule alone can say of what followed an answer.
+
+Owns the labels and their values, and when a tool's result, a message or an act of the client says something. A rule
+looks only at places that the agent itself writes, never at text that a page or a file may have brought. Pure functions.
+Not here: which answer a signal belongs to (follower), what a model says of it (judge).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+import orjson
+
+from store.records import SignalKind
+
+VALUES: Final = {"correction": -1.0, "redo": -1.0, "complaint": -1.0, "failed": -1.0, "solved": 1.0, "nothing": 0.0}
+RULES: Final = "rules"  # in place of a judge's name
+LONGEST_POLITE: Final = 120  # characters
+REPEATED: Final = 12  # letters and digits below which a message said twice may be a greeting or a yes
+
+# Tools that run a command: their agents write the exit code into the result's first line.
+_SHELLS: Final = re.compile(
+    r"(?i)(?:^|[._-])(bash|shell|sh|exec|exec_command|execute|run|terminal|command|cmd)(?:$|[._-])"
+)
+_SHELL_NAMES: Final = ("execute_command", "run_command", "run_terminal_cmd", "local_shell", "run_shell_command")
+_EXIT: Final = re.compile(
+    r"\s*(?:(?:Process )?[Ee]xit(?:ed with)?[ _]?[Cc]ode:?|<returncode>|Command exited with code|\[exit code:)\s*"
+    r"(-?\d{1,5})\b[^\n]{0,40}(?:\n|$)"
+)
+_REPORTED: Final = re.compile(r"\s*<tool_use_error>")
+
+_POLITE: Final = frozenset(
+    (  # noqa: SIM905  as words
+        "thanks thank thx ty cheers you u so very much a lot many ok okay k great good nice cool perfect "
+        "awesome wonderful excellent lovely super brilliant amazing got it that this is was really all right "
+        "alright wow job answer well done appreciated appreciate i the for your help and yes yep yeah yay sure "
+        "danke merci gracias grazie obrigado bitte please bye goodbye"
+    ).split()
+)
+_WORD: Final = re.compile(r"[^\W_]+")
+
+
+class Label(NamedTuple):
+    """What is said of an answer: a label, its value in [-1, 1], and why, for people."""
+
+    name: str
+    value: float
+    why: str
+
+
+def label(name: str, why: str) -> Label:
+    return Label(name, VALUES[name], why)
+
+
+def of_kind(kind: SignalKind) -> Label | None:
+    """What the kind alone says; None where it takes the words."""
+    match kind:
+        case "regenerated":
+            return label("redo", "the same question was asked again")
+        case "edited":
+            return label("nothing", "the question changed, which says nothing about the answer")
+        case "aborted":
+            return label("nothing", "the answer was broken off, which may have any reason")
+        case "copied":
+            return label("solved", "the answer was copied from the page")
+        case _:
+            return None
+
+
+def of_tool(text: str, name: str, *, marked: bool) -> Label:
+    """A tool's result. `marked`: its client says itself that it is an error; `name`: of the tool."""
+    if marked:
+        return label("failed", "the client marked the tool's result as an error")
+    code = exit_code(text, name)
+    if code is not None and code != 0:
+        return label("failed", f"the command ended with exit code {code}")
+    if _REPORTED.match(text):
+        return label("failed", "the agent refused the tool call")
+    return label("nothing", "a tool that runs says nothing about the answer")
+
+
+def exit_code(text: str, name: str) -> int | None:
+    """The exit code that an agent wrote into the result of a command; None where it wrote none.
+
+    Only in the first line, or as a member of a result that is one JSON object: below it is what the command printed.
+    """
+    if not (_SHELLS.search(name) or name.lower() in _SHELL_NAMES):
+        return None
+    if (found := _EXIT.match(text)) is not None:
+        return int(found[1])
+    if text.lstrip().startswith("{") and text.rstrip().endswith("}"):
+        return _json_exit(text)
+    return None
+
+
+def _json_exit(text: str) -> int | None:
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    inner = found.get("metadata") if isinstance(found, dict) else None
+    for where in (found, inner):
+        for key in ("exit_code", "exitCode", "returncode"):
+            code = where.get(key) if isinstance(where, dict) else None
+            if isinstance(code, int) and not isinstance(code, bool):
+                return code
+    return None
+
+
+def of_message(text: str, questions: Collection[str]) -> Label | None:
+    """A person's own words; None where it takes a judge. `questions`: what the person had asked before."""
+    said = _letters(text)
+    if not said:
+        return label("nothing", "it has no words")
+    if len(said) >= REPEATED and any(said == _letters(one) for one in questions):
+        return label("redo", "the person said the same once more")
+    if is_polite(text):
+        return label("nothing", "politeness is no verdict")
+    return None
+
+
+def is_polite(text: str) -> bool:
+    """Nothing but thanks, praise and assent: said after good and bad answers alike."""
+    if len(text) > LONGEST_POLITE:
+        return False
+    found = [word.lower() for word in _WORD.findall(text)]
+    return all(word in _POLITE for word in found)
+
+
+def _letters(text: str) -> str:
+    return "".join(_WORD.findall(text)).lower()

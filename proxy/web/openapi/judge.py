@@ -1,0 +1,107 @@
+"""Bodies of answers about signals and the judge."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+
+class SignalBody(BaseModel):
+    """What happened after a completion."""
+
+    kind: Literal["message", "tool", "regenerated", "edited", "aborted", "copied", "own"]
+    next_id: str | None = Field(description="The request in which it was seen.")
+    said: str
+    created_at: float
+    state: Literal["waiting", "labelled", "dropped"]
+    label: str | None
+    value: float = Field(ge=-1, le=1)
+    judge: str | None = Field(description="Whose label it is: a model's name, or `rules`.")
+    hint: str | None = Field(description="The part of `said` that says what should have been done.")
+    why: str | None
+    rating_id: str | None
+
+
+class AgreementTable(BaseModel):
+    both: int
+    person_only: int
+    judge_only: int
+    neither: int
+
+
+class AgreementBody(BaseModel):
+    """On one side, among the newest turns that people have rated, too."""
+
+    shared: int
+    needed: int
+    table: AgreementTable
+    agreement: float | None
+    kappa: float | None = Field(description="Cohen's kappa.")
+    interval: list[float] | None = Field(description="Its 95 % bootstrap interval.")
+    trusted: bool
+    weight: float = Field(description="Of a label in training; 0 where it is not trusted.")
+    why: str | None
+
+
+class SharedTurn(BaseModel):
+    completion_id: str
+    person: float
+    judge: float
+
+
+class OneJudge(BaseModel):
+    judge: str
+    state: str
+    bad: AgreementBody
+    good: AgreementBody
+    disagreements: list[SharedTurn]
+
+
+class JudgeCost(BaseModel):
+    """Tokens."""
+
+    today: int
+    all: int
+    daily: int
+
+
+class JudgeBrief(BaseModel):
+    mode: Literal["shadow", "on"]
+    model: str
+    cost: JudgeCost
+    waits_for: str | None
+    line: str
+
+
+class SignalCount(BaseModel):
+    judge: str
+    state: str
+    label: str
+    kind: str
+    count: int
+
+
+class VersionText(BaseModel):
+    """What a judge that likes to be pleased would drive up."""
+
+    version: int
+    turns: int
+    characters: float | None
+    praise: float | None = Field(description="Share of answers that praise their reader.")
+
+
+class JudgeReport(BaseModel):
+    mode: Literal["off", "shadow", "on"]
+    model: str | None
+    url: str | None
+    votes: int
+    leaves_this_machine: bool
+    accepted: bool
+    statement: str = Field(description="What is sent, and where to.")
+    waits_for: str | None
+    waiting: int
+    cost: JudgeCost
+    judges: list[OneJudge]
+    signals: list[SignalCount]
+    by_version: list[VersionText]

@@ -1,0 +1,56 @@
+"""A judge over a real socket with a rule in a model's place: it answers both questions as the prompts ask for it.
+
+`flips` is the share of its labels that it turns around, drawn from the texts themselves, so that the same turn always
+gets the same label. It can be down, slow, or return garbage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from scripts.fakes.listening import Listening
+
+Rule = Callable[[str, str, str], str]  # request, reply, follow-up -> label
+FLIPPED = {"correction": "solved", "redo": "solved", "complaint": "solved", "solved": "complaint", "nothing": "redo"}
+
+
+class FakeJudge(Listening):
+    def __init__(self, rule: Rule, *, flips: float = 0.0, seed: int = 0) -> None:
+        self.rule = rule
+        self.flips = flips
+        self.seed = seed
+        self.requests: list[dict[str, Any]] = []
+        self.garbage: bytes | None = None  # what it answers in place of JSON
+        self.status = 200
+        self.delay_s = 0.0
+        self.refutes = False  # every claim
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.add_routes([web.post("/v1/chat/completions", self._chat)])
+        await self.listen(app)
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.requests.append(body)
+        await asyncio.sleep(self.delay_s)
+        if self.garbage is not None:
+            return web.Response(body=self.garbage, status=self.status)
+        said = json.loads(body["messages"][-1]["content"])
+        text = json.dumps({"refuted": self.refutes, "because": "none"} if "claim" in said else self._label(said))
+        message = {"role": "assistant", "content": text}
+        usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
+        answer = {"id": "j", "object": "chat.completion", "choices": [{"index": 0, "message": message}], "usage": usage}
+        return web.json_response(answer, status=self.status)
+
+    def _label(self, said: Mapping[str, str]) -> dict[str, str]:
+        label = self.rule(said["request"], said["reply"], said["follow_up"])
+        if random.Random(repr((self.seed, said))).random() < self.flips:
+            label = FLIPPED[label]
+        return {"label": label, "instruction": said["follow_up"] if label in ("correction", "redo") else ""}

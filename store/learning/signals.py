@@ -1,0 +1,374 @@
+"""Signals: what happened after a completion, the queue of those that a judge is to label, and what labels become.
+
+A signal is not a rating. Its label becomes one, of the rater `judge:NAME`, only by `apply`, and only where no person
+has rated the completion. Owns the rows, the bounds of the queue, and which turns people and a judge have both looked
+at. Not here: what a signal means (proxy.signals), how far a judge is trusted (proxy.signals.trust).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from store.captured.rows import from_json, to_json
+from store.learning import meta, ratings
+from store.part import StorePart
+from store.reader import Reader
+from store.records import Asker, Message, NewRating, NewSignal, Signal
+
+AFTER: Final = "signals_after"  # the newest completion that was looked at, by seq
+ENDED: Final = "signals_ended"  # and the newest that was looked at once it had ended
+COST: Final = "judge_cost"  # what the judge cost today, and in all
+ASK: Final = "judge_asks"  # the completion that people are asked about, and when
+MOST_WAITING: Final = 1000  # of the queue; the oldest go unlabelled
+LEFT: Final = "the client went away"  # the error of an answer that its client broke off
+RULES: Final = "rules"
+
+# A request that may follow an answer, and what it takes to know which.
+_NEXT: Final = """SELECT c.seq, c.id, c.request_id, c.choice, c.turn, c.created_at, c.key, c.user, c.session, c.model,
+c.above, c.asked, c.typed, c.tool_errors, c.prompt_hash,
+(SELECT coalesce(group_concat(hex(a.hash), ''), '')
+    FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at) a) AS system
+FROM completions c WHERE c.seq > ? ORDER BY c.seq LIMIT ?"""
+# From the last message of a prompt up to its newest reply, the reply with them.
+_TAIL: Final = """WITH RECURSIVE path (hash, step) AS (
+    SELECT :leaf, 0 UNION ALL SELECT m.parent, step + 1 FROM path JOIN messages m ON m.hash = path.hash
+    WHERE m.parent IS NOT NULL AND m.role <> 'assistant' AND step < 256)
+SELECT m.hash, m.role, m.body, m.parent FROM path JOIN messages m ON m.hash = path.hash ORDER BY step"""
+_BEFORE: Final = """c.turn = 'main' AND c.choice = 0 AND c.seq < :seq AND c.status IN ('done', 'partial')
+AND c.finished_at <= :at AND c.finished_at >= :at - :within AND c.key IS :key AND c.user IS :user
+AND c.session IS :session AND c.request_id <> :request
+AND NOT EXISTS (SELECT 1 FROM completions o WHERE o.request_id = c.request_id AND o.choice = 1)"""
+_SAME_PROMPT: Final = f"""SELECT c.id FROM completions c WHERE c.prompt_hash = :leaf AND {_BEFORE}
+AND (SELECT coalesce(group_concat(hex(a.hash), '') , '') FROM
+    (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at) a) = :system
+ORDER BY c.seq DESC LIMIT 1"""  # noqa: S608  constants of this module
+_OTHER_QUESTION: Final = f"""SELECT c.id, c.asked FROM messages m CROSS JOIN completions c ON c.prompt_hash = m.hash
+WHERE m.parent = :parent AND m.role = 'user' AND m.hash <> :leaf AND {_BEFORE} ORDER BY c.seq DESC LIMIT 1"""  # noqa: S608
+_BROKEN_OFF: Final = """SELECT c.id, c.seq FROM completions c WHERE c.seq > ? AND c.seq <= ? AND +c.turn = 'main'
+AND c.choice = 0 AND +c.status = 'partial' AND c.error = ? ORDER BY c.seq"""
+_SETTLED: Final = """SELECT coalesce(min(c.seq) - 1, (SELECT coalesce(max(seq), 0) FROM completions)) AS seq
+FROM completions c WHERE c.status = 'pending' AND c.seq > ?"""
+# What people and a judge have both looked at, the newest rating first.
+_SHARED: Final = """SELECT s.completion_id, max(r.seq) AS newest, avg(r.value) AS person,
+total(DISTINCT s.value) AS judged FROM signals s
+CROSS JOIN ratings r ON r.completion_id = s.completion_id AND r.live = 1 AND r.human = 1
+WHERE s.state = 'labelled' AND s.judge = ? AND s.config = ? GROUP BY s.completion_id ORDER BY newest DESC LIMIT ?"""
+_TO_RATE: Final = """SELECT s.completion_id, total(DISTINCT s.value) AS value, max(s.hint) AS hint,
+json_group_array(s.seq) AS signals FROM signals s CROSS JOIN completions c ON c.id = s.completion_id AND c.turn = 'main'
+WHERE s.state = 'labelled' AND s.judge = :judge AND s.config = :config AND s.value <> 0
+AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.live = 1
+    AND (r.human = 1 OR r.rater = :rater))
+AND NOT EXISTS (SELECT 1 FROM ratings r CROSS JOIN run_samples t ON t.rating_id = r.id
+    CROSS JOIN runs u ON u.id = t.run_id
+    WHERE r.completion_id = s.completion_id AND r.rater = :rater AND u.status IN ('claimed', 'running', 'done'))
+GROUP BY s.completion_id"""
+_PRAISE: Final = " OR ".join(
+    f"w.text LIKE '%{word}%'"
+    for word in (
+        "great question",
+        "good question",
+        "excellent",
+        "absolutely right",
+        "fantastic",
+        "wonderful",
+        "brilliant",
+    )
+)
+# What a judge that likes to be pleased would drive up.
+_BY_VERSION: Final = f"""SELECT w.version, count(*) AS turns, avg(length(w.text)) AS characters,
+avg({_PRAISE}) AS praise FROM (SELECT c.version, c.text FROM completions c
+    WHERE c.seq > (SELECT max(seq) FROM completions) - 5000 AND +c.turn = 'main' AND +c.status = 'done'
+    AND c.version IS NOT NULL) w GROUP BY w.version ORDER BY w.version"""  # noqa: S608
+_DRAW: Final = """SELECT w.completion_id FROM (SELECT DISTINCT s.completion_id FROM signals s
+    CROSS JOIN completions c ON c.id = s.completion_id AND c.turn = 'main'
+    WHERE s.state = 'labelled' AND s.judge = ? AND s.config = ? AND s.kind <> 'aborted'
+    AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.human = 1)
+    ORDER BY s.labelled_at DESC LIMIT 500) w ORDER BY random() LIMIT 1"""
+_COUNTS: Final = """SELECT coalesce(judge, '') AS judge, state, coalesce(label, '') AS label, kind, count(*) AS count
+FROM signals GROUP BY 1, 2, 3, 4"""
+
+
+class Next(NamedTuple):
+    """A request, and what in it comes after its newest reply."""
+
+    seq: int
+    id: str
+    request_id: str
+    turn: str
+    created_at: float
+    asker: Asker
+    session: str | None
+    model: str
+    above: bytes | None
+    asked: str
+    typed: str | None
+    tool_errors: tuple[str, ...]
+    system: str
+    leaf: bytes | None
+    reply: bytes | None  # the strict name of the newest reply in it
+    parent: bytes | None  # of its last message
+    tail: tuple[Message, ...]  # what comes after that reply, oldest first
+
+
+class Shared(NamedTuple):
+    """A turn that people and a judge have both looked at."""
+
+    completion_id: str
+    person: float
+    judge: float
+
+
+def rater_of(judge: str) -> str:
+    return f"judge:{judge}"
+
+
+def add(db: sqlite3.Connection, new: NewSignal) -> int | None:
+    """Store a signal; None where it is known, or its completion is gone."""
+    ruled = new.label is not None
+    row = db.execute(
+        """INSERT INTO signals (completion_id, kind, next_id, said, created_at, state, label, value, judge, config,
+        why, labelled_at) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+        WHERE EXISTS (SELECT 1 FROM completions c WHERE c.id = ?)
+        AND (? IS NULL OR EXISTS (SELECT 1 FROM completions c WHERE c.id = ?))
+        ON CONFLICT DO NOTHING RETURNING seq""",
+        (
+            new.completion_id, new.kind, new.next_id, new.said, time.time(), "labelled" if ruled else "waiting",
+            new.label, new.value, RULES if ruled else None, "" if ruled else None, new.why,
+            time.time() if ruled else None, new.completion_id, new.next_id, new.next_id,
+        ),
+    ).fetchone()  # fmt: skip
+    return None if row is None else int(row["seq"])
+
+
+def bound(db: sqlite3.Connection) -> None:
+    """The oldest beyond the bound go unlabelled."""
+    db.execute(
+        """UPDATE signals SET state = 'dropped', why = 'the queue was full' WHERE state = 'waiting' AND seq <= (
+        SELECT seq FROM signals WHERE state = 'waiting' ORDER BY seq DESC LIMIT 1 OFFSET ?)""",
+        (MOST_WAITING,),
+    )
+
+
+def followed(db: sqlite3.Connection, found: Sequence[NewSignal], after: int) -> None:
+    """These were found, and all up to that request has been looked at: in one transaction, so each is found once."""
+    for new in found:
+        add(db, new)
+    bound(db)
+    meta.set_meta(db, AFTER, after)
+
+
+def broken_off(db: sqlite3.Connection, ids: Sequence[str], why: str, until: int) -> None:
+    for id in ids:
+        add(db, NewSignal(id, "aborted", label="nothing", why=why))
+    meta.set_meta(db, ENDED, until)
+
+
+def label(
+    db: sqlite3.Connection,
+    seq: int,
+    *,
+    judge: str,
+    config: str,
+    name: str,
+    value: float,
+    hint: str | None,
+    why: str,
+    tokens: int,
+    day: str,
+) -> None:
+    """What a judge says; one that was taken back meanwhile keeps nothing of it. The cost counts in any case."""
+    db.execute(
+        """UPDATE signals SET state = 'labelled', judge = ?, config = ?, label = ?, value = ?, hint = ?, why = ?,
+        tokens = tokens + ?, labelled_at = ? WHERE seq = ? AND state = 'waiting'""",
+        (judge, config, name, value, hint, why, tokens, time.time(), seq),
+    )
+    spend(db, tokens, day)
+
+
+def spend(db: sqlite3.Connection, tokens: int, day: str) -> None:
+    cost = meta.read_meta(db, COST, {})
+    today = int(cost.get("today", 0)) if cost.get("day") == day else 0
+    meta.set_meta(db, COST, {"day": day, "today": today + tokens, "all": int(cost.get("all", 0)) + tokens})
+
+
+class Trusted(NamedTuple):
+    """A judge whose labels may train: the weight of each side that may, "bad" and "good"."""
+
+    judge: str
+    config: str
+    weights: Mapping[str, float]
+
+
+def apply(db: sqlite3.Connection, trusted: Sequence[Trusted]) -> tuple[int, int]:
+    """Make ratings of the labels of these judges, and take back all else that any judge has rated. How many came and
+    went. In one transaction, so that no run claims in between."""
+    standing = db.execute(
+        """SELECT r.id, r.rater, r.value, (SELECT s.config FROM signals s WHERE s.rating_id = r.id) AS config
+        FROM ratings r WHERE r.live = 1 AND r.human = 0 AND r.source = ?""",
+        (ratings.JUDGED,),
+    ).fetchall()
+    holds = {(rater_of(one.judge), one.config, side) for one in trusted for side in one.weights}
+    gone = [row["id"] for row in standing if (row["rater"], row["config"], _side(row["value"])) not in holds]
+    for id in gone:
+        ratings.retract(db, id)
+    return sum(_rate(db, one) for one in trusted), len(gone)
+
+
+def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:
+    rater, came = rater_of(trusted.judge), 0
+    rows = db.execute(_TO_RATE, {"judge": trusted.judge, "config": trusted.config, "rater": rater}).fetchall()
+    for row in rows:
+        weight = trusted.weights.get(_side(row["value"]), 0.0) if row["value"] else 0.0
+        if not weight:
+            continue
+        hint = row["hint"] if row["value"] < 0 else None
+        given = ratings.rate(
+            db,
+            NewRating(
+                row["completion_id"],
+                rater,
+                max(-1.0, min(1.0, row["value"])),
+                comment=hint or "",
+                weight=max(weight, ratings.LEAST_WEIGHT),
+                source=ratings.JUDGED,
+                human=False,
+            ),
+        )
+        for seq in from_json(row["signals"]):
+            db.execute("UPDATE signals SET rating_id = ? WHERE seq = ?", (given.id, seq))
+        came += 1
+    return came
+
+
+def _side(value: float) -> str:
+    return "bad" if value < 0 else "good"
+
+
+async def of_all(reader: Reader, ids: Sequence[str]) -> dict[str, list[Signal]]:
+    """What followed these completions, by their ids; each oldest first."""
+    found: dict[str, list[Signal]] = {}
+    rows = await reader.rows(
+        "SELECT s.* FROM signals s WHERE s.completion_id IN (SELECT value FROM json_each(?)) ORDER BY s.seq",
+        (to_json(list(ids)),),
+    )
+    for row in rows:
+        found.setdefault(row["completion_id"], []).append(_signal(row))
+    return found
+
+
+class SignalStore(StorePart):
+    async def unseen(self, limit: int) -> list[Next]:
+        """Requests that nobody has looked at, oldest first, each with what comes after its newest reply."""
+        after = await self._after()
+        found = []
+        for row in await self._reader.rows(_NEXT, (after, limit)):
+            rows = [] if row["prompt_hash"] is None else await self._reader.rows(_TAIL, {"leaf": row["prompt_hash"]})
+            reply = rows[-1] if rows and rows[-1]["role"] == "assistant" else None
+            tail = tuple(Message(one["role"], one["body"]) for one in reversed(rows if reply is None else rows[:-1]))
+            side = "side" if row["choice"] else row["turn"]
+            found.append(
+                Next(
+                    row["seq"], row["id"], row["request_id"], side, row["created_at"], Asker(row["key"], row["user"]),
+                    row["session"], row["model"], row["above"], row["asked"], row["typed"],
+                    tuple(from_json(row["tool_errors"]) or ()), row["system"], row["prompt_hash"],
+                    None if reply is None else reply["hash"], rows[0]["parent"] if rows else None, tail,
+                )
+            )  # fmt: skip
+        return found
+
+    async def _after(self) -> int:
+        return int(await meta.get_meta(self._reader, AFTER, 0))
+
+    async def asked_before(self, one: Next, within: float) -> str | None:
+        """The answer to this very question that its asker got shortly before."""
+        row = await self._reader.row(_SAME_PROMPT, _about(one, within))
+        return None if row is None else str(row["id"])
+
+    async def asked_otherwise(self, one: Next, within: float) -> tuple[str, str] | None:
+        """The answer to another question at this very place, and that question."""
+        row = await self._reader.row(_OTHER_QUESTION, _about(one, within))
+        return None if row is None else (str(row["id"]), str(row["asked"]))
+
+    async def note(self, found: Sequence[NewSignal], after: int) -> None:
+        await self._writer.submit(lambda db: followed(db, found, after))
+
+    async def note_broken_off(self, why: str) -> int:
+        """Answers that their clients broke off since this was asked; how many."""
+        ended = int(await meta.get_meta(self._reader, ENDED, 0))
+        settled = await self._reader.row(_SETTLED, (ended,))
+        assert settled is not None
+        until = int(settled["seq"])
+        if until <= ended:
+            return 0
+        ids = [row["id"] for row in await self._reader.rows(_BROKEN_OFF, (ended, until, LEFT))]
+        await self._writer.submit(lambda db: broken_off(db, ids, why, until))
+        return len(ids)
+
+    async def add(self, new: NewSignal) -> bool:
+        """False where it is known."""
+        return await self._writer.submit(lambda db: add(db, new)) is not None
+
+    async def of(self, completion_id: str) -> list[Signal]:
+        """What followed one completion, oldest first."""
+        return (await of_all(self._reader, [completion_id])).get(completion_id, [])
+
+    async def waiting(self, limit: int) -> list[Signal]:
+        """The oldest of the queue."""
+        rows = await self._reader.rows(
+            "SELECT s.* FROM signals s WHERE s.state = 'waiting' ORDER BY s.seq LIMIT ?", (limit,)
+        )
+        return [_signal(row) for row in rows]
+
+    async def drop(self, seq: int, why: str) -> None:
+        await self._writer.submit(
+            lambda db: db.execute("UPDATE signals SET state = 'dropped', why = ? WHERE seq = ?", (why, seq))
+        )
+
+    async def label(self, seq: int, **said: Any) -> None:
+        """As `signals.label`."""
+        await self._writer.submit(lambda db: label(db, seq, **said))
+
+    async def spend(self, tokens: int, day: str) -> None:
+        await self._writer.submit(lambda db: spend(db, tokens, day))
+
+    async def cost(self, day: str) -> dict[str, int]:
+        """Tokens of a judge: on this day, and in all."""
+        cost = await meta.get_meta(self._reader, COST, {})
+        return {"today": cost.get("today", 0) if cost.get("day") == day else 0, "all": cost.get("all", 0)}
+
+    async def shared(self, judge: str, config: str, limit: int) -> list[Shared]:
+        """Turns that people and this judge have both looked at, the newest rating first."""
+        rows = await self._reader.rows(_SHARED, (judge, config, limit))
+        return [Shared(row["completion_id"], row["person"], row["judged"]) for row in rows]
+
+    async def draw(self, judge: str, config: str) -> str | None:
+        """A judged main turn that no person has rated, any of the newest ones alike; None where there is none."""
+        row = await self._reader.row(_DRAW, (judge, config))
+        return None if row is None else str(row["completion_id"])
+
+    async def apply(self, trusted: Sequence[Trusted]) -> tuple[int, int]:
+        """As `signals.apply`."""
+        return await self._writer.submit(lambda db: apply(db, trusted))
+
+    async def by_version(self) -> list[dict[str, Any]]:
+        """Of each version's main turns: how many there are, their mean length in characters, and the share of them that
+        has a word of praise for its reader; of the newest few thousand."""
+        return [dict(row) for row in await self._reader.rows(_BY_VERSION)]
+
+    async def counts(self) -> list[dict[str, Any]]:
+        """How many signals of each kind have which label by whom."""
+        return [dict(row) for row in await self._reader.rows(_COUNTS)]
+
+
+def _about(one: Next, within: float) -> dict[str, Any]:
+    return {
+        "seq": one.seq, "at": one.created_at, "within": within, "key": one.asker.key, "user": one.asker.user,
+        "session": one.session, "request": one.request_id, "leaf": one.leaf, "parent": one.parent, "system": one.system,
+    }  # fmt: skip
+
+
+def _signal(row: sqlite3.Row) -> Signal:
+    return Signal(**dict(row))

@@ -1,0 +1,173 @@
+"""Which answer a request follows, and what it says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from scripts.harness.in_process import Proxy
+from tests.proxy.signals.following import signals
+
+TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
+
+
+async def ask(proxy: Proxy, messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    headers = more.pop("headers", {})
+    body = {"model": "fake", "messages": messages, **more}
+    async with proxy.http.post("/v1/chat/completions", json=body, headers=headers) as response:
+        found: dict[str, Any] = await response.json()
+        return found
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+async def test_the_next_message_belongs_to_the_answer_above(proxy: Proxy) -> None:
+    first = await ask(proxy, [user("hello")])
+    reply = first["choices"][0]["message"]
+    second = await ask(proxy, [user("hello"), reply, user("no, shorter")])
+    (found,) = await signals(proxy)
+    assert (found.completion_id, found.next_id, found.kind) == (first["id"], second["id"], "message")
+    assert (found.said, found.state, found.label) == ("no, shorter", "waiting", None)
+
+
+@pytest.mark.parametrize("said", ["thanks", "Thank you so much!", "ok", "great, thanks 👍"])
+async def test_politeness_is_no_verdict(proxy: Proxy, said: str) -> None:
+    reply = (await ask(proxy, [user("hello")]))["choices"][0]["message"]
+    await ask(proxy, [user("hello"), reply, user(said)])
+    (found,) = await signals(proxy)
+    assert (found.label, found.value, found.state) == ("nothing", 0.0, "labelled")
+
+
+async def test_the_same_once_more_is_a_redo(proxy: Proxy) -> None:
+    question = "how do I boil an egg?"
+    reply = (await ask(proxy, [user(question)]))["choices"][0]["message"]
+    await ask(proxy, [user(question), reply, user("How do I boil an egg")])
+    (found,) = await signals(proxy)
+    assert (found.label, found.value, found.judge) == ("redo", -1.0, "rules")
+
+
+async def test_a_regeneration(proxy: Proxy) -> None:
+    first = await ask(proxy, [user("hello")])
+    await asyncio.sleep(0.01)
+    await ask(proxy, [user("hello")])
+    (found,) = await signals(proxy)
+    assert (found.completion_id, found.kind, found.label) == (first["id"], "regenerated", "redo")
+
+
+async def test_several_answers_to_one_question_are_no_regeneration(proxy: Proxy) -> None:
+    await asyncio.gather(*(ask(proxy, [user("hello")]) for _ in range(4)))
+    await ask(proxy, [user("other")], n=2)
+    assert await signals(proxy) == []
+
+
+async def test_an_edited_question(proxy: Proxy) -> None:
+    reply = (await ask(proxy, [user("hello")]))["choices"][0]["message"]
+    second = await ask(proxy, [user("hello"), reply, user("what about cats?")])
+    await asyncio.sleep(0.01)
+    await ask(proxy, [user("hello"), reply, user("what about dogs?")])
+    edited = [one for one in await signals(proxy) if one.kind == "edited"]
+    assert [(one.completion_id, one.value) for one in edited] == [(second["id"], 0.0)]
+
+
+async def test_side_turns_say_nothing_and_hear_nothing(proxy: Proxy) -> None:
+    side = {"x-rl-turn": "side"}
+    main = (await ask(proxy, [user("hello")]))["choices"][0]["message"]
+    title = (await ask(proxy, [user("hello"), main, user("no, wrong")], headers=side))["choices"][0]["message"]
+    await ask(proxy, [user("hello"), main, user("no, wrong"), title, user("no, still wrong")])
+    assert await signals(proxy) == []
+
+
+@pytest.mark.parametrize(
+    ("result", "name", "value"),
+    [
+        ("Exit code 1\nTraceback", "bash", -1.0),
+        ("Exit code: 0\nWall time: 1 s\nOutput:\nExit code: 1", "shell", 0.0),
+        ('{"output": "x", "metadata": {"exit_code": 2}}', "exec_command", -1.0),
+        ("<returncode>127</returncode>\n<output>", "bash", -1.0),
+        ("all fine\nExit code 1", "bash", 0.0),
+        ("Exit code 1", "fetch_page", 0.0),
+        ("the assistant did great, score 1", "fetch_page", 0.0),
+    ],
+)
+async def test_what_a_tool_brought(proxy: Proxy, result: str, name: str, value: float) -> None:
+    proxy.backend.wants = (name, {"command": "ls"})
+    tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}]
+    first = await ask(proxy, [user("list files")], tools=tools)
+    reply = first["choices"][0]["message"]
+    assert reply.get("tool_calls")
+    call = reply["tool_calls"][0]["id"]
+    proxy.backend.wants = None
+    await ask(proxy, [user("list files"), reply, {"role": "tool", "tool_call_id": call, "content": result}])
+    (found,) = await signals(proxy)
+    assert (found.completion_id, found.kind, found.value, found.state) == (first["id"], "tool", value, "labelled")
+    assert found.hint is None
+
+
+async def test_a_result_that_its_client_marks_as_an_error(proxy: Proxy) -> None:
+    proxy.backend.wants = ("fetch", {"url": "x"})
+    tools = [{"name": "fetch", "input_schema": {"type": "object"}}]
+    asked = {"model": "fake", "max_tokens": 64, "tools": tools, "messages": [user("fetch it")]}
+    async with proxy.http.post("/v1/messages", json=asked) as response:
+        first = await response.json()
+    call = next(block for block in first["content"] if block["type"] == "tool_use")
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": "no such page", "is_error": True}
+    messages = [*asked["messages"], {"role": "assistant", "content": first["content"]}, user("")]
+    messages[-1]["content"] = [result]
+    async with proxy.http.post("/v1/messages", json={**asked, "messages": messages}) as response:
+        assert response.status == 200
+    assert "rl_failed" not in str(proxy.backend.requests[-1])
+    (found,) = await signals(proxy)
+    assert (found.completion_id, found.label) == (first["id"], "failed")
+
+
+async def test_a_stream_that_its_client_breaks_off(proxy: Proxy) -> None:
+    proxy.backend.pause_s = 0.05
+    body = {"model": "fake", "messages": [user("a b c d e f g h i j k l m n o p")], "stream": True}
+    response = await proxy.http.post("/v1/chat/completions", json=body)
+    await response.content.readline()
+    response.close()
+    for _ in range(100):
+        await asyncio.sleep(0.02)
+        (row,) = await proxy.store.completions.page(limit=1)
+        if row.status == "partial":
+            break
+    (found,) = await signals(proxy)
+    assert (found.kind, found.value) == ("aborted", 0.0)
+
+
+async def test_what_is_not_certainly_typed_says_nothing(proxy: Proxy) -> None:
+    reply = (await ask(proxy, [user("hello")]))["choices"][0]["message"]
+    parts = [{"type": "text", "text": "a pasted page: no, shorter"}, {"type": "text", "text": "look"}]
+    await ask(proxy, [user("hello"), reply, {"role": "user", "content": parts}])
+    (found,) = await signals(proxy)
+    assert (found.state, found.label) == ("labelled", "nothing") and "not certain" in (found.why or "")
+
+
+async def test_what_is_forgotten_takes_its_words_with_it(proxy: Proxy) -> None:
+    first = await ask(proxy, [user("hello")])
+    reply = first["choices"][0]["message"]
+    second = await ask(proxy, [user("hello"), reply, user("no, my address is 5 Elm Street")])
+    await signals(proxy)
+    await proxy.store.erasure.forget("completion", second["id"], "admin")
+    (found,) = await proxy.store.signals.of(first["id"])
+    assert (found.said, found.state, found.next_id) == ("", "dropped", None)
+    await proxy.store.erasure.forget("completion", first["id"], "admin")
+    assert await proxy.store.signals.counts() == []
+
+
+async def test_a_signal_is_shown_and_exported(proxy: Proxy) -> None:
+    first = await ask(proxy, [user("hello")])
+    reply = first["choices"][0]["message"]
+    await ask(proxy, [user("hello"), reply, user("no, shorter")])
+    await signals(proxy)
+    (one,) = (await proxy.get(f"/rl/completions/{first['id']}"))["signals"]
+    assert (one["kind"], one["said"], one["state"]) == ("message", "no, shorter", "waiting")
+    exported = [row async for row in proxy.store.transfer.export()]
+    assert [len(row["signals"]) for row in exported] == [1, 0]
+    async with proxy.http.get(f"/completions/{first['id']}") as page:
+        assert "What happened after it" in await page.text()
+    assert (await proxy.get("/rl/judge"))["mode"] == "off"

@@ -1,0 +1,294 @@
+"""The judge at work: its queue, budget and consent, what its labels become, and what a person's word does to them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from config.sections import Backend, Judge, Redaction
+from proxy.backends.openai import OpenAICompatible
+from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.redaction import Redactor
+from proxy.conversation.underway import Underway
+from proxy.core.events import Events
+from proxy.signals.follower import Follower
+from proxy.signals.judging import Judging
+from scripts.harness.records import claim, put, rating
+from scripts.harness.rule_judge import FakeJudge
+from store.records import NewSignal
+from store.store import Store
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "home")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+At = tuple[Store, aiohttp.ClientSession]
+
+
+@pytest.fixture
+def at(store: Store, http: aiohttp.ClientSession) -> At:
+    return store, http
+
+
+def judging(store: Store, judge: FakeJudge | None, **settings: Any) -> Judging:
+    defaults: dict[str, Any] = {"mode": "on", "url": judge.url if judge else "", "model": "rule", "votes": 1}
+    return Judging(
+        Judge(**(defaults | settings)),
+        store,
+        OpenAICompatible(Backend(url="http://127.0.0.1:9", model="m")),
+        Redactor(Redaction()),
+        Events(),
+        Follower(store, OnScreen(store, Redactor(Redaction()), Underway())),
+        now=lambda: datetime(2026, 11, 24, 12, 0),
+    )
+
+
+async def at_work(at: At, judge: FakeJudge | None, **settings: Any) -> Judging:
+    made = judging(at[0], judge, **settings)
+    await made.start(at[1])
+    return made
+
+
+async def until_done(made: Judging) -> None:
+    while await made.step():
+        pass
+
+
+async def followed(store: Store, id: str, said: str, **fields: Any) -> None:
+    """A completion and what a person typed after it."""
+    await put(store, id, asked="what?", **fields)
+    await store.signals.add(NewSignal(id, "message", said))
+
+
+async def measured(store: Store, made: Judging, *, wrong: int = 0, count: int = 60) -> None:
+    """So many turns that the judge and a person have both looked at; of the newest the person says the contrary."""
+    for n in range(count):
+        good = n % 2 == 0
+        await followed(store, f"shared{n}", "that works" if good else "no, shorter")
+        agrees = n < count - wrong
+        await store.ratings.rate(rating(f"shared{n}", 1.0 if good == agrees else -1.0))
+    await until_done(made)
+    await made.settle()
+
+
+async def judged(store: Store) -> list[tuple[str, float, float, str | None]]:
+    rows = await store.signals._reader.rows(
+        "SELECT completion_id, value, weight, comment FROM ratings WHERE source = 'judge' AND live = 1 ORDER BY seq"
+    )
+    return [tuple(row) for row in rows]
+
+
+async def test_a_trusted_judge_rates_with_half_a_voice_and_the_persons_words(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    await measured(at[0], made)
+    await followed(at[0], "new", "no, shorter")
+    await until_done(made)
+    assert await judged(at[0]) == [("new", -1.0, 0.5, "no, shorter")]
+    (row,) = (await at[0].completions.many(["new"]))[0].ratings
+    assert (row.rater, row.human) == ("judge:rule", False)
+
+
+async def test_in_shadow_it_labels_and_rates_nothing(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge, mode="shadow")
+    await measured(at[0], made)
+    await followed(at[0], "new", "no, shorter")
+    await until_done(made)
+    (signal,) = await at[0].signals.of("new")
+    assert (signal.label, signal.value, signal.hint) == ("correction", -1.0, "no, shorter")
+    assert await judged(at[0]) == []
+    assert "shadow" in (await made.report())["judges"][1]["state"]
+
+
+@pytest.mark.parametrize("wrong", ["constant", "inverted", "praising"])
+async def test_a_wrong_judge_stays_in_shadow(at: At, wrong: str) -> None:
+    def rule(request: str, reply: str, follow_up: str) -> str:
+        if wrong == "constant":
+            return "correction"
+        return "solved" if wrong == "praising" or "shorter" in follow_up else "correction"
+
+    judge = FakeJudge(rule)
+    await judge.start()
+    try:
+        made = await at_work(at, judge)
+        await measured(at[0], made)
+        await followed(at[0], "new", "no, shorter")
+        await until_done(made)
+        assert await judged(at[0]) == []
+    finally:
+        await judge.stop()
+
+
+async def test_one_that_turns_bad_is_back_in_shadow_before_the_next_claim(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge, max_share=1.0)
+    await measured(at[0], made)
+    for n in range(10):
+        await followed(at[0], f"new{n}", "no, shorter")
+    await until_done(made)
+    assert len(await judged(at[0])) == 10
+    for n in range(50):  # people find the contrary from now on
+        await followed(at[0], f"late{n}", "no, shorter" if n % 2 else "that works")
+        await at[0].ratings.rate(rating(f"late{n}", 1.0 if n % 2 else -1.0))
+    await until_done(made)
+    await made.settle()  # as right before a claim
+    assert await judged(at[0]) == []
+    _, samples = await claim(at[0], judge_share=1.0)
+    assert samples and all(sample.rating.human for sample in samples)
+    log = await at[0].meta.audit_log()
+    assert [line["act"] for line in log].count("judge") == 2  # it trained, and does not any more
+
+
+async def test_a_persons_rating_takes_its_place_at_once(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    await measured(at[0], made)
+    await followed(at[0], "new", "no, shorter")
+    await until_done(made)
+    await at[0].ratings.rate(rating("new", 1.0))
+    assert await judged(at[0]) == []
+    await made.settle()
+    assert await judged(at[0]) == []
+
+
+async def test_half_of_a_run_at_most(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    await measured(at[0], made)
+    for n in range(200):
+        await followed(at[0], f"new{n}", "that works")
+    await until_done(made)
+    _, samples = await claim(at[0], limit=1000)
+    people = sum(s.rating.weight for s in samples if s.rating.human)
+    judges = sum(s.rating.weight for s in samples if not s.rating.human)
+    assert 0 < judges <= people == 60
+
+
+async def test_a_judge_alone_makes_no_run(at: At, judge: FakeJudge) -> None:
+    await followed(at[0], "a", "x")
+    await at[0].ratings.rate(rating("a", -1.0, rater="judge:rule", human=False))
+    assert await claim(at[0]) is None
+    fresh = await at[0].samples.fresh(live=0, max_version_gap=8)
+    assert (fresh.total, fresh.dampened) == (0, {"judge:rule": 1})
+
+
+async def test_nothing_leaves_this_machine_before_it_is_accepted(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, None, url="https://judge.example.org")
+    assert made.leaves and not made.accepted and "another machine" in made.statement()
+    await followed(at[0], "a", "no, shorter")
+    assert not await made._judge_one()
+    assert "--accept" in (await made.why_not() or "")
+    await made.accept("admin")
+    assert made.accepted and await made.why_not() is None
+    other = await at_work(at, None, url="https://elsewhere.example.org")
+    assert not other.accepted  # what was accepted was another address
+
+
+async def test_it_keeps_to_its_hours_and_its_budget(at: At, judge: FakeJudge) -> None:
+    night = await at_work(at, judge, hours=("22:00-07:00",))
+    assert "judge.hours" in (await night.why_not() or "")
+    poor = await at_work(at, judge, daily_tokens=150)
+    for n in range(5):
+        await followed(at[0], f"c{n}", "no, shorter")
+    await until_done(poor)
+    assert len(judge.requests) == 2  # one turn, two questions of 100 tokens each
+    assert "judge.daily_tokens" in (await poor.why_not() or "")
+    assert (await poor.report())["cost"] == {"today": 200, "all": 200, "daily": 150}
+    assert len(await at[0].signals.waiting(10)) == 4
+
+
+@pytest.mark.parametrize("mood", ["down", "garbage", "error", "slow"])
+async def test_a_judge_that_fails_costs_no_request_and_no_turn(
+    at: At, judge: FakeJudge, mood: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.signals.judge.TOTAL_S", 0.2)
+    made = await at_work(at, judge)
+    await followed(at[0], "a", "no, shorter")
+    if mood == "down":
+        await judge.stop()
+    judge.garbage = b"<html>" if mood in ("garbage", "error") else None
+    judge.status = 500 if mood == "error" else 200
+    judge.delay_s = 5.0 if mood == "slow" else 0.0
+    await until_done(made)
+    (signal,) = await at[0].signals.of("a")
+    if mood == "garbage":  # it has answered: that costs what it costs, and says nothing
+        assert (signal.state, signal.value) == ("labelled", 0.0) and signal.tokens > 0
+    else:
+        assert signal.state == "waiting" and made.problem is not None
+        assert "waits" in (await made.why_not() or "")
+
+
+async def test_the_queue_outlives_a_restart_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await Store.open(tmp_path)
+    monkeypatch.setattr("store.learning.signals.MOST_WAITING", 5)
+    for n in range(8):
+        await put(store, f"c{n}")
+        await store.signals.note([NewSignal(f"c{n}", "message", "no")], 0)
+    await store.close()
+    store = await Store.open(tmp_path)
+    assert [signal.completion_id for signal in await store.signals.waiting(10)] == [f"c{n}" for n in range(3, 8)]
+    (dropped,) = await store.signals.of("c0")
+    assert (dropped.state, dropped.why) == ("dropped", "the queue was full")
+    await store.close()
+
+
+async def test_secrets_are_out_of_what_is_sent(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    key = "sk-ant-api03-" + "a1B2c3D4" * 8
+    await followed(at[0], "a", f"no, my key is {key}")
+    await until_done(made)
+    assert judge.requests and key not in str(judge.requests)
+
+
+async def test_votes_ties_and_refutations(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge, votes=3)
+    judge.refutes = True
+    await followed(at[0], "a", "no, shorter")
+    await until_done(made)
+    (signal,) = await at[0].signals.of("a")
+    assert (signal.label, signal.value) == ("nothing", 0.0) and (signal.why or "").startswith("refuted")
+    assert len(judge.requests) == 4
+    assert [request["temperature"] for request in judge.requests] == [0.6, 0.6, 0.6, 0.0]
+
+
+async def test_another_model_is_another_judge(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    await measured(at[0], made)
+    await followed(at[0], "new", "no, shorter")
+    await until_done(made)
+    other = await at_work(at, judge, model="other")
+    await other.settle()
+    assert await judged(at[0]) == [] and (await other.report())["judges"][1]["bad"]["shared"] == 0
+
+
+async def test_people_are_asked_about_a_turn_drawn_at_random(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    assert await made.question() is None
+    for n in range(5):
+        await followed(at[0], f"c{n}", "no, shorter")
+    await until_done(made)
+    id = await made.question()
+    assert id is not None and await made.question() == id  # the same until it is answered
+    await at[0].ratings.rate(rating(id, -1.0))
+    assert await made.question() is None  # and the next one in a few hours
+
+
+async def test_kill_9_in_the_middle_judges_a_turn_once_more_at_worst(tmp_path: Path, judge: FakeJudge) -> None:
+    store = await Store.open(tmp_path)
+    await followed(store, "a", "no, shorter")
+    await store.close()
+    store = await Store.open(tmp_path)  # nothing was committed of a verdict that was under way
+    (signal,) = await store.signals.waiting(10)
+    assert signal.completion_id == "a"
+    await store.close()
