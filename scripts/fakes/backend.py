@@ -273,6 +273,8 @@ class FakeBackend(Listening):
 
     def _calls(self, body: dict[str, Any]) -> tuple[str, str] | None:
         """The tool it wants, and its arguments as it would write them; nothing once it has a result."""
+        if body.get("tool_choice") == "none":
+            return None
         offered = [tool.get("function", {}).get("name", "look") for tool in body.get("tools") or ()]
         found = native.wanted(self, body, offered, result=body["messages"][-1]["role"] == "tool")
         return (found[0], json.dumps(found[1])) if found else None
