@@ -11,7 +11,11 @@ from typing import Any
 
 
 class BadLine(Exception):
-    """One reason why this line cannot be used."""
+    """One reason why this line cannot be used. A bad line costs that line."""
+
+
+class TooLong(BadLine):
+    """Longer than max_seq_len, and no turn can be left out."""
 
 
 def ids_in(line: Mapping[str, Any], name: str, vocabulary: int) -> tuple[int, ...]:
