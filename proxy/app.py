@@ -42,8 +42,8 @@ from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.count_tokens import CountTokens
 from proxy.relay.dialect_support import Formats
-from proxy.relay.exchange import Parts
 from proxy.relay.models import Models
+from proxy.relay.parts import Parts
 from proxy.relay.relay import Relay
 from proxy.signals.follower import Follower
 from proxy.signals.judging import Judging
