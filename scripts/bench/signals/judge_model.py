@@ -1,7 +1,7 @@
 """How well does a real model judge? The small model behind a real server, on the 60 labelled pairs of the tests.
 
-    python -m scripts.bench.judge_model
-    python -m scripts.bench.judge_model --url http://127.0.0.1:8000 --model Qwen3.5-9B
+    python -m scripts.bench.signals.judge_model
+    python -m scripts.bench.signals.judge_model --url http://127.0.0.1:8000 --model Qwen3.5-9B
 
 Writes benchmarks/judge_model.json. The questions, the reading of the answers and kappa are the product's. Answers of
 the small model are cut after 48 tokens, since it rambles; another model may take as many as the product lets it.
