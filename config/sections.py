@@ -252,6 +252,15 @@ class Judge(Section):
     """Most of a run that may be its own, by weight; above 0.5 who never rates is taught by the judge alone."""
 
 
+class Signals(Section):
+    module: Annotated[UserPath | None, _unset] = None
+    """Your own Python file with `score(completion, next)`, whose numbers train beside people's ratings."""
+    timeout_s: float = Field(default=5.0, gt=0, le=600)
+    """Seconds that it may take for one turn."""
+    memory_mb: int = Field(default=512, ge=64, le=1_000_000)
+    """Memory that its process may have, in MiB."""
+
+
 class TurnRule(Section):
     """Which requests are side turns, or main ones: all that is given must hold."""
 

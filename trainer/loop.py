@@ -426,6 +426,7 @@ def _write(
         "base_nll_rise": run.bounds.base_nll_rise,
         "liked": Liked.of(read.usable, spec.parent),  # of the parent, as the next run compares it
         "preset": tries.preset.model_dump(),
+        "choices": {made["name"]: made["value"] for made in spec.choices},
         "retried": tries.why,
         "back": run.result["back"],
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from config import presets
 from config.settings import Settings
@@ -36,6 +36,7 @@ class Claims:
         self._swap = swap
         self._foreign = foreign
         self._files = files
+        self.beside: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None  # more choices for the manifest
         self.before: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
 
     async def claim(self, *, min_total: int, rebuilds: bool) -> Run | None:
@@ -134,7 +135,11 @@ class Claims:
             episode_baseline=float(await self._store.meta.get(EPISODE_BASELINE, 0.0)),
             neutral=served.neutral,
             objective=self._foreign.objective if self._foreign else None,
-            choices=[*(self._foreign.choices if self._foreign else ()), *served.choices],
+            choices=[
+                *(self._foreign.choices if self._foreign else ()),
+                *served.choices,
+                *(await self.beside() if self.beside else ()),
+            ],
             seal=Seal(await self._store.runs.key(run.id)),
         )
 
