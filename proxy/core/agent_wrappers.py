@@ -82,8 +82,8 @@ AGENTS: Final = (
     ),
     Agent("opencode", user_agent="opencode/", quotes=True),
     Agent("kilo", user_agent="Kilo-Code/", blocks=("environment_details",), quotes=True),
-    # By its prompt: its subagents, whose words a model writes, have others. The one that keeps its memory gets the whole
-    # conversation, with the commands in it, and words of its own that are always the same.
+    # By its prompt: its subagents, whose words a model writes, have others. The one that keeps its memory gets all that
+    # was said, commands too, and words of its own that are always the same.
     Agent(
         "qwen-code",
         prompt=re.compile("You are Qwen Code,|You are now acting as the managed memory extraction subagent"),
