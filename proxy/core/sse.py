@@ -107,6 +107,8 @@ class Splitter:
         # The end of an event can lie across the seam, at most 3 bytes back.
         self._looked = max(0, len(self._kept) - 3)
         self._kept += chunk
+        if self._returns and not _END.search(self._kept, self._looked):
+            return b""
         # A lone CR needs the byte after it to tell it from CR LF, so `events` says where the last one ends.
         end = len(self._kept) if self._returns else self._kept.rfind(b"\n\n", self._looked) + 2
         whole = bytes(self._kept[: end if end > 1 else 0])

@@ -133,7 +133,8 @@ PARTS: Final = (
     Part("SSE parsing", stream, (
         Input("chunks", stream_of(CHUNK)), Input("one line", stream_of(b"data: a")),
         Input("data lines", stream_of(b"data: a\n")),
-        Input("CR", stream_of(b"data: {}\r\r")), Input("empty lines", stream_of(b"\n")),
+        Input("CR", stream_of(b"data: {}\r\r")), Input("CR, one event", stream_of(b"data: a\r\n")),
+        Input("empty lines", stream_of(b"\n")),
     )),
     Part("JSON edits", edits, (
         Input("log-probs", choices({"logprobs": {"content": [LOGPROB] * 9}})), Input("quotes", choices('"logprobs"')),

@@ -131,6 +131,8 @@ FOR_STREAMS: Final = [
                 b"\n", b"\r\n", b": a\n", b"\xef\xbb\xbf", b"\n\r", b"a\r\n", b"a\r")
 ]  # fmt: skip
 
+LONG_LINES: Final = [again(b"a" * 2000 + end) for end in (b"\r\n", b"\r", b"\n", b"")]
+
 
 # JSON
 
@@ -342,6 +344,8 @@ CASES: Final = [
     *many("thread", lambda text: thread([{"role": "assistant", "content": text}], ALL.message), FOR_BLOCKS),
     *many("events", fed(sse.Splitter, 65536), FOR_STREAMS),
     *many("events, a few bytes each", fed(sse.Splitter, 7), FOR_STREAMS),
+    *many("one event", fed(sse.Splitter, 500), LONG_LINES, LAST),
+    *many("one line", fed(ndjson.Splitter, 500), LONG_LINES, LAST),
     *many("lines", fed(ndjson.Splitter, 65536), FOR_STREAMS),
     *many("lines, a few bytes each", fed(ndjson.Splitter, 7), FOR_STREAMS),
     *many("rewrite", rewritten, [*FOR_JSON, *BROKEN_JSON]),
