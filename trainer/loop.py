@@ -36,7 +36,7 @@ from trainer.manifest import AdapterError
 from trainer.policy import autoscale, optimizer_state, policies
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy, State
-from trainer.run import gate, ratings, reach, steps
+from trainer.run import gate, rate_finder, ratings, reach, steps
 from trainer.run.gate import Check
 from trainer.run.retry import Clock, Tries, lost_sense
 from trainer.run.scalars import Scalars
@@ -95,6 +95,7 @@ class Run:
     evidence: float = 1.0  # how much the ratings say, 0 to 1 (reach)
     weak: str | None = None  # why that is little
     less: str | None = None  # why a teacher is asked for less
+    tuned: float | None = None  # the learning rate that a sweep on this model found
 
 
 @dataclass(frozen=True)
@@ -285,13 +286,25 @@ def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]
     if not contrast.ok and not taught:
         run.result["gate"]["contrast"] = contrast.json()
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
-    run.preset = preset_rules.pace(run.preset, teaching, run.progress)
+    run.preset = preset_rules.pace(_tuned(run, model, teaching), teaching, run.progress)
     if run.weak and (learned.critic.trusted or steps.by_token(teaching)):
         run.evidence, run.weak = 1.0, None  # a critic sees what that test does not
     elif run.weak and not taught:
         moves = reach.nats(run.preset, run.evidence, credited=False)
         run.progress.choice("reach", moves and float(f"{moves:.2g}"), f"a smaller step: {run.weak}")
     return learned, teaching
+
+
+def _tuned(run: Run, model: Model, teaching: Sequence[Lesson]) -> Preset:
+    """At the rate that this model was found to bear: by a version before, or now where that is asked for."""
+    if "learning_rate" in run.spec.overrides:
+        return run.preset
+    run.tuned = gate.tuned(model.parent)
+    if run.tuned is not None:
+        run.progress.choice("learning_rate", run.tuned, "found by a sweep on this model, for a version before")
+    elif run.spec.tune:
+        run.tuned = rate_finder.find(model.policy, teaching, run.preset, run.spec.seed, run.progress, run.stop)
+    return run.preset if run.tuned is None else run.preset.model_copy(update={"learning_rate": run.tuned})
 
 
 def _learn(
@@ -404,6 +417,7 @@ def _write(
         "base_nll_rise": run.bounds.base_nll_rise,
         "liked": Liked.of(read.usable, spec.parent),  # of the parent, as the next run compares it
         "preset": tries.preset.model_dump(),
+        **({} if run.tuned is None else {"tuned": run.tuned}),
         "retried": tries.why,
         "back": run.result["back"],
     }
